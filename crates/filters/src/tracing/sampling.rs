@@ -61,7 +61,8 @@ pub(super) fn decide(
     let id = headers.get(HeaderId::RequestId);
     // The same number for all proxies on the way, so that they agree.
     let Some((id, number)) = id.and_then(|id| Some((id, number_of(id)?))) else { return Reason::NotTraceable };
-    let known = Reason::of(id);
+    // An id that gets no decision has none either.
+    let known = if pack { Reason::of(id) } else { Reason::NotTraceable };
     let reason = match known {
         Reason::NotTraceable if headers.find(CLIENT_TRACE_ID).is_some() && sampling.client.covers(&random) => {
             Reason::ClientForced

@@ -96,6 +96,8 @@ fn the_decision_is_in_the_request_id() {
     let mut kept = headers(&only(&plain));
     assert_eq!(sampling::decide(&mut kept, &tracing(0, 10_000, 10_000), (None, false), || 0), Sampling);
     assert_eq!(text(&kept), format!("x-request-id={plain}"));
+    let mut forced_before = headers(&only(&forced));
+    assert_eq!(sampling::decide(&mut forced_before, &tracing(0, 0, 10_000), (None, false), || 0), NotTraceable);
     let none = tracing(0, 0, 10_000).sampling;
     assert_eq!(sampling::decide(&mut kept, &tracing(0, 10_000, 10_000), (Some(&none), true), || 0), NotTraceable);
     for (random, expected) in [(7_001, Sampling), (7_000, NotTraceable)] {

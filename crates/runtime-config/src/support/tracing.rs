@@ -19,7 +19,6 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[],
         no_effect: &[(NO_LOGS, &["verbose"])],
     },
-    part("envoy.type.v3.Percent", &["value"]),
     part("envoy.type.tracing.v3.CustomTag", &["tag", "literal", "environment", "request_header", "metadata"]),
     part("envoy.type.tracing.v3.CustomTag.Literal", &["value"]),
     part("envoy.type.tracing.v3.CustomTag.Environment", &["name", "default_value"]),

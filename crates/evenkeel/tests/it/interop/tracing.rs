@@ -229,8 +229,12 @@ impl Span {
                     let (name, value) = attribute_of(attribute);
                     span.tags.insert(name, value);
                 }
+                // Envoy also writes a status that says nothing.
                 (15, Field::Bytes(status)) => {
-                    _ = write!(span.more, " status={:?}", fields(status).last().map(|(_, code)| code.number()))
+                    let code = fields(status).last().map_or(0, |(_, code)| code.number());
+                    if code != 0 {
+                        _ = write!(span.more, " status={code}");
+                    }
                 }
                 (number, field) => _ = write!(span.more, " {number}={}", field.text()),
             }
