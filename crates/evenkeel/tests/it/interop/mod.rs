@@ -49,6 +49,7 @@ mod stats_matcher;
 mod stats_tags;
 mod times;
 mod tracing;
+mod tracing_collectors;
 mod tracing_rows;
 mod tunnels;
 mod tunnels_http2;
