@@ -53,6 +53,10 @@ fn tracing(client: u32, random: u32, overall: u32) -> Tracing {
     }
 }
 
+fn only(id: &str) -> [(&str, &str); 1] {
+    [("x-request-id", id)]
+}
+
 #[test]
 fn the_decision_is_in_the_request_id() {
     // 0x00001388 is 5000.
@@ -68,7 +72,6 @@ fn the_decision_is_in_the_request_id() {
     use Reason::{ClientForced, NotTraceable, Sampling, ServiceForced};
     let all = (10_000, 10_000, 10_000);
     let (plain, sampled, forced, asked) = (id('4'), id('9'), id('a'), id('b'));
-    let only = |id| [("x-request-id", id)];
     check(all, &only(&plain), Sampling, &sampled);
     check((10_000, 0, 10_000), &only(&plain), NotTraceable, &plain);
     // The request's own number decides: 5000.
