@@ -36,6 +36,7 @@ mod settle;
 mod state;
 mod stats;
 mod stats_config;
+mod stats_sinks;
 pub mod stderr;
 mod subscribe;
 mod tcp;

@@ -5,6 +5,7 @@
 //!                                 ├─ subscribe: xDS streams        deliver resources
 //!                                 ├─ dns: resolves cluster names   delivers addresses
 //!                                 ├─ scope: requests the resources that workers lack
+//!                                 ├─ stats_sinks: tells servers the statistics
 //!                                 ├─ admin: pages that show all of this
 //!                                 ├─ handover: takes over from a predecessor, hands over to a successor
 //!                                 └─ lifecycle: signals, /quitquitquit, draining, end
@@ -55,6 +56,7 @@ use crate::scope::usage::Scope;
 use crate::settle::Settler;
 use crate::state::{Awaits, Parts, Shared, State};
 use crate::stats_config;
+use crate::stats_sinks::Sinks;
 use crate::subscribe::Subscriptions;
 
 /// How long flushing the access logs may take at the end.
@@ -189,6 +191,7 @@ async fn serve(
     stats_config::apply(&registry, &loaded.bootstrap);
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
     let admin_address = loaded.bootstrap.admin;
+    let (sinks, node) = (loaded.bootstrap.stats_sinks.clone(), loaded.bootstrap.node.clone());
     let settler = Settler::new(Subscriptions::new(&loaded.bootstrap));
     let shared = Shared::new(state_of(loaded, builder, &pool, &registry), Rc::new(settler));
 
@@ -213,10 +216,14 @@ async fn serve(
         return Err(RunError::Listeners(unbound));
     }
     spawn_keepers(&shared, &pool);
+    let sinks = Sinks::start(&sinks, &node, &shared, log.handle());
 
     let instructions = Instructions::new(stop).map_err(system("installing signal handlers"))?;
     let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, hot_restart);
     lifecycle.run(successor, instructions, received).await?;
+    if let Some(sinks) = sinks {
+        sinks.finish().await;
+    }
     log.handle().flush(LOG_FLUSH_LIMIT);
     tracing::info!("ended");
     Ok(())
@@ -237,6 +244,7 @@ fn start_workers(
         overload: Arc::clone(&overload),
         handed,
         log,
+        node: Arc::new(loaded.bootstrap.node.clone()),
         drain_time: settings.drain_time,
         recent: settings.recent.clone(),
     };

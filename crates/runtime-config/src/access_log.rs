@@ -2,17 +2,40 @@
 
 use std::sync::Arc;
 
+use crate::grpc_access_log::GrpcLog;
 use crate::matching::HeaderMatcher;
 
-/// One `envoy.access_loggers.file`.
+/// One access logger.
 #[derive(Debug)]
 pub struct AccessLog {
-    /// The file; `/dev/stdout` and `/dev/stderr` are the process's own.
-    pub path: Arc<str>,
-    /// The format of a line.
-    pub format: LogFormat,
+    /// Where entries go, and what they are.
+    pub sink: LogSink,
     /// Which requests are logged.
     pub filter: LogFilter,
+}
+
+impl AccessLog {
+    /// The cluster that gets the entries; `None`: they are lines of a file.
+    pub(crate) fn service(&self) -> Option<&Arc<str>> {
+        match &self.sink {
+            LogSink::File { .. } => None,
+            LogSink::Grpc(log) => Some(&log.collector.target.call.cluster),
+        }
+    }
+}
+
+/// Where entries go.
+#[derive(Debug)]
+pub enum LogSink {
+    /// `envoy.access_loggers.file`.
+    File {
+        /// The file; `/dev/stdout` and `/dev/stderr` are the process's own.
+        path: Arc<str>,
+        /// The format of a line.
+        format: LogFormat,
+    },
+    /// `envoy.access_loggers.http_grpc`, `envoy.access_loggers.tcp_grpc`.
+    Grpc(Box<GrpcLog>),
 }
 
 /// The format of a log line.

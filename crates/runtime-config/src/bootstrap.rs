@@ -20,6 +20,7 @@ use crate::histogram_buckets::{self, HistogramBuckets};
 use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
 use crate::stats_matcher::{self, StatsMatcher};
+use crate::stats_sinks::{self, StatsSinks};
 use crate::stats_tags::{self, StatsTags};
 use crate::support;
 use crate::tracing::Provider;
@@ -57,6 +58,8 @@ pub struct Bootstrap {
     pub histogram_buckets: Vec<HistogramBuckets>,
     /// Where spans go of connection managers that do not say (`tracing.http`).
     pub tracing: Option<Arc<Provider>>,
+    /// Who gets the statistics.
+    pub stats_sinks: StatsSinks,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
 }
@@ -212,6 +215,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     let stats_tags = stats_tags::compile(cx, message.stats_config.as_ref())?;
     #[allow(deprecated)] // Envoy and Istio still use it.
     let tracing = default_provider(cx, message.tracing.as_ref())?;
+    let stats_sinks = stats_sinks::compile(cx, message)?;
     let histogram_buckets = histogram_buckets::compile(cx, message.stats_config.as_ref())?;
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
@@ -229,6 +233,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         stats_tags,
         histogram_buckets,
         tracing,
+        stats_sinks,
         scope: Scope::of(message.node.as_ref()),
     })
 }

@@ -72,6 +72,14 @@ impl DynamicMetadata {
         Some(value)
     }
 
+    /// What each filter has left, by the filters' names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[(Box<str>, MetadataValue)])> {
+        self.0.iter().filter_map(|metadata| match &metadata.fields {
+            MetadataValue::Object(fields) => Some((&*metadata.filter, &**fields)),
+            _ => None,
+        })
+    }
+
     /// No filter has left any.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

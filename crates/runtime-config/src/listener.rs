@@ -81,7 +81,7 @@ impl Listener {
     /// The clusters that its connections use without demanding them individually.
     pub(crate) fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
         let chains = self.filter_chains.iter().chain(&self.default_filter_chain);
-        chains.flat_map(|chain| {
+        let of_chains = chains.flat_map(|chain| {
             let (tcp, table) = match &chain.terminal {
                 Terminal::Tcp(proxy) if proxy.on_demand.is_none() => (Some(&proxy.clusters), None),
                 Terminal::Tcp(_) => (None, None),
@@ -92,9 +92,10 @@ impl Listener {
             };
             let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
             let asked = chain.authz_services().map(AuthzService::cluster).chain(chain.network_authz_clusters());
-            let asked = asked.chain(chain.jwks_clusters()).chain(chain.collector());
+            let asked = asked.chain(chain.jwks_clusters()).chain(chain.collector()).chain(chain.log_services());
             tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(asked)
-        })
+        });
+        of_chains.chain(self.access_logs.iter().filter_map(|log| log.service()))
     }
 
     /// Notes that a connection was handed over to it.
@@ -228,6 +229,15 @@ impl FilterChain {
     fn collector(&self) -> Option<&Arc<str>> {
         let Terminal::Http(hcm) = &self.terminal else { return None };
         hcm.tracing.as_ref()?.provider.as_ref().map(|provider| provider.cluster())
+    }
+
+    /// The clusters that get the access logs of its requests and connections.
+    fn log_services(&self) -> impl Iterator<Item = &Arc<str>> {
+        let logs = match &self.terminal {
+            Terminal::Tcp(proxy) => &proxy.access_logs,
+            Terminal::Http(manager) => &manager.access_logs,
+        };
+        logs.iter().filter_map(|log| log.service())
     }
 
     /// Clusters whose services decide about its connections.

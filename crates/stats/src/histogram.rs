@@ -72,6 +72,26 @@ pub(crate) fn merge(row: &[AtomicU64], counts: impl Iterator<Item = (usize, u64)
     debug_assert!(added.is_ok());
 }
 
+/// The value below which the share `quantile` of the values in these buckets lies, by linear interpolation inside a bucket; `None` without
+/// values. The last bucket has no bound.
+pub fn quantile_of(bounds: &[f64], buckets: &[u64], quantile: f64) -> Option<f64> {
+    let count: u64 = buckets.iter().sum();
+    if count == 0 {
+        return None;
+    }
+    let rank = quantile * count as f64;
+    let (mut below, mut lower) = (0.0, 0.0);
+    for (at, &bucket) in buckets.iter().enumerate() {
+        let through = below + bucket as f64;
+        let upper = bounds.get(at).copied().unwrap_or(lower);
+        if bucket > 0 && through >= rank {
+            return Some(lower + (upper - lower) * ((rank - below) / bucket as f64).clamp(0.0, 1.0));
+        }
+        (below, lower) = (through, upper);
+    }
+    Some(lower)
+}
+
 /// A histogram's values over all shards.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramSnapshot {
@@ -114,21 +134,7 @@ impl HistogramSnapshot {
     /// The value below which the share `quantile` of all values lies, by linear interpolation inside a bucket; `None`
     /// without values.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
-        let count = self.count();
-        if count == 0 {
-            return None;
-        }
-        let rank = quantile * count as f64;
-        let (mut below, mut lower) = (0.0, 0.0);
-        for (at, &bucket) in self.buckets.iter().enumerate() {
-            let through = below + bucket as f64;
-            let upper = self.bounds.get(at).copied().unwrap_or(lower);
-            if bucket > 0 && through >= rank {
-                return Some(lower + (upper - lower) * ((rank - below) / bucket as f64).clamp(0.0, 1.0));
-            }
-            (below, lower) = (through, upper);
-        }
-        Some(lower)
+        quantile_of(self.bounds, &self.buckets, quantile)
     }
 
     /// Envoy's text form: `P0(nan,1) P25(nan,2.5) …`, or `No recorded values`.

@@ -13,7 +13,7 @@ use crate::families::{Families, FamiliesCore, FamiliesOptions, metric_series};
 use crate::layout::{Layout, Shape, Shaped};
 use crate::list::{Index, List};
 use crate::render;
-use crate::sample::{Carried, Keeps, Reading, Sample};
+use crate::sample::{Carried, Keeps, Reading, Sample, TaggedSample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
 use crate::tags::Tagging;
 
@@ -114,6 +114,16 @@ impl Registry {
         let reading = Reading { carried: &carried, keeps: self.keeps.get() };
         for scope in self.reported() {
             render::samples(&scope, &reading, &mut samples);
+        }
+        samples
+    }
+
+    /// The same with the tags taken out of the names.
+    pub fn tagged_samples(&self) -> Vec<TaggedSample> {
+        let (carried, built_in, mut samples) = (self.carried.load(), Tagging::default(), Vec::new());
+        let reading = Reading { carried: &carried, keeps: self.keeps.get() };
+        for scope in self.reported() {
+            render::tagged_samples(&scope, &reading, self.tagging.get().unwrap_or(&built_in), &mut samples);
         }
         samples
     }
@@ -256,6 +266,34 @@ mod tests {
             for gone in ["\"b\"", "503", "504", "envoy_response_code="] {
                 assert!(!page.contains(gone), "{gone} in\n{page}");
             }
+        }
+    }
+
+    #[test]
+    fn tags_are_taken_out_of_names() {
+        let registry = Registry::new();
+        let writer = cluster_scope(&registry, "outbound|80||a.b").writer();
+        writer.status(503);
+        let families = registry.scope::<cluster::Stats>(ScopeName::labelled("shop_", vec![("to", "a".to_owned())]));
+        families.writer().inc(cluster::Counter::upstream_rq_total);
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let samples = registry.tagged_samples();
+        for (full_name, name, labels) in [
+            (
+                "cluster.outbound|80||a.b.upstream_rq_503",
+                "cluster.upstream_rq",
+                vec![label("envoy_response_code", "503"), label("envoy_cluster_name", "outbound|80||a.b")],
+            ),
+            (
+                "cluster.outbound|80||a.b.upstream_rq_time",
+                "cluster.upstream_rq_time",
+                vec![label("envoy_cluster_name", "outbound|80||a.b")],
+            ),
+            ("shop_upstream_rq_total{to=\"a\"}", "shop_upstream_rq_total", vec![label("to", "a")]),
+        ] {
+            let sample = samples.iter().find(|sample| sample.full_name == full_name);
+            let sample = sample.unwrap_or_else(|| panic!("{full_name} is not in {samples:?}"));
+            assert_eq!((&*sample.name, &sample.labels), (name, &labels));
         }
     }
 

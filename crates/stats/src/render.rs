@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use crate::layout::Metric;
-use crate::sample::{Reading, Sample, Value};
+use crate::sample::{Reading, Sample, TaggedSample, Value};
 use crate::scope::ScopeCore;
 use crate::shard::{FIRST_STATUS, STATUSES};
+use crate::tags::{Name, Tagging};
 
 /// One of a scope's metrics.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +80,23 @@ pub(crate) fn samples(scope: &ScopeCore, reading: &Reading<'_>, samples: &mut Ve
     samples.extend(Cell::of(scope).chain(statuses).filter_map(|cell| {
         let value = cell.value(scope, reading)?;
         Some(Sample { name: scope.name_of(&cell.name(scope)), value })
+    }));
+}
+
+/// The same with the tags taken out of the names.
+pub(crate) fn tagged_samples(
+    scope: &ScopeCore,
+    reading: &Reading<'_>,
+    tagging: &Tagging,
+    samples: &mut Vec<TaggedSample>,
+) {
+    let own = Name::of(scope);
+    let statuses = Cell::statuses(scope, reading).into_iter().map(Cell::Status);
+    samples.extend(Cell::of(scope).chain(statuses).filter_map(|cell| {
+        let (value, metric) = (cell.value(scope, reading)?, cell.name(scope));
+        let full_name = scope.name_of(&metric);
+        let (name, labels) = tagging.take(scope, own.as_ref(), metric);
+        Some(TaggedSample { full_name, name, labels, value })
     }));
 }
 

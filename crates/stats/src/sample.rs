@@ -13,6 +13,19 @@ pub struct Sample {
     pub value: Value,
 }
 
+/// One metric's value at a scrape, with the tags taken out of its name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaggedSample {
+    /// The name with its tags, which no other metric has.
+    pub full_name: String,
+    /// Envoy's name without its tags: `cluster.upstream_rq_total`.
+    pub name: String,
+    /// The tags, by the names of Prometheus' labels: `envoy_cluster_name`.
+    pub labels: Vec<(String, String)>,
+    /// The value over all shards.
+    pub value: Value,
+}
+
 /// A metric's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {

@@ -122,7 +122,32 @@ impl Tagging {
     /// Extractors see the name as it is in `/stats`, and in Envoy's order: those without a word that names begin with,
     /// of the built-in ones only the response codes; then those with such a word, the built-in ones first.
     pub(crate) fn apply(&self, scope: &ScopeCore, own: Option<&Name<'_>>, metric: String) -> (String, String) {
-        let Some(Name { prefix, own }) = own else { return self.only_fixed(scope, metric) };
+        let Some(own) = own else { return self.only_fixed(scope, metric) };
+        let (name, tags) = self.find(scope, own, metric);
+        (format!("{}{}", own.prefix, sanitized(&name)), tags.labels())
+    }
+
+    /// The same with the name as it is in `/stats` but for its tags.
+    pub(crate) fn take(
+        &self,
+        scope: &ScopeCore,
+        own: Option<&Name<'_>>,
+        metric: String,
+    ) -> (String, Vec<(String, String)>) {
+        match own {
+            Some(own) => {
+                let (name, tags) = self.find(scope, own, metric);
+                (name, tags.labels)
+            }
+            None => {
+                let (name, labels) = self.only_fixed(scope, metric);
+                (name, parsed(&labels))
+            }
+        }
+    }
+
+    /// A name without its tags, and these.
+    fn find(&self, scope: &ScopeCore, own: &Name<'_>, metric: String) -> (String, Tags) {
         let name = format!("{}{metric}", scope.dotted);
         let mut tags = Tags::default();
         let length = metric.len();
@@ -137,7 +162,7 @@ impl Tagging {
         for extractor in self.extractors.iter().filter(|extractor| extractor.token.is_none()) {
             tags.extract(extractor, &name);
         }
-        for (label, value, removed) in own.iter().filter(|(label, ..)| self.defaults.has(label)) {
+        for (label, value, removed) in own.own.iter().filter(|(label, ..)| self.defaults.has(label)) {
             tags.add(label, value, removed.clone());
         }
         let token = name.split_once('.').map(|(token, _)| token);
@@ -146,7 +171,7 @@ impl Tagging {
         {
             tags.extract(extractor, &name);
         }
-        (format!("{prefix}{}", sanitized(&tags.rest(&name))), tags.labels())
+        (tags.rest(&name), tags)
     }
 
     /// Of metrics that have no name of Envoy's.
@@ -164,6 +189,13 @@ impl Tagging {
             }
         }
         (format!("{}{}", scope.family, sanitized(&metric)), labels)
+    }
+}
+
+impl Default for Tagging {
+    /// Only the built-in tags.
+    fn default() -> Self {
+        Self { defaults: DefaultTags::All, extractors: Vec::new() }
     }
 }
 

@@ -176,11 +176,30 @@ impl GrpcStream {
     /// # Errors
     /// The call has ended; [`GrpcStream::receive`] returns how.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), GrpcFailure> {
-        poll_fn(|cx| self.stream.poll_ready(cx)).await?;
-        let mut framed = Vec::new();
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        self.push(message);
+        Ok(())
+    }
+
+    /// Ready when most of what was sent before has left.
+    ///
+    /// # Errors
+    /// The call has ended; [`GrpcStream::receive`] returns how.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), GrpcFailure>> {
+        self.stream.poll_ready(cx).map_err(GrpcFailure::from)
+    }
+
+    /// Sends a message, ready or not, and returns how many bytes it is with its prefix.
+    pub fn push(&mut self, message: &[u8]) -> usize {
+        let mut framed = Vec::with_capacity(message.len() + 5);
         frame(message, &mut framed);
         self.stream.send(&framed);
-        Ok(())
+        framed.len()
+    }
+
+    /// How many bytes of messages have not left, be it because the call has ended.
+    pub fn waiting(&self) -> usize {
+        self.stream.waiting()
     }
 
     /// Ends the sending direction; the server may continue.

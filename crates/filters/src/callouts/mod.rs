@@ -128,6 +128,9 @@ pub trait HttpStream {
     /// Sends a piece of the body. All of it is accepted, ready or not. Does nothing after the end.
     fn send(&mut self, data: &[u8]);
 
+    /// How many bytes were accepted and have not left, be it because the call has ended.
+    fn waiting(&self) -> usize;
+
     /// Ends the request.
     fn finish(&mut self, trailers: Headers);
 

@@ -36,6 +36,10 @@ impl HttpStream for NoCallouts {
 
     fn send(&mut self, _: &[u8]) {}
 
+    fn waiting(&self) -> usize {
+        0
+    }
+
     fn finish(&mut self, _: Headers) {}
 
     fn poll_head(&mut self, _: &mut Context<'_>) -> Poll<Result<ResponseHead, CalloutError>> {

@@ -1,5 +1,6 @@
 //! The data about a request or connection that format strings refer to.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_http::{Headers, ResponseHead};
@@ -17,6 +18,16 @@ pub trait HeadLookup {
     /// Whether the matcher matches the header of its name.
     fn matches(&self, header: &HeaderMatcher) -> bool {
         header.matches_values(self.lookup(&header.name))
+    }
+
+    /// All values of a name, joined with commas.
+    fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.lookup(name).map(Cow::Borrowed)
+    }
+
+    /// Bytes of names and values, pseudo headers included, as Envoy counts a header map's.
+    fn bytes(&self) -> u64 {
+        0
     }
 }
 
@@ -45,6 +56,34 @@ impl HeadLookup for HeadView<'_> {
     fn matches(&self, header: &HeaderMatcher) -> bool {
         header.matches(self)
     }
+
+    fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        match name.starts_with(':') || name == "host" {
+            true => self.lookup(name).map(Cow::Borrowed),
+            false => self.header(name),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let pseudo = [":method", ":path", ":authority", ":scheme"].into_iter();
+        let pseudo = pseudo.filter_map(|name| Some(name.len() + self.lookup(name)?.len()));
+        pseudo.sum::<usize>() as u64 + bytes(&self.head.headers)
+    }
+}
+
+fn bytes(headers: &Headers) -> u64 {
+    headers.iter().map(|(_, name, value)| name.len() + value.len()).sum::<usize>() as u64
+}
+
+fn joined<'h>(headers: &'h Headers, name: &'h str) -> Option<Cow<'h, [u8]>> {
+    let mut values = headers.find_all(name.as_bytes());
+    let first = values.next()?;
+    let mut all = Cow::Borrowed(first);
+    for value in values {
+        all.to_mut().push(b',');
+        all.to_mut().extend_from_slice(value);
+    }
+    Some(all)
 }
 
 fn there(text: &[u8]) -> Option<&[u8]> {
@@ -63,6 +102,18 @@ impl HeadLookup for ResponseView<'_> {
             }
             name => self.0.headers.find(name.as_bytes()),
         }
+    }
+
+    fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        match name.starts_with(':') {
+            true => self.lookup(name).map(Cow::Borrowed),
+            false => Some(Cow::Owned(joined(&self.0.headers, name)?.into_owned())),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let status = self.lookup(":status").map_or(0, |status| ":status".len() + status.len());
+        status as u64 + bytes(&self.0.headers)
     }
 }
 
@@ -84,6 +135,14 @@ pub struct Trailers<'r>(pub &'r Headers);
 impl HeadLookup for Trailers<'_> {
     fn lookup(&self, name: &str) -> Option<&[u8]> {
         self.0.find(name.as_bytes())
+    }
+
+    fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        Some(Cow::Owned(joined(self.0, name)?.into_owned()))
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes(self.0)
     }
 }
 

@@ -55,6 +55,16 @@ impl StateObject for Messages {
         out.extend_from_slice(format!("{{{}}}", fields.join(",")).as_bytes());
         true
     }
+
+    fn message(&self) -> Option<(&'static str, Vec<u8>)> {
+        let mut message = Vec::new();
+        for (field, count) in [(1, self.request.get()), (2, self.response.get())] {
+            if count > 0 {
+                prost::encoding::uint64::encode(field, &count, &mut message);
+            }
+        }
+        Some(("envoy.extensions.filters.http.grpc_stats.v3.FilterObject", message))
+    }
 }
 
 impl Call {

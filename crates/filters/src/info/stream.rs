@@ -93,6 +93,11 @@ pub trait StateObject {
     fn field(&self, _name: &str, _out: &mut Vec<u8>) -> bool {
         false
     }
+
+    /// The full name of the message that it is for access log services, and its bytes; `None` if it is none.
+    fn message(&self) -> Option<(&'static str, Vec<u8>)> {
+        None
+    }
 }
 
 impl StreamInfo {

@@ -1,9 +1,11 @@
-//! The access log: one [`Record`] per request or connection, formatted as configured, written by one background thread.
+//! The access log: one [`Record`] per request or connection, formatted as configured, written to files by one background thread, or sent
+//! to services ([`grpc`]).
 //!
 //! A worker formats into a buffer of its own and hands it over when it is full or a second old, or as options say
-//! ([`FlushOptions`]); the request path never waits for a file.
+//! ([`FlushOptions`]); the request path never waits for a file or a service.
 
 mod filter;
+mod grpc;
 mod writer;
 
 use std::time::SystemTime;
@@ -12,6 +14,7 @@ use evenkeel_filters::format::Record;
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 
 pub use filter::admits;
+pub use grpc::Collectors;
 pub use writer::{FlushOptions, LogHandle, LogThread, WorkerLog};
 
 /// The record of a connection, as of now.

@@ -11,9 +11,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evenkeel_filters::format::{Record, format_line};
-use evenkeel_runtime_config::access_log::AccessLog;
+use evenkeel_runtime_config::access_log::{AccessLog, LogFormat, LogSink};
+use tokio::task::JoinHandle as TaskHandle;
 
-use super::admits;
+use super::{Collectors, admits};
 
 /// When workers hand over the lines that they have buffered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,11 +145,13 @@ impl LogHandle {
     }
 }
 
-/// One worker's buffers, one for each file.
+/// One worker's buffers, one for each file, and its collectors.
 #[derive(Debug)]
 pub struct WorkerLog {
     handle: LogHandle,
     buffers: Vec<Buffer>,
+    /// Access log services; `None`: entries for them are dropped.
+    collectors: Option<Collectors>,
     /// When all buffers were handed over last.
     flushed: Option<Instant>,
 }
@@ -160,28 +163,41 @@ struct Buffer {
 }
 
 impl WorkerLog {
-    /// A log without buffers.
+    /// A log without buffers, for files only.
     pub fn new(handle: LogHandle) -> Self {
-        Self { handle, buffers: Vec::new(), flushed: None }
+        Self { handle, buffers: Vec::new(), collectors: None, flushed: None }
     }
 
-    /// Formats a record into the file's buffer, if the log's filter admits it.
+    /// The same for services, too.
+    pub fn with_collectors(handle: LogHandle, collectors: Collectors) -> Self {
+        Self { collectors: Some(collectors), ..Self::new(handle) }
+    }
+
+    /// Formats a record into the buffer of the log's file or service, if the log's filter admits it.
     pub fn write(&mut self, log: &AccessLog, record: &Record<'_>) {
         if !admits(&log.filter, record) {
             return;
         }
-        let index = match self.buffers.iter().position(|buffer| is_same(&buffer.path, &log.path)) {
+        match (&log.sink, &mut self.collectors) {
+            (LogSink::File { path, format }, _) => self.write_line(path, format, record),
+            (LogSink::Grpc(log), Some(collectors)) => collectors.write(log, record),
+            (LogSink::Grpc(_), None) => {}
+        }
+    }
+
+    fn write_line(&mut self, path: &Arc<str>, format: &LogFormat, record: &Record<'_>) {
+        let index = match self.buffers.iter().position(|buffer| is_same(&buffer.path, path)) {
             Some(index) => index,
             None => {
                 self.buffers.push(Buffer {
-                    path: log.path.clone(),
+                    path: path.clone(),
                     lines: Vec::with_capacity(self.handle.flush.bytes.min(FIRST_BYTES)),
                 });
                 self.buffers.len() - 1
             }
         };
         let Some(buffer) = self.buffers.get_mut(index) else { return };
-        format_line(&log.format, record, &mut buffer.lines);
+        format_line(format, record, &mut buffer.lines);
         if buffer.lines.len() >= self.handle.flush.bytes {
             hand_over(&self.handle, buffer);
         }
@@ -193,6 +209,14 @@ impl WorkerLog {
             self.flushed = Some(now);
             self.flush();
         }
+        if let Some(collectors) = &mut self.collectors {
+            collectors.tick(now.into());
+        }
+    }
+
+    /// Has everything sent that is buffered for services; the tasks end when that is done, or cannot be done soon.
+    pub fn close_collectors(&mut self) -> Vec<TaskHandle<()>> {
+        self.collectors.as_mut().map(Collectors::close).unwrap_or_default()
     }
 
     /// Hands over what is buffered.
@@ -302,7 +326,8 @@ mod tests {
 
     fn log(path: &std::path::Path, filter: LogFilter) -> AccessLog {
         let format = Format::parse("%RESPONSE_CODE%\n", &|_| None).expect("a valid format");
-        AccessLog { path: path.to_string_lossy().into(), format: LogFormat::Text(format), filter }
+        let sink = LogSink::File { path: path.to_string_lossy().into(), format: LogFormat::Text(format) };
+        AccessLog { sink, filter }
     }
 
     fn write(worker: &mut WorkerLog, log: &AccessLog, status: u16, flags: ResponseFlags) {

@@ -3,6 +3,7 @@
 //! upstream side of a call is in `http/call.rs`.
 
 pub(crate) mod stream;
+pub(crate) mod target;
 
 use std::cell::{Cell, RefCell};
 use std::future::ready;

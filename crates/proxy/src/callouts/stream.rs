@@ -36,6 +36,8 @@ struct Queue {
     begun: bool,
     /// The task no longer takes data.
     closed: bool,
+    /// Bytes that it did not take any more.
+    left_over: usize,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -50,9 +52,17 @@ impl Uplink {
         self.state.borrow().data.len()
     }
 
+    /// Number of bytes that the task has not taken, and perhaps never will.
+    fn unsent(&self) -> usize {
+        let state = self.state.borrow();
+        state.data.len() + state.left_over
+    }
+
     pub(crate) fn send(&self, data: &[u8]) {
         let mut state = self.state.borrow_mut();
-        if !state.ended && !state.closed {
+        if state.closed {
+            state.left_over += data.len();
+        } else if !state.ended {
             state.data.extend(data);
             wake(&mut state.reader);
         }
@@ -72,7 +82,7 @@ impl Uplink {
     pub(crate) fn close(&self) {
         let mut state = self.state.borrow_mut();
         state.closed = true;
-        state.data = VecDeque::new();
+        state.left_over += std::mem::take(&mut state.data).len();
         wake(&mut state.writer);
     }
 
@@ -199,6 +209,10 @@ impl HttpStream for Handle {
 
     fn send(&mut self, data: &[u8]) {
         self.up.send(data);
+    }
+
+    fn waiting(&self) -> usize {
+        self.up.unsent()
     }
 
     fn finish(&mut self, trailers: Headers) {

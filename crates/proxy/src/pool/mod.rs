@@ -20,6 +20,7 @@ use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
 use evenkeel_upstream::{ClusterSnapshot, SharedClusters};
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::LogHandle;
@@ -51,6 +52,8 @@ pub struct WorkerOptions {
     pub(crate) handed: Vec<HandedSockets>,
     /// Where access logs go.
     pub log: LogHandle,
+    /// Who the proxy says it is, to access log services.
+    pub node: Arc<Node>,
     /// How long connections may take to finish once draining has begun; the rest are closed by [`WorkerPool::stop`].
     pub drain_time: Duration,
     /// Which recent requests the workers keep.
@@ -140,6 +143,7 @@ impl WorkerPool {
                 breakers: Arc::clone(&breakers),
                 overload: Arc::clone(&options.overload),
                 log: options.log.clone(),
+                node: Arc::clone(&options.node),
                 stats: stats.writer(),
                 drain_time: options.drain_time,
                 recent: options.recent.clone(),

@@ -50,6 +50,7 @@ fn connections_in_the_queue_of_a_removed_listener_are_served() {
         overload: Arc::default(),
         handed: Vec::new(),
         log: log.handle(),
+        node: Arc::default(),
         drain_time: Duration::from_secs(5),
         recent: recent::Options::default(),
     };

@@ -74,7 +74,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     }
     housekeeping.abort();
     worker.end_connections().await;
-    worker.reporters.finish(&*worker).await;
+    tokio::join!(worker.reporters.finish(&*worker), worker.end_logs());
     worker.upstreams.close_idle();
     worker.log.borrow_mut().flush();
 }

@@ -22,7 +22,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a channel could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ChannelError {
+pub(crate) enum ChannelError {
     #[error("cluster {0:?} is not ready: its certificates or its addresses are missing")]
     NotReady(Arc<str>),
     #[error("cluster {0:?} has no endpoints")]
@@ -34,7 +34,7 @@ pub(super) enum ChannelError {
 }
 
 /// Connects to the cluster's endpoints in turn, one per attempt.
-pub(super) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) -> Result<Channel, ChannelError> {
+pub(crate) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) -> Result<Channel, ChannelError> {
     let cluster = ready_cluster(shared, name).await?;
     let hosts = &cluster.endpoints.hosts;
     let endpoint = hosts.get(attempt % hosts.len().max(1)).ok_or_else(|| ChannelError::NoEndpoints(name.clone()))?;

@@ -1,6 +1,6 @@
 //! The proxy's xDS streams: which streams exist, and what each subscribes to.
 
-mod channel;
+pub(crate) mod channel;
 pub(crate) mod key;
 mod stream;
 mod wanted;

@@ -9,6 +9,7 @@ use evenkeel_runtime_config::Demand;
 use evenkeel_stats::{Registry, Writer};
 use evenkeel_upstream::random::Random;
 use evenkeel_upstream::{SharedClusters, Upstreams};
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -20,7 +21,7 @@ use super::inbox::Message;
 use super::local::LocalGeneration;
 use super::registration::Registration;
 use super::roster::Roster;
-use crate::access_log::{LogHandle, WorkerLog};
+use crate::access_log::{Collectors, LogHandle, WorkerLog};
 use crate::balance::{Balance, Level, LoadTransfer};
 use crate::callouts::WorkerCallouts;
 use crate::dns_cache::Lookup;
@@ -46,6 +47,7 @@ pub(crate) struct Seed {
     pub(crate) breakers: Arc<SharedClusters>,
     pub(crate) overload: Arc<Overload>,
     pub(crate) log: LogHandle,
+    pub(crate) node: Arc<Node>,
     pub(crate) stats: Writer<worker::Stats>,
     pub(crate) drain_time: Duration,
     pub(crate) demands: mpsc::Sender<Demand>,
@@ -96,14 +98,16 @@ impl Worker {
     pub(crate) fn new(seed: Seed) -> Rc<Self> {
         let upstreams = Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0);
         let upstreams = Rc::new(upstreams);
+        let callouts = WorkerCallouts::new(Rc::clone(&upstreams));
+        let collectors = Collectors::new(callouts.clone(), seed.node, Arc::clone(&seed.registry));
         Rc::new(Self {
             index: seed.index,
             balance: seed.balance,
             peers: seed.peers,
             overload: seed.overload,
-            log: RefCell::new(WorkerLog::new(seed.log)),
+            log: RefCell::new(WorkerLog::with_collectors(seed.log, collectors)),
             stats: seed.stats,
-            callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
+            callouts,
             reporters: Reporters::default(),
             upstreams,
             random: Random::from_system(),
@@ -171,6 +175,18 @@ impl Worker {
         let ending = async {
             while self.roster.cut_all() {
                 tokio::task::yield_now().await;
+            }
+        };
+        _ = tokio::time::timeout(LAST_LINES, ending).await;
+    }
+
+    /// Waits a moment for access log services to have the last entries.
+    pub(crate) async fn end_logs(&self) {
+        let tasks = self.log.borrow_mut().close_collectors();
+        let ending = async {
+            for task in tasks {
+                // A panic in the task has been reported by the panic hook already.
+                _ = task.await;
             }
         };
         _ = tokio::time::timeout(LAST_LINES, ending).await;

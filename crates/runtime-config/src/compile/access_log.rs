@@ -4,24 +4,32 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::accesslog::v3 as accesslog;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
-use super::{Cx, extension_type, matcher, type_name};
-use crate::access_log::{AccessLog, Comparison, Format, JsonFormat, LogFilter, LogFormat, Operation};
+use super::{Cx, extension_type, grpc_access_log, matcher, type_name};
+use crate::access_log::{AccessLog, Comparison, Format, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
 
 /// The operator is always available, so the formatter needs no support of its own.
 const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";
 const FILE_ACCESS_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
+const HTTP_GRPC_ACCESS_LOG: &str = "envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig";
+const TCP_GRPC_ACCESS_LOG: &str = "envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig";
 
-/// The access loggers in `field`.
-pub(crate) fn access_logs(cx: &mut Cx<'_>, field: &str, logs: &[accesslog::AccessLog]) -> Vec<Arc<AccessLog>> {
-    cx.each(field, logs, |cx, log| access_log(cx, log).map(Arc::new))
+/// The access loggers in `field`. `written`: when their place has entries written.
+pub(crate) fn access_logs(
+    cx: &mut Cx<'_>,
+    field: &str,
+    logs: &[accesslog::AccessLog],
+    written: AccessLogType,
+) -> Vec<Arc<AccessLog>> {
+    cx.each(field, logs, |cx, log| access_log(cx, log, written).map(Arc::new))
 }
 
-fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog) -> Option<AccessLog> {
+fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog, written: AccessLogType) -> Option<AccessLog> {
     let Some(accesslog::access_log::ConfigType::TypedConfig(any)) = &log.config_type else {
         return cx.fail_at("typed_config", "is required");
     };
@@ -30,14 +38,22 @@ fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog) -> Option<AccessLog> 
         Some(filter) => cx.at("filter", |cx| log_filter(cx, filter)),
     };
     cx.at("typed_config", |cx| {
-        match type_name(&any.type_url) {
-            FILE_ACCESS_LOG => {}
+        let sink = match type_name(&any.type_url) {
+            FILE_ACCESS_LOG => {
+                let config: file::FileAccessLog = cx.unpack(any)?;
+                LogSink::File { path: cx.non_empty("path", &config.path)?.into(), format: log_format(cx, &config)? }
+            }
+            HTTP_GRPC_ACCESS_LOG => {
+                let config = cx.unpack(any)?;
+                LogSink::Grpc(Box::new(grpc_access_log::http(cx, &config, written)?))
+            }
+            TCP_GRPC_ACCESS_LOG => {
+                let config = cx.unpack(any)?;
+                LogSink::Grpc(Box::new(grpc_access_log::tcp(cx, &config, written)?))
+            }
             name => return cx.fail(format!("{name} is no access logger")),
-        }
-        let config: file::FileAccessLog = cx.unpack(any)?;
-        let path = cx.non_empty("path", &config.path)?.into();
-        let format = log_format(cx, &config)?;
-        Some(AccessLog { path, format, filter: filter? })
+        };
+        Some(AccessLog { sink, filter: filter? })
     })
 }
 

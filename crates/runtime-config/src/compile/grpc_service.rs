@@ -1,4 +1,4 @@
-//! Services that filters call: `GrpcService`, `HttpUri`, and the retry policy of both.
+//! Services that filters and sinks call: `GrpcService`, `HttpUri`, and the retry policy of both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::retry::RetryPolicy;
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A `GrpcService` that is a cluster.
-pub(super) fn grpc_target(cx: &mut Cx<'_>, service: &core::GrpcService) -> Option<GrpcTarget> {
+pub(crate) fn grpc_target(cx: &mut Cx<'_>, service: &core::GrpcService) -> Option<GrpcTarget> {
     let timeout = cx.limit("timeout", service.timeout.as_ref(), Some(DEFAULT_TIMEOUT));
     let metadata = cx.each("initial_metadata", &service.initial_metadata, header);
     let Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(grpc)) = &service.target_specifier else {

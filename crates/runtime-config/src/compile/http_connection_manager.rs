@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3::Router;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
@@ -79,7 +80,7 @@ pub(crate) fn http_connection_manager(
         routes: routes?,
         filters: filters?,
         on_demand,
-        access_logs: access_logs(cx, "access_log", &config.access_log),
+        access_logs: access_logs(cx, "access_log", &config.access_log, AccessLogType::DownstreamEnd),
         server_name: server_name.into(),
         server_header: server_header(cx, config.server_header_transformation)?,
         use_remote_address,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
+use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::filters::listener::original_src::v3::OriginalSrc;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
@@ -134,7 +135,7 @@ pub(crate) fn listener(
         filter_chains,
         default_filter_chain,
         chain_index,
-        access_logs: access_logs(cx, "access_log", &l.access_log),
+        access_logs: access_logs(cx, "access_log", &l.access_log, AccessLogType::NotSet),
         backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
         companions: companions(l.metadata.as_ref()),
         used: AtomicBool::new(false),
@@ -408,7 +409,7 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
         idle_timeout: cx.limit("idle_timeout", config.idle_timeout.as_ref(), Some(DEFAULT_TCP_IDLE_TIMEOUT)),
         max_downstream_connection_duration: cx.limit("max_downstream_connection_duration", duration, None),
         max_connect_attempts: attempts,
-        access_logs: access_logs(cx, "access_log", &config.access_log),
+        access_logs: access_logs(cx, "access_log", &config.access_log, AccessLogType::TcpConnectionEnd),
         hash_source_ip: tcp_hash_policy(cx, &config.hash_policy),
         on_demand,
         cluster_from_sni: false,

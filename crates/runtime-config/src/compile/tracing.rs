@@ -155,13 +155,13 @@ fn by_http(cx: &mut Cx<'_>, service: &core::HttpService, service_name: &str) -> 
     Some(OpenTelemetry { cluster: cluster.into(), exporter, timeout, headers, service_name: service_name.into() })
 }
 
-/// A header of every export. No request is at hand that a format string could refer to.
+/// A header of every export. No request is at hand that a format string could refer to; `%%` stands for `%`.
 fn header(cx: &mut Cx<'_>, header: &core::HeaderValue) -> Option<(Box<str>, Box<str>)> {
     let name = cx.non_empty("key", &header.key)?;
-    if header.value.contains('%') {
+    if header.value.replace("%%", "").contains('%') {
         return cx.fail_at("value", "format strings are not supported here");
     }
-    Some((name.to_ascii_lowercase().into(), header.value.as_str().into()))
+    Some((name.to_ascii_lowercase().into(), header.value.replace("%%", "%").into()))
 }
 
 /// A `Percent`, as Envoy rounds it to a fraction with this denominator; absent: all.

@@ -22,6 +22,9 @@ const NO_READER: &str = "for code of one's own in Envoy; nothing else reads it";
 const NO_TYPED_METADATA: &str = "nothing here sets metadata of a message type";
 
 #[rustfmt::skip]
+/// Whose gRPC calls have a setting.
+const CALLED: &str = "of services that filters and logs call, and of collectors of spans";
+
 pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.extensions.filters.http.ext_authz.v3.ExtAuthz", Extension,
         &["grpc_service", "http_service", "failure_mode_allow", "failure_mode_allow_header_add", "with_request_body",
@@ -59,11 +62,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["retry_back_off", "num_retries", "retry_on", "host_selection_retry_max_attempts"]),
     part("envoy.config.core.v3.BackoffStrategy", &["base_interval", "max_interval"]),
     message("envoy.config.core.v3.GrpcService", Part, &["envoy_grpc"],
-        &[("timeout", "of services that filters call and of collectors of spans"), ("initial_metadata", "of services that filters call and of collectors of spans")], &[]),
+        &[("timeout", CALLED), ("initial_metadata", CALLED)], &[]),
     message("envoy.config.core.v3.GrpcService.EnvoyGrpc", Part, &["cluster_name"],
-        &[("authority", "of services that filters call and of collectors of spans"), ("retry_policy", "of services that filters call"),
-          ("max_receive_message_length", "of services that filters call and of collectors of spans"),
-          ("skip_envoy_headers", "of services that filters call and of collectors of spans")], &[]),
+        &[("authority", CALLED), ("retry_policy", "of services that filters and logs call"), ("max_receive_message_length", CALLED),
+          ("skip_envoy_headers", CALLED)], &[]),
     part("envoy.type.matcher.v3.ListStringMatcher", &["patterns"]),
     part("envoy.type.v3.HttpStatus", &["code"]),
 ];

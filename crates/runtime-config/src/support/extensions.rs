@@ -326,5 +326,20 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Access loggers
     extension("envoy.extensions.access_loggers.file.v3.FileAccessLog", &["path", "log_format"]),
+    extension("envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
+        &["common_config", "additional_request_headers_to_log", "additional_response_headers_to_log",
+          "additional_response_trailers_to_log"]),
+    extension("envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig", &["common_config"]),
+    MessageSupport {
+        name: "envoy.extensions.access_loggers.grpc.v3.CommonGrpcAccessLogConfig",
+        role: Part,
+        full: &["log_name", "grpc_service", "buffer_flush_interval", "filter_state_objects_to_log", "custom_tags"],
+        values: &[("transport_api_version", "V3"), ("buffer_size_bytes", "up to 1 MiB; more counts as that")],
+        no_effect: &[],
+    },
+    part("envoy.type.tracing.v3.CustomTag", &["tag", "literal", "environment", "request_header"]),
+    part("envoy.type.tracing.v3.CustomTag.Literal", &["value"]),
+    part("envoy.type.tracing.v3.CustomTag.Environment", &["name", "default_value"]),
+    part("envoy.type.tracing.v3.CustomTag.Header", &["name", "default_value"]),
     extension("envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery", &[]),
 ];

@@ -19,3 +19,4 @@ mod rewrites;
 mod route_changes;
 mod routes;
 mod tracing;
+mod sinks;

@@ -1,8 +1,11 @@
 //! `evenkeel proxy` and Envoy, started one after the other from the same bootstrap file, give the same answers to a table of
 //! exchanges. The rows are data: `routing`, `messages`, `malformed`, `upstream` and `security`.
 
+mod access_log_losses;
+mod access_log_service;
 mod back_off;
 mod buffer;
+mod collector;
 mod conditions;
 mod cors;
 mod exchange;
@@ -46,6 +49,7 @@ mod routing;
 mod security;
 mod sessions;
 mod stats_matcher;
+mod stats_sinks;
 mod stats_tags;
 mod times;
 mod tracing;

@@ -1,0 +1,73 @@
+//! `envoy.access_loggers.http_grpc` and `envoy.access_loggers.tcp_grpc`, compiled: what is logged, and which service gets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
+
+use crate::ext_authz::GrpcTarget;
+
+/// One log whose entries a gRPC service gets.
+#[derive(Debug)]
+pub struct GrpcLog {
+    /// Where entries go.
+    pub collector: Arc<Collector>,
+    /// When entries are written, by the place of the log (`access_log_type`).
+    pub written: AccessLogType,
+    /// Keys of filter state (`filter_state_objects_to_log`).
+    pub filter_state: Vec<Box<str>>,
+    /// Lower-case names of request headers (`additional_request_headers_to_log`).
+    pub request_headers: Vec<Box<str>>,
+    /// Lower-case names of response headers.
+    pub response_headers: Vec<Box<str>>,
+    /// Lower-case names of response trailers.
+    pub response_trailers: Vec<Box<str>>,
+    /// Further names and values (`custom_tags`).
+    pub tags: Vec<(Box<str>, Tag)>,
+}
+
+/// A service, and how entries are sent to it (`CommonGrpcAccessLogConfig`). Logs whose collectors are equal share a stream of each worker.
+#[derive(Debug)]
+pub struct Collector {
+    /// The service.
+    pub target: GrpcTarget,
+    /// `log_name`, which the service learns with the first message of a stream.
+    pub log_name: Box<str>,
+    /// The kind of all entries.
+    pub kind: EntryKind,
+    /// Longest time that an entry waits for others.
+    pub flush_interval: Duration,
+    /// Entries are sent once they have this size together, in bytes; 0: each at once.
+    pub buffer_bytes: usize,
+    /// The message it was compiled from.
+    pub(crate) source: Vec<u8>,
+}
+
+impl Collector {
+    /// Largest buffer of a worker, in bytes: a message to the service must not be longer than servers accept (4 MiB by default).
+    pub const MAX_BUFFER_BYTES: usize = 1024 * 1024;
+}
+
+impl PartialEq for Collector {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.source == other.source
+    }
+}
+
+/// The message that an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// `HTTPAccessLogEntry`.
+    Http,
+    /// `TCPAccessLogEntry`.
+    Tcp,
+}
+
+/// The value of a custom tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tag {
+    /// The same for all entries: `literal`, or `environment`.
+    Fixed(Box<str>),
+    /// A request header (lower case), or a default for requests without it; an empty default leaves the tag out.
+    RequestHeader(Box<str>, Box<str>),
+}

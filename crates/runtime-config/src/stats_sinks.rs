@@ -1,0 +1,143 @@
+//! `stats_sinks` of the bootstrap: who gets the statistics, and how often.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::config::bootstrap::v3::Bootstrap;
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::config::metrics::v3 as metrics;
+use evenkeel_xds::pb::envoy::config::metrics::v3::statsd_sink::StatsdSpecifier;
+
+use crate::compile::grpc_access_log::version_3;
+use crate::compile::grpc_service::grpc_target;
+use crate::compile::{Cx, address, type_name};
+use crate::ext_authz::GrpcTarget;
+
+const STATSD: &str = "envoy.config.metrics.v3.StatsdSink";
+const METRICS_SERVICE: &str = "envoy.config.metrics.v3.MetricsServiceConfig";
+/// Envoy's default of `stats_flush_interval`.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
+/// Envoy's default of `StatsdSink.prefix`.
+const DEFAULT_PREFIX: &str = "envoy";
+/// Envoy's limits of `stats_flush_interval`.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(300);
+
+/// All sinks.
+#[derive(Debug, Clone)]
+pub struct StatsSinks {
+    /// Time between two flushes (`stats_flush_interval`).
+    pub interval: Duration,
+    /// The sinks; without any nothing is flushed.
+    pub sinks: Vec<StatsSink>,
+}
+
+/// A sink.
+#[derive(Debug, Clone)]
+pub enum StatsSink {
+    /// `envoy.stat_sinks.statsd`.
+    Statsd(Statsd),
+    /// `envoy.stat_sinks.metrics_service`.
+    MetricsService(Arc<MetricsService>),
+}
+
+/// A server of the StatsD protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statsd {
+    /// Its UDP address.
+    pub address: SocketAddr,
+    /// What stands before the names of metrics, and a point.
+    pub prefix: Arc<str>,
+}
+
+/// `envoy.service.metrics.v3.MetricsService`.
+#[derive(Debug)]
+pub struct MetricsService {
+    /// The service.
+    pub target: GrpcTarget,
+    /// Counters are what was counted since the last flush.
+    pub counters_as_deltas: bool,
+    /// Names without tags, which are labels.
+    pub tags_as_labels: bool,
+    /// Histograms are histograms.
+    pub histograms: bool,
+    /// Histograms are summaries.
+    pub summaries: bool,
+    /// Most metric families of a message; `None`: no limit.
+    pub batch_size: Option<usize>,
+}
+
+/// The sinks of a bootstrap.
+pub(crate) fn compile(cx: &mut Cx<'_>, message: &Bootstrap) -> Option<StatsSinks> {
+    let interval = message.stats_flush_interval.as_ref();
+    let interval = match interval.map(|_| cx.duration("stats_flush_interval", interval)) {
+        None => DEFAULT_INTERVAL,
+        Some(interval) if (MIN_INTERVAL..MAX_INTERVAL).contains(&interval?) => interval?,
+        Some(_) => return cx.fail_at("stats_flush_interval", "must be 1 ms at least, and less than 300 s"),
+    };
+    let clusters = message.static_resources.as_ref().map(|resources| &*resources.clusters).unwrap_or_default();
+    let is_static = |name: &str| clusters.iter().any(|cluster| cluster.name == name);
+    let sinks = cx.each("stats_sinks", &message.stats_sinks, |cx, config| {
+        let Some(metrics::stats_sink::ConfigType::TypedConfig(any)) = &config.config_type else {
+            return cx.fail_at("typed_config", "is required");
+        };
+        cx.at("typed_config", |cx| match type_name(&any.type_url) {
+            STATSD => {
+                let config = cx.unpack(any)?;
+                statsd(cx, &config).map(StatsSink::Statsd)
+            }
+            METRICS_SERVICE => {
+                let config = cx.unpack(any)?;
+                let service = metrics_service(cx, &config, is_static)?;
+                Some(StatsSink::MetricsService(Arc::new(service)))
+            }
+            name => cx.fail(format!("{name} is no sink of statistics")),
+        })
+    });
+    Some(StatsSinks { interval, sinks })
+}
+
+fn statsd(cx: &mut Cx<'_>, config: &metrics::StatsdSink) -> Option<Statsd> {
+    let Some(StatsdSpecifier::Address(server)) = &config.statsd_specifier else {
+        return cx.fail_at("address", "is required");
+    };
+    let Some(core::address::Address::SocketAddress(server)) = &server.address else {
+        return cx.fail_at("address", "must be a socket_address");
+    };
+    // As with Envoy, these are datagrams whatever `protocol` says.
+    let server = core::SocketAddress { protocol: core::socket_address::Protocol::Tcp.into(), ..server.clone() };
+    let address = cx.at("address", |cx| address::socket_address(cx, "socket_address", &server))?;
+    let prefix = if config.prefix.is_empty() { DEFAULT_PREFIX } else { &config.prefix };
+    Some(Statsd { address, prefix: prefix.into() })
+}
+
+fn metrics_service(
+    cx: &mut Cx<'_>,
+    config: &metrics::MetricsServiceConfig,
+    is_static: impl Fn(&str) -> bool,
+) -> Option<MetricsService> {
+    use metrics::HistogramEmitMode as Mode;
+    version_3(cx, config.transport_api_version)?;
+    let service = cx.required("grpc_service", config.grpc_service.as_ref())?;
+    let target = cx.at("grpc_service", |cx| {
+        let target = grpc_target(cx, service)?;
+        match is_static(&target.call.cluster) {
+            true => Some(target),
+            false => {
+                cx.fail_at("envoy_grpc.cluster_name", format!("there is no static cluster {:?}", target.call.cluster))
+            }
+        }
+    })?;
+    let Ok(mode) = Mode::try_from(config.histogram_emit_mode) else {
+        return cx.fail_at("histogram_emit_mode", format!("unknown value {}", config.histogram_emit_mode));
+    };
+    Some(MetricsService {
+        target,
+        counters_as_deltas: config.report_counters_as_deltas.as_ref().is_some_and(|deltas| deltas.value),
+        tags_as_labels: config.emit_tags_as_labels,
+        histograms: mode != Mode::Summary,
+        summaries: mode != Mode::Histogram,
+        batch_size: Some(config.batch_size as usize).filter(|size| *size > 0),
+    })
+}
