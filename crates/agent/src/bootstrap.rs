@@ -8,7 +8,7 @@ use evenkeel_base::runtime_key::RuntimeKey;
 use serde_json::{Map, Value, json};
 
 use crate::options::{Options, OptionsError, Role, is_true};
-use crate::stats_config;
+use crate::{stats_config, telemetry};
 
 /// The name in the control plane's certificate, Istio's.
 pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
@@ -159,6 +159,7 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             ],
         },
     });
+    telemetry::add_to(&mut bootstrap, options);
     if let Some(statistics) = stats_config::stats_config(options) {
         bootstrap["stats_config"] = statistics;
     }
@@ -274,7 +275,7 @@ fn xds_cluster(options: &Options) -> Value {
     })
 }
 
-fn sds() -> Value {
+pub(crate) fn sds() -> Value {
     json!({
         "resource_api_version": "V3",
         "initial_fetch_timeout": "0s",
@@ -358,7 +359,7 @@ fn admin_listener(name: &str, port: u16, path: &str, admin_path: &str, cluster: 
     })
 }
 
-fn http2() -> Value {
+pub(crate) fn http2() -> Value {
     json!({
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -367,7 +368,7 @@ fn http2() -> Value {
     })
 }
 
-fn endpoint(cluster: &str, address: Value) -> Value {
+pub(crate) fn endpoint(cluster: &str, address: Value) -> Value {
     json!({
         "cluster_name": cluster,
         "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
@@ -376,6 +377,14 @@ fn endpoint(cluster: &str, address: Value) -> Value {
 
 fn loopback(port: u16) -> Value {
     json!({ "socket_address": { "address": Ipv4Addr::LOCALHOST, "port_value": port } })
+}
+
+/// HOST:PORT or `[v6]:PORT`.
+pub(crate) fn split_address(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    (!host.is_empty()).then_some((host, port))
 }
 
 /// HOST:PORT or `[v6]:PORT`; the port defaults to 15012.

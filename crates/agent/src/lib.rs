@@ -1,7 +1,7 @@
 //! The workload's agent: the role of Istio's `pilot-agent`.
 //!
 //! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
-//! Unix socket ([`sds`]), writes the proxy's [`bootstrap`], and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
+//! Unix socket ([`sds`]), writes the proxy's [`bootstrap`] (or takes the owner's, `custom_bootstrap`), and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
 //! It answers DNS from the mesh's names ([`dns`], [`names`]), checks its [`health`], serves proxyless gRPC programs ([`grpc`]), and writes
 //! a status file when all of this is ready ([`status`]), which its [`status_port`] says as well, with the metrics of proxy and program.
 //! An agent started beside a running one takes over from it (`handover`).
@@ -12,6 +12,7 @@ mod admin;
 pub mod bootstrap;
 pub mod certificate;
 pub mod channel;
+mod custom_bootstrap;
 pub mod dns;
 pub mod envoy;
 mod exchange;
@@ -29,6 +30,7 @@ pub mod source;
 mod stats_config;
 mod status;
 pub mod status_port;
+mod telemetry;
 pub mod trust;
 
 use std::future::Future;
@@ -182,7 +184,12 @@ fn make_state_directory(state: &Path) -> anyhow::Result<()> {
 
 fn write_bootstrap(options: &Options, epoch: u32) -> anyhow::Result<PathBuf> {
     let path = options.state.join(BOOTSTRAP_FILE);
-    let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options, epoch)?)?;
+    let own = bootstrap::bootstrap(options, epoch)?;
+    let bootstrap = match custom_bootstrap::file(options) {
+        Some(file) => custom_bootstrap::read(&file, &own)?,
+        None => own,
+    };
+    let text = serde_json::to_vec_pretty(&bootstrap)?;
     files::write_whole(&path, &text, Readers::All).with_context(|| path.display().to_string())?;
     Ok(path)
 }

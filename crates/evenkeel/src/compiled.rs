@@ -125,6 +125,8 @@ fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
                 labels: labels.clone(),
                 client_kind: ClientKind::EvenkeelFull,
                 takes_proxy_protocol: false,
+                has_collector: false,
+                has_log_service: false,
                 proxy_config: "".into(),
                 authenticated: true,
                 captures_dns: true,

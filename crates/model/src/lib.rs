@@ -26,6 +26,7 @@ pub mod snapshot;
 mod sorted;
 mod source;
 mod status;
+pub mod telemetry;
 pub mod tracked;
 pub mod traffic;
 pub mod trust_domains;

@@ -1,5 +1,6 @@
 //! Access logs, as configured for the mesh.
 
+use evenkeel_model::telemetry::{AccessLogTarget, LogService, LogSubject};
 use evenkeel_model::{AccessLogFile, AccessLogFormat};
 use prost::{Message, Name};
 
@@ -7,9 +8,11 @@ use crate::context::Context;
 use crate::pb::config::accesslog::access_log::ConfigType;
 use crate::pb::config::accesslog::access_log_filter::FilterSpecifier;
 use crate::pb::config::accesslog::{AccessLog, AccessLogFilter, ResponseFlagFilter};
-use crate::pb::core::{DataSource, data_source};
+use crate::pb::core::grpc_service::{EnvoyGrpc, TargetSpecifier};
+use crate::pb::core::{ApiVersion, DataSource, GrpcService, data_source};
 use crate::pb::file_access_log::FileAccessLog;
-use crate::proto::{OrderedStruct, OrderedValue, any_named};
+use crate::pb::grpc_access_log::{CommonGrpcAccessLogConfig, HttpGrpcAccessLogConfig, TcpGrpcAccessLogConfig};
+use crate::proto::{OrderedStruct, OrderedValue, any, any_named};
 
 /// Istio's default text format: its documentation, "Envoy Access Logs".
 pub const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -46,23 +49,62 @@ const DEFAULT_JSON_KEYS: [(&str, &str); 23] = [
     ("user_agent", "%REQ(USER-AGENT)%"),
 ];
 
-/// The log of connections and requests; empty if the mesh configuration names no file.
+/// The logs of requests; none if the mesh's settings name none.
 pub fn of_requests(context: Context<'_>) -> Vec<AccessLog> {
-    logs(context, None)
+    logs(context, Subject::Request)
 }
 
-/// The listener's own log, for connections that match no filter chain (flag `NR`).
+/// The logs of connections.
+pub fn of_connections(context: Context<'_>) -> Vec<AccessLog> {
+    logs(context, Subject::Connection)
+}
+
+/// The listener's own logs, for connections that match no filter chain (flag `NR`).
 pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
-    let no_route = FilterSpecifier::ResponseFlagFilter(ResponseFlagFilter { flags: vec!["NR".to_owned()] });
-    logs(context, Some(AccessLogFilter { filter_specifier: Some(no_route) }))
+    match context.snapshot.mesh().logs_unmatched {
+        true => logs(context, Subject::Unmatched),
+        false => Vec::new(),
+    }
 }
 
-fn logs(context: Context<'_>, filter: Option<AccessLogFilter>) -> Vec<AccessLog> {
-    let mesh = context.snapshot.mesh();
-    if filter.is_some() && !mesh.logs_unmatched {
-        return Vec::new();
+/// What is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Request,
+    Connection,
+    Unmatched,
+}
+
+impl Subject {
+    fn filter(self) -> Option<AccessLogFilter> {
+        let no_route = FilterSpecifier::ResponseFlagFilter(ResponseFlagFilter { flags: vec!["NR".to_owned()] });
+        (self == Self::Unmatched).then_some(AccessLogFilter { filter_specifier: Some(no_route) })
     }
-    let own = mesh.access_log_file.as_ref().map(|path| AccessLogFile {
+
+    /// Istio's name of the log at a service.
+    fn log_name(self) -> &'static str {
+        match self {
+            Self::Request => "http_envoy_accesslog",
+            Self::Connection => "tcp_envoy_accesslog",
+            Self::Unmatched => "listener_envoy_accesslog",
+        }
+    }
+
+    fn is(self, subject: LogSubject) -> bool {
+        (self == Self::Request) == (subject == LogSubject::Http)
+    }
+}
+
+fn logs(context: Context<'_>, subject: Subject) -> Vec<AccessLog> {
+    let mesh = context.snapshot.mesh();
+    if !mesh.access_log_providers.is_empty() {
+        let log = |target: &AccessLogTarget| match target {
+            AccessLogTarget::File(file) => Some(file_log(file, subject.filter())),
+            AccessLogTarget::Service(service) => at_provider(context, service, subject),
+        };
+        return mesh.access_log_providers.iter().filter_map(log).collect();
+    }
+    let file = mesh.access_log_file.as_ref().map(|path| AccessLogFile {
         path: path.clone(),
         format: match mesh.access_log_json {
             true => AccessLogFormat::Json(mesh.access_log_format.clone()),
@@ -70,11 +112,56 @@ fn logs(context: Context<'_>, filter: Option<AccessLogFilter>) -> Vec<AccessLog>
         },
         omit_empty_values: false,
     });
-    let files = match mesh.access_log_providers.as_slice() {
-        [] => own.into_iter().collect(),
-        providers => providers.to_vec(),
+    let file = file.map(|file| file_log(&file, subject.filter()));
+    let sends = mesh.telemetry.sends_logs && context.options().has_log_service;
+    let own = sends.then(|| {
+        let target = EnvoyGrpc { cluster_name: OWN_SERVICE.to_owned(), ..EnvoyGrpc::default() };
+        service_log(subject, common(subject.log_name(), target), None)
+    });
+    file.into_iter().chain(own).collect()
+}
+
+/// The static cluster of the bootstrap that leads to `envoyAccessLogService`, as in Istio.
+const OWN_SERVICE: &str = "envoy_accesslog_service";
+
+/// The log at the service of a provider; `None` if it is about something else, or there is no such service.
+fn at_provider(context: Context<'_>, log: &LogService, subject: Subject) -> Option<AccessLog> {
+    let (cluster_name, authority) = context.provider(&log.service).filter(|_| subject.is(log.subject))?;
+    let name = log.log_name.as_deref().unwrap_or_else(|| subject.log_name());
+    let mut config = common(name, EnvoyGrpc { cluster_name, authority, ..EnvoyGrpc::default() });
+    config.filter_state_objects_to_log = log.filter_state.clone();
+    Some(service_log(subject, config, Some(log)))
+}
+
+fn common(log_name: &str, target: EnvoyGrpc) -> CommonGrpcAccessLogConfig {
+    CommonGrpcAccessLogConfig {
+        log_name: log_name.to_owned(),
+        grpc_service: Some(GrpcService {
+            target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
+            ..GrpcService::default()
+        }),
+        transport_api_version: ApiVersion::V3 as i32,
+        ..CommonGrpcAccessLogConfig::default()
+    }
+}
+
+/// `log`: the headers that are logged.
+fn service_log(subject: Subject, common: CommonGrpcAccessLogConfig, log: Option<&LogService>) -> AccessLog {
+    let (name, config) = match subject {
+        Subject::Request => {
+            let config = HttpGrpcAccessLogConfig {
+                common_config: Some(common),
+                additional_request_headers_to_log: log.map(|log| log.request_headers.clone()).unwrap_or_default(),
+                additional_response_headers_to_log: log.map(|log| log.response_headers.clone()).unwrap_or_default(),
+                additional_response_trailers_to_log: log.map(|log| log.response_trailers.clone()).unwrap_or_default(),
+            };
+            ("envoy.access_loggers.http_grpc", any(&config))
+        }
+        Subject::Connection | Subject::Unmatched => {
+            ("envoy.access_loggers.tcp_grpc", any(&TcpGrpcAccessLogConfig { common_config: Some(common) }))
+        }
     };
-    files.iter().map(|file| file_log(file, filter.clone())).collect()
+    AccessLog { name: name.to_owned(), filter: subject.filter(), config_type: Some(ConfigType::TypedConfig(config)) }
 }
 
 fn file_log(file: &AccessLogFile, filter: Option<AccessLogFilter>) -> AccessLog {

@@ -141,15 +141,15 @@ impl Client {
     }
 }
 
-/// What the proxy's configuration depends on. How its traffic is captured is for its node to say.
+/// What the proxy's configuration depends on. How its traffic is captured, and what its bootstrap has, is for its node to say.
 fn options(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snapshot: &Snapshot) -> Arc<ProxyOptions> {
     let options = settings(view, workload, labels, snapshot);
-    match view.transparent {
-        Some(transparent) if transparent != options.transparent => {
-            Arc::new(ProxyOptions { transparent, ..(*options).clone() })
-        }
-        _ => options,
+    let transparent = view.transparent.unwrap_or(options.transparent);
+    let (has_collector, has_log_service) = (view.has_collector, view.has_log_service);
+    if transparent == options.transparent && !has_collector && !has_log_service {
+        return options;
     }
+    Arc::new(ProxyOptions { transparent, has_collector, has_log_service, ..(*options).clone() })
 }
 
 /// The node's own ProxyConfig, or that of the mesh, of ProxyConfigs and of the Pod's annotation.

@@ -23,7 +23,7 @@ use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::view::ClientKind;
-use crate::{dynamic_dns, ext_authz, jwt, load_balancer, rbac, routes, sessions};
+use crate::{dynamic_dns, ext_authz, jwt, load_balancer, rbac, routes, sessions, tracing};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -167,6 +167,7 @@ fn manager(
         merge_slashes: paths.merges,
         path_with_escaped_slashes_action: paths.escaped_slashes as i32,
         access_log: access_log::of_requests(context),
+        tracing: tracing::of_requests(context),
         ..Default::default()
     };
     network_filter("envoy.filters.network.http_connection_manager", any(&manager))
@@ -277,7 +278,7 @@ fn tcp_to(
         on_demand: learns.then(|| tcp_proxy::OnDemand { odcds_config: Some(ads()), ..Default::default() }),
         stat_prefix: stat.to_owned(),
         cluster_specifier: Some(target),
-        access_log: access_log::of_requests(context),
+        access_log: access_log::of_connections(context),
         hash_policy: balancer.and_then(load_balancer::tcp_hash_policy).into_iter().collect(),
         idle_timeout: pool.and_then(|pool| pool.tcp_idle_timeout).map(duration),
         max_downstream_connection_duration: pool.and_then(|pool| pool.max_connection_duration).map(duration),

@@ -13,6 +13,7 @@
 //! | which requests could be read in several ways? | `ambiguous.rs` |
 //! | which callers are allowed? | `rbac.rs`; conditions on tokens: `tokens.rs` |
 //! | which requests does another service decide about? | `ext_authz.rs` |
+//! | what is logged and traced, and where does it go? | `access_log.rs`, `tracing.rs` |
 //! | what does a Sidecar let a proxy see? | `scope.rs` |
 //! | what do proxyless gRPC programs get? | `grpc/` |
 //! | what is generated together, and again after a change? | `plan.rs`, `incremental/` |
@@ -40,6 +41,7 @@ pub mod routes;
 pub mod scope;
 pub mod tls;
 mod tokens;
+mod tracing;
 pub mod view;
 
 mod access_log;

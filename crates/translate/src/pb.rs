@@ -10,11 +10,13 @@ pub mod config {
     pub use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
     pub use evenkeel_xds::pb::envoy::config::rbac::v3 as rbac;
     pub use evenkeel_xds::pb::envoy::config::route::v3 as route;
+    pub use evenkeel_xds::pb::envoy::config::trace::v3 as trace;
 }
 
 pub use evenkeel_xds::pb::envoy::config::common::matcher::v3 as common_matcher;
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
+pub use evenkeel_xds::pb::envoy::extensions::access_loggers::grpc::v3 as grpc_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::ext_authz::v3 as http_ext_authz;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
@@ -66,4 +68,6 @@ pub mod session {
     pub use evenkeel_xds::pb::envoy::r#type::http::v3::Cookie;
 }
 pub use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
+pub use evenkeel_xds::pb::envoy::r#type::metadata::v3 as metadata;
+pub use evenkeel_xds::pb::envoy::r#type::tracing::v3 as tracing;
 pub use evenkeel_xds::pb::envoy::r#type::v3 as envoy_type;

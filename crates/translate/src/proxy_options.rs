@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_api::istio::{
     ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, ProxyConfig, ProxyHeaders, Switch,
-    Toggle, Underscores,
+    TagSource, Toggle, Underscores,
 };
 
 use crate::pb::core::http_protocol_options::HeadersWithUnderscoresAction;
@@ -51,6 +51,75 @@ pub struct ProxyOptions {
     pub transparent: bool,
     /// `EVENKEEL_AMBIGUOUS_REQUESTS: FORWARD` of `proxyMetadata`: what policies and servers may read differently is not refused.
     pub forwards_ambiguous: bool,
+    /// `tracing`; `None`: not said.
+    pub tracing: Option<Arc<TracingOptions>>,
+    /// Whether its bootstrap has a collector of spans.
+    pub has_collector: bool,
+    /// Whether its bootstrap has a service for access logs.
+    pub has_log_service: bool,
+}
+
+/// Which requests a proxy traces, and what it says of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TracingOptions {
+    /// Share of requests that are traced although nobody says so, in millionths.
+    pub sampling: u32,
+    /// The longest path in a span, in bytes.
+    pub max_path_bytes: Option<u32>,
+    /// Whether spans have Istio's tags of the workload.
+    pub istio_tags: bool,
+    /// Further tags, in the order of their names.
+    pub tags: Vec<(String, TagValue)>,
+}
+
+/// The value of a tag.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TagValue {
+    /// This text.
+    Literal(String),
+    /// That of a variable of the proxy's environment, or a default.
+    Environment(String, Option<String>),
+    /// That of a header of the request, or a default.
+    Header(Arc<str>, Option<String>),
+}
+
+impl TracingOptions {
+    /// One percent.
+    const PERCENT: f64 = 10_000.0;
+
+    /// Those of this configuration; `None`: it says nothing of tracing.
+    fn of(config: &ProxyConfig) -> Option<Arc<Self>> {
+        let said = config.tracing.as_ref()?;
+        let tag = |(name, source): (&str, TagSource<'_>)| {
+            let value = match source {
+                TagSource::Literal(text) => TagValue::Literal(text.to_owned()),
+                TagSource::Environment(name, default) => {
+                    TagValue::Environment(name.to_owned(), default.map(str::to_owned))
+                }
+                TagSource::Header(name, default) => TagValue::Header(name.0.clone(), default.map(str::to_owned)),
+            };
+            (name.to_owned(), value)
+        };
+        Some(Arc::new(Self {
+            sampling: (config.sampling() * Self::PERCENT).round() as u32,
+            max_path_bytes: said.max_path_tag_length.filter(|most| *most > 0),
+            istio_tags: said.enable_istio_tags.unwrap_or(true),
+            tags: said.tags().map(tag).collect(),
+        }))
+    }
+
+    /// The share of sampled requests, in percent.
+    pub fn percent(&self) -> f64 {
+        f64::from(self.sampling) / Self::PERCENT
+    }
+}
+
+impl Default for TracingOptions {
+    /// Those of a proxy that says nothing of tracing.
+    fn default() -> Self {
+        let sampling = (ProxyConfig::default().sampling() * Self::PERCENT).round() as u32;
+        Self { sampling, max_path_bytes: None, istio_tags: true, tags: Vec::new() }
+    }
 }
 
 /// The `server` header of responses.
@@ -159,6 +228,10 @@ impl ProxyOptions {
             dns_auto_allocate: config.dns_auto_allocate(),
             transparent: config.is_transparent(),
             forwards_ambiguous: config.forwards_ambiguous(),
+            tracing: TracingOptions::of(config),
+            // The node knows what its bootstrap has, whatever is written later.
+            has_collector: false,
+            has_log_service: false,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_api::istio::{OF_AGENT, ProxyConfig};
 use evenkeel_model::{Labels, Workload};
 
 use crate::pb::core::{Locality, Node};
@@ -12,17 +13,8 @@ use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
 /// Longest node id accepted, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
-/// Fields of ProxyConfig that say nothing about a proxy's configuration, but something to its agent.
-const OF_AGENT: [&str; 8] = [
-    "readinessProbe",
-    "proxyStatsMatcher",
-    "extraStatTags",
-    "runtimeValues",
-    "fileFlushInterval",
-    "fileFlushMinSizeKb",
-    "serviceCluster",
-    "tracingServiceName",
-];
+/// What of `tracing` is for the agent only.
+const OF_AGENT_IN_TRACING: [&str; 2] = ["zipkin", "tlsSettings"];
 
 /// The properties of a proxy that its configuration depends on. Equal views get equal resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +41,10 @@ pub struct ProxyView {
     /// The proxy's own ProxyConfig (metadata `PROXY_CONFIG`) as JSON; empty if it did not send it. As in Istio, it
     /// stands for everything that the mesh, ProxyConfigs and annotations say.
     pub proxy_config: Arc<str>,
+    /// Whether its bootstrap has a collector of spans (metadata `PROXY_CONFIG`: `tracing`, `zipkinAddress`).
+    pub has_collector: bool,
+    /// Whether its bootstrap has a service for access logs (metadata `PROXY_CONFIG`: `envoyAccessLogService`).
+    pub has_log_service: bool,
     /// Whether its certificate has proved that it belongs to its namespace. A node cannot say so itself.
     pub authenticated: bool,
     /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
@@ -207,6 +203,8 @@ impl ProxyView {
         let mut addresses: Vec<IpAddr> = vec![main];
         let others = metadata.text("INSTANCE_IPS").unwrap_or_default();
         addresses.extend(others.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()).filter(|ip| *ip != main));
+        let bootstrap = metadata.object("PROXY_CONFIG").map(|config| ProxyConfig::of_metadata(&of_struct(config)));
+        let bootstrap = bootstrap.unwrap_or_default();
         Ok(Self {
             kind,
             addresses,
@@ -218,6 +216,8 @@ impl ProxyView {
             client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
             proxy_config: metadata.proxy_config(),
+            has_collector: bootstrap.collector().is_some(),
+            has_log_service: bootstrap.log_service().is_some(),
             authenticated: false,
             captures_dns: metadata.is_true("DNS_CAPTURE") && !metadata.is_false("DNS_AUTO_ALLOCATE"),
             transparent: metadata.text("INTERCEPTION_MODE").map(|mode| mode == "TPROXY"),
@@ -277,7 +277,14 @@ impl<'a> Metadata<'a> {
         let mut object = of_struct(object);
         let Some(fields) = object.as_object_mut() else { return "".into() };
         let given = fields.len();
-        fields.retain(|name, _| !OF_AGENT.contains(&name.as_str()));
+        if let Some(tracing) = fields.get_mut("tracing").and_then(serde_json::Value::as_object_mut) {
+            tracing.retain(|name, _| !OF_AGENT_IN_TRACING.contains(&name.as_str()));
+        }
+        let is_empty = |value: &serde_json::Value| value.as_object().is_some_and(serde_json::Map::is_empty);
+        fields.retain(|name, value| match name.as_str() {
+            "tracing" => !is_empty(value),
+            name => !OF_AGENT.contains(&name),
+        });
         if given > 0 && fields.is_empty() { "".into() } else { object.to_string().into() }
     }
 
@@ -396,7 +403,38 @@ mod tests {
         };
         check("readinessProbe", "");
         check("readinessProbe concurrency", r#"{"concurrency":null}"#);
+        check("proxyAdminPort statusPort caCertificatesPem envoyAccessLogService zipkinAddress", "");
         check("", "{}");
+    }
+
+    #[test]
+    fn nodes_say_what_their_bootstrap_has() {
+        fn value(json: &serde_json::Value) -> Value {
+            let kind = match json {
+                serde_json::Value::Object(fields) => Kind::StructValue(Struct {
+                    fields: fields.iter().map(|(name, field)| (name.clone(), value(field))).collect(),
+                }),
+                serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap()),
+                text => Kind::StringValue(text.as_str().unwrap().to_owned()),
+            };
+            Value { kind: Some(kind) }
+        }
+        let check = |config: &str, collector: bool, log_service: bool, expected: &str| {
+            let config = value(&serde_json::from_str(config).unwrap());
+            let metadata = Struct { fields: [("PROXY_CONFIG".to_owned(), config.clone())].into() };
+            let view = ProxyView::from_node(&node("sidecar~10.0.0.1~a.shop~c", Some(metadata))).unwrap();
+            let found = (view.has_collector, view.has_log_service, &*view.proxy_config);
+            assert_eq!(found, (collector, log_service, expected), "{config:?}");
+        };
+        check(r#"{"tracing":{"zipkin":{"address":"z:9411"},"tlsSettings":{"mode":"SIMPLE"}}}"#, true, false, "");
+        check(r#"{"zipkinAddress":"z:9411"}"#, true, false, "");
+        check(r#"{"zipkinAddress":"z"}"#, false, false, "");
+        check(r#"{"envoyAccessLogService":{"address":"l:1"}}"#, false, true, "");
+        // Istio's agents send all of it.
+        let sampling = r#"{"tracing":{"sampling":5}}"#;
+        check(r#"{"tracing":{"zipkin":{"address":"z:9411"},"sampling":5}}"#, true, false, sampling);
+        check(r#"{"concurrency":2,"zipkinAddress":"z:9411"}"#, true, false, r#"{"concurrency":2}"#);
+        check("{}", false, false, "{}");
     }
 
     #[test]

@@ -238,6 +238,12 @@ fn envoy_accepts_them() {
                 r#"{"extraStatTags":["a"],"runtimeValues":{"overload.premature_reset_total_stream_count":"5"}}"#,
             ],
             &["--discovery-address", "10.0.0.1:15012", "--proxy-resolver", "10.0.0.1:53"],
+            &[
+                "--proxy-config",
+                r#"{"tracing":{"zipkin":{"address":"zipkin:9411"},"tlsSettings":{"mode":"ISTIO_MUTUAL"}},"statsdUdpAddress":"10.0.0.1:8125",
+                    "envoyMetricsService":{"address":"10.0.0.1:1","tlsSettings":{"mode":"SIMPLE"},"tcpKeepalive":{"probes":3,"time":"10s"}},
+                    "envoyAccessLogService":{"address":"[::1]:1","tlsSettings":{"mode":"SIMPLE","insecureSkipVerify":true}}}"#,
+            ],
         ] {
             let mut words = words(role, more);
             // Envoy reads the root file when it validates.
@@ -245,6 +251,51 @@ fn envoy_accepts_them() {
             words[at] = &root;
             envoy_validate(&rendered(&words)).unwrap_or_else(|error| panic!("{role} {more:?}: {error}"));
         }
+    }
+}
+
+/// What the proxy sends, and where, as Istio's bootstrap has it.
+#[test]
+fn the_bootstrap_says_where_spans_logs_and_statistics_go() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden");
+    let config = r#"{
+        "tracing": {"zipkin": {"address": "zipkin.istio-system:9411"}, "tlsSettings": {"mode": "ISTIO_MUTUAL", "subjectAltNames": ["spiffe://cluster.local/ns/istio-system/sa/zipkin"]}},
+        "statsdUdpAddress": "10.96.0.9:8125",
+        "envoyMetricsService": {"address": "10.96.0.8:15000", "tcpKeepalive": {"probes": 3, "time": "10s", "interval": "0.5s"}},
+        "envoyAccessLogService": {"address": "[fd00::8]:15000", "tlsSettings": {"mode": "MUTUAL", "clientCertificate": "/c", "privateKey": "/k", "caCertificates": "/r", "caCrl": "/l"}}
+    }"#;
+    let all = bootstrap::bootstrap(&options(&words("sidecar", &["--proxy-config", config])), 0).unwrap();
+    let plain = bootstrap::bootstrap(&options(&words("sidecar", &[])), 0).unwrap();
+    let clusters = |all: &Value| all["static_resources"]["clusters"].as_array().unwrap().clone();
+    let added: Vec<Value> = clusters(&all).split_off(clusters(&plain).len());
+    let shown = json!({ "tracing": all["tracing"], "stats_sinks": all["stats_sinks"], "clusters": added });
+    golden::check(folder.join("telemetry.json"), &(serde_json::to_string_pretty(&shown).unwrap() + "\n"));
+    assert!(plain["tracing"].is_null() && plain["stats_sinks"].is_null());
+
+    let tls = |settings: &str| {
+        let config = format!(r#"{{"zipkinAddress": "zipkin:9411", "tracing": {{"tlsSettings": {settings}}}}}"#);
+        let all = bootstrap::bootstrap(&options(&words("sidecar", &["--proxy-config", &config])), 0).unwrap();
+        let socket = clusters(&all).pop().unwrap()["transport_socket"]["typed_config"].clone();
+        let checks = &socket["common_tls_context"]["validation_context"];
+        let name = &checks["match_typed_subject_alt_names"][0];
+        let shown = [&socket["sni"], &checks["trusted_ca"]["filename"], &name["san_type"], &name["matcher"]["exact"]];
+        shown.map(|value| value.as_str().unwrap_or("-").to_owned()).join(" ")
+    };
+    // Without names, the server is the one that was called.
+    assert_eq!(tls(r#"{"mode": "SIMPLE"}"#), "zipkin /etc/ssl/certs/ca-certificates.crt DNS zipkin");
+    assert_eq!(tls(r#"{"mode": "SIMPLE", "sni": "z.test", "caCertificates": "/r"}"#), "z.test /r DNS z.test");
+    assert_eq!(tls(r#"{"mode": "SIMPLE", "insecureSkipVerify": true}"#), "zipkin - - -");
+    assert_eq!(tls(r#"{"mode": "DISABLE"}"#), "- - - -");
+
+    // What cannot be read sends nothing, and the proxy starts.
+    for config in [
+        r#"{"zipkinAddress": "zipkin", "statsdUdpAddress": "statsd:8125", "envoyMetricsServiceAddress": ":1"}"#,
+        r#"{"zipkinAddress": "zipkin:9411", "tracing": {"tlsSettings": {"mode": "WHAT"}}}"#,
+        r#"{"zipkinAddress": 5}"#,
+    ] {
+        let all = bootstrap::bootstrap(&options(&words("sidecar", &["--proxy-config", config])), 0).unwrap();
+        assert_eq!(clusters(&all), clusters(&plain), "{config}");
+        assert!(all["tracing"].is_null() && all["stats_sinks"].is_null(), "{config}");
     }
 }
 

@@ -76,6 +76,28 @@ pub(super) fn check(config: &ProxyConfig, cx: &mut Context) {
     });
 }
 
+/// The fields of ProxyConfig that say nothing about what the control plane sends a proxy, but something to its agent.
+/// [`ProxyConfig::for_agent`] writes these, and `tracing`.
+pub const OF_AGENT: [&str; 17] = [
+    "readinessProbe",
+    "proxyStatsMatcher",
+    "extraStatTags",
+    "runtimeValues",
+    "fileFlushInterval",
+    "fileFlushMinSizeKb",
+    "serviceCluster",
+    "tracingServiceName",
+    "proxyAdminPort",
+    "statusPort",
+    "caCertificatesPem",
+    "zipkinAddress",
+    "statsdUdpAddress",
+    "envoyMetricsService",
+    "envoyAccessLogService",
+    "customConfigFile",
+    "proxyBootstrapTemplatePath",
+];
+
 fn usable(written: &Option<Spanned<u32>>, default: u16) -> Option<u16> {
     let port = written.as_ref()?.value;
     u16::try_from(port).ok().filter(|_| problem_of_port(port, default).is_none())
@@ -130,6 +152,7 @@ impl ProxyConfig {
         if !roots.is_empty() {
             add("caCertificatesPem", roots.into());
         }
+        self.destinations(&mut fields);
         fields
     }
 }
@@ -162,8 +185,34 @@ mod tests {
             "proxyAdminPort": 15900,
             "statusPort": 15920,
             "caCertificatesPem": ["-----BEGIN CERTIFICATE-----"],
+            "statsdUdpAddress": "10.0.0.9:8125",
+            "envoyMetricsService": { "address": "metrics.default:15000" },
+            "envoyAccessLogService": {
+                "address": "logs.default:15000",
+                "tcpKeepalive": { "probes": 3, "time": "10s", "interval": "1s" },
+            },
+            "customConfigFile": "/etc/proxy.yaml",
+            "proxyBootstrapTemplatePath": "/etc/template.json",
+            "tracingServiceName": "CANONICAL_NAME_ONLY",
         });
-        check(all.clone(), all);
+        let tracing = json!({ "zipkin": { "address": "zipkin.istio-system:9411" } });
+        let mut with_tracing = all.clone();
+        with_tracing["tracing"] = tracing.clone();
+        with_tracing.as_object_mut().expect("an object").remove("serviceCluster");
+        check(with_tracing.clone(), with_tracing.clone());
+        // The control plane must not take any of it for all that is said of the proxy.
+        for name in with_tracing.as_object().expect("an object").keys().filter(|name| *name != "tracing") {
+            assert!(OF_AGENT.contains(&name.as_str()), "{name}");
+        }
+        // Older names; and what is of the proxy is not the agent's.
+        check(json!({ "zipkinAddress": "zipkin.istio-system:9411" }), json!({ "tracing": tracing }));
+        check(
+            json!({ "tracing": { "sampling": 5, "customTags": { "a": { "literal": { "value": "b" } } } } }),
+            json!({}),
+        );
+        check(json!({ "envoyMetricsServiceAddress": "m:1" }), json!({ "envoyMetricsService": { "address": "m:1" } }));
+        // What cannot be used is not passed on.
+        check(json!({ "zipkinAddress": "zipkin", "statsdUdpAddress": "statsd.default:8125" }), json!({}));
     }
 
     #[test]
@@ -202,6 +251,21 @@ mod tests {
         check("{runtimeValues: {overload.global_downstream_max_connections: many}}", &["warning bad-value"]);
         check("{runtimeValues: {envoy.reloadable_features.x: 'false'}}", &["info no-effect"]);
         check("{runtimeValues: {envoy.resource_limits.listener.connection_limit: '1'}}", &["info no-effect"]);
+        check("{tracing: {zipkin: {address: 'zipkin.istio-system:9411'}, sampling: 10, maxPathTagLength: 99}}", &[]);
+        check("{tracing: {zipkin: {address: zipkin}, sampling: 110}}", &["warning bad-value", "warning bad-value"]);
+        check("{tracing: {sampling: 0, maxPathTagLength: 0}}", &["info no-effect", "info no-effect"]);
+        check("{tracing: {customTags: {a: {}, b: {literal: {value: c}}}}}", &["warning bad-value"]);
+        check("{tracing: {lightstep: {address: 'a:1'}, datadog: {address: 'a:1'}}}", &["warning unsupported-field"; 2]);
+        check("{zipkinAddress: ':9411', statsdUdpAddress: 'statsd:8125'}", &["warning bad-value"; 2]);
+        check(
+            "{envoyAccessLogService: {address: x}, envoyMetricsService: {address: 'x:y'}}",
+            &["warning bad-value"; 2],
+        );
+        check(
+            "{envoyAccessLogService: {address: 'a:1', tlsSettings: {mode: SIMPLE, credentialName: c}}}",
+            &["warning unsupported-value"],
+        );
+        check("{customConfigFile: /etc/a.yaml, proxyBootstrapTemplatePath: /etc/b.json}", &[]);
         check("{proxyAdminPort: 15900, statusPort: 15920}", &[]);
         check("{proxyAdminPort: 15000, statusPort: 15020}", &[]);
         check("{proxyAdminPort: 15020, statusPort: 15090}", &["warning port-conflict", "warning port-conflict"]);

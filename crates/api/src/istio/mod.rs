@@ -11,6 +11,7 @@ mod never_matching;
 mod peer_authentication;
 mod proxy_config;
 pub(crate) mod proxy_ports;
+mod proxy_telemetry;
 mod readiness_probe;
 mod request_authentication;
 mod server_tls;
@@ -22,6 +23,7 @@ mod virtual_service;
 mod workload_entry;
 mod workload_group;
 
+pub use agent_settings::OF_AGENT;
 pub(crate) use agent_settings::is_stat_tag;
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Provider, Rule, Source, To,
@@ -43,12 +45,13 @@ pub use http_route::{
     HttpRetry, HttpRewrite, HttpRoute, HttpRouteDestination, RegexRewrite,
 };
 pub use mesh_config::{
-    AccessLogEncoding, CertificateData, CertificateService, DefaultProviders, DefaultTrafficPolicy, ExtAuthzGrpc,
-    ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade, InboundTrafficPolicy,
-    InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig, MeshOutboundMode,
-    MinTlsVersion, NamespaceSelector, Normalization, OutboundTrafficPolicy, PathNormalization, ProviderKind,
-    RequestBody, ServiceEntryVisibility, ServiceSettings, SignerTls, StatVariable, TlsConfig, VisibilityLevel,
-    VisibilityPolicy, VisibilityRule, is_local,
+    AccessLogEncoding, AccessLogService, CertificateData, CertificateService, DefaultLog, DefaultProviders,
+    DefaultTrafficPolicy, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots,
+    H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator,
+    MeshConfig, MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry,
+    OutboundTrafficPolicy, PathNormalization, ProviderHeader, ProviderKind, RequestBody, ServiceEntryVisibility,
+    ServiceSettings, SignerTls, StatVariable, TlsConfig, Tracer, VisibilityLevel, VisibilityPolicy, VisibilityRule,
+    is_local,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{
@@ -56,6 +59,9 @@ pub use proxy_config::{
     InterceptionMode, MetadataExchange, MetadataExchangeMode, PROXY_CONFIG_ANNOTATION, ProxyConfig, ProxyConfigKind,
     ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle,
     TracingServiceName, Underscores,
+};
+pub use proxy_telemetry::{
+    CustomTag, EnvironmentTag, HeaderTag, LiteralTag, RemoteService, TagSource, Tracing, ZipkinCollector,
 };
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,

@@ -8,7 +8,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::yaml::{self, Node};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::{ReadinessProbe, WorkloadSelector, agent_settings};
+use super::{ReadinessProbe, RemoteService, Tracing, WorkloadSelector, agent_settings, proxy_telemetry};
 use crate::decode::{Anything, Context, Decode, RegexText};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
@@ -60,16 +60,24 @@ object! {
         status_port: Option<Spanned<u32>> = "statusPort",
         /// Roots that verify peers, beside those of the mesh; PEM.
         ca_certificates_pem: Vec<Spanned<String>> = "caCertificatesPem",
+        /// Which requests are traced, and where their spans go.
+        tracing: Option<Tracing> = "tracing",
+        /// HOST:PORT of a collector in Zipkin's format; an older name of `tracing.zipkin.address`.
+        zipkin_address: Option<Spanned<String>> = "zipkinAddress",
+        /// HOST:PORT of a StatsD server, which gets the statistics over UDP.
+        statsd_udp_address: Option<Spanned<String>> = "statsdUdpAddress",
+        /// A service that gets the statistics over gRPC.
+        envoy_metrics_service: Option<RemoteService> = "envoyMetricsService",
+        /// An older name of its `address`.
+        envoy_metrics_service_address: Option<Spanned<String>> = "envoyMetricsServiceAddress",
+        /// A service that gets access logs over gRPC, if the mesh has `enableEnvoyAccessLogService`.
+        envoy_access_log_service: Option<RemoteService> = "envoyAccessLogService",
+        /// A bootstrap file in place of the agent's.
+        custom_config_file: Option<Spanned<String>> = "customConfigFile",
+        /// The same; `customConfigFile` goes first.
+        proxy_bootstrap_template_path: Option<Spanned<String>> = "proxyBootstrapTemplatePath",
     }
     later: [
-        "zipkinAddress" = "proxies send no spans",
-        "tracing" = "proxies send no spans",
-        "statsdUdpAddress" = "statistics are only read, from port 15090",
-        "envoyMetricsService" = "statistics are only read, from port 15090",
-        "envoyMetricsServiceAddress" = "statistics are only read, from port 15090",
-        "envoyAccessLogService" = "access logs are files or standard output",
-        "customConfigFile" = "the agent writes the bootstrap file; `evenkeel proxy -c FILE` takes any other",
-        "proxyBootstrapTemplatePath" = "the agent writes the bootstrap file; `evenkeel proxy -c FILE` takes any other",
         "privateKeyProvider" = "the agent makes the key and keeps it in memory",
     ];
     inert: [
@@ -345,6 +353,7 @@ const AMBIGUOUS_VALUES: [&str; 2] = ["REFUSE", "FORWARD"];
 
 fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
     agent_settings::check(config, cx);
+    proxy_telemetry::check(config, cx);
     if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value == InterceptionMode::None) {
         let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
         let help =
@@ -484,6 +493,14 @@ impl ProxyConfig {
             proxy_admin_port: self.proxy_admin_port.or(base.proxy_admin_port),
             status_port: self.status_port.or(base.status_port),
             ca_certificates_pem: or_base(self.ca_certificates_pem, base.ca_certificates_pem),
+            tracing: self.tracing.or(base.tracing),
+            zipkin_address: self.zipkin_address.or(base.zipkin_address),
+            statsd_udp_address: self.statsd_udp_address.or(base.statsd_udp_address),
+            envoy_metrics_service: self.envoy_metrics_service.or(base.envoy_metrics_service),
+            envoy_metrics_service_address: self.envoy_metrics_service_address.or(base.envoy_metrics_service_address),
+            envoy_access_log_service: self.envoy_access_log_service.or(base.envoy_access_log_service),
+            custom_config_file: self.custom_config_file.or(base.custom_config_file),
+            proxy_bootstrap_template_path: self.proxy_bootstrap_template_path.or(base.proxy_bootstrap_template_path),
         }
     }
 

@@ -140,6 +140,10 @@ pub struct Run {
     client: Client,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_proxy_protocol: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_collector: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_log_service: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     proxy_config: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -208,6 +212,8 @@ impl Run {
             locality: view.locality.to_string(),
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
+            has_collector: view.has_collector,
+            has_log_service: view.has_log_service,
             proxy_config: view.proxy_config.to_string(),
             authenticated: view.authenticated,
             captures_dns: view.captures_dns,
@@ -234,6 +240,8 @@ impl Run {
                 Client::Grpc => ClientKind::Grpc,
             },
             takes_proxy_protocol: self.takes_proxy_protocol,
+            has_collector: self.has_collector,
+            has_log_service: self.has_log_service,
             proxy_config: self.proxy_config.as_str().into(),
             authenticated: self.authenticated,
             captures_dns: self.captures_dns,
@@ -253,6 +261,8 @@ impl Run {
             && self.labels == view.labels
             && *self.locality == *view.locality
             && self.takes_proxy_protocol == view.takes_proxy_protocol
+            && self.has_collector == view.has_collector
+            && self.has_log_service == view.has_log_service
             && *self.proxy_config == *view.proxy_config
             && self.authenticated == view.authenticated
             && self.captures_dns == view.captures_dns

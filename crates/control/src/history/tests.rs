@@ -141,6 +141,8 @@ fn view() -> ProxyView {
         labels: Labels::new(),
         client_kind: ClientKind::Envoy,
         takes_proxy_protocol: false,
+        has_collector: false,
+        has_log_service: false,
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,

@@ -101,6 +101,8 @@ fn client(number: u8, app: &str) -> Client {
         labels: [("app".to_owned(), app.to_owned())].into(),
         client_kind: ClientKind::EvenkeelLearned,
         takes_proxy_protocol: false,
+        has_collector: false,
+        has_log_service: false,
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,

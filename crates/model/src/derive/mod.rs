@@ -29,6 +29,7 @@ mod settings;
 mod sidecars;
 mod statuses;
 mod step;
+mod telemetry;
 mod tokens;
 mod tracking;
 mod virtual_services;

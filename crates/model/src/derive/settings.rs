@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::istio::{
-    self, AccessLogEncoding, FileAccessLog, H2Upgrade, InboundTrafficPolicyMode, IngressControllerMode,
-    MeshOutboundMode, Normalization,
+    self, H2Upgrade, InboundTrafficPolicyMode, IngressControllerMode, MeshOutboundMode, Normalization,
 };
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
@@ -14,16 +13,13 @@ use evenkeel_tls::TrustBundle;
 
 use super::destination_rules::{client_tls, connection_pool, locality, outlier_detection, tcp_keepalive, zone_aware};
 use super::http_fields::retries_of;
-use super::{shared, sidecars};
+use super::{shared, sidecars, telemetry};
 use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
 use crate::{
-    AccessLogFile, AccessLogFormat, Destination, DestinationState, ExternalSigner, FurtherRoots, IngressMode,
-    LocalityLb, MeshConfig, OutboundTrafficPolicy, PathNormalization, RootsSource, SidecarOutboundPolicy, SignerTls,
-    StringMatch, TlsRules, ZoneAwareLb,
+    Destination, DestinationState, ExternalSigner, FurtherRoots, IngressMode, LocalityLb, MeshConfig,
+    OutboundTrafficPolicy, PathNormalization, RootsSource, SidecarOutboundPolicy, SignerTls, StringMatch, TlsRules,
+    ZoneAwareLb,
 };
-
-/// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
-const STDOUT: &str = "/dev/stdout";
 
 /// Applies what a ConfigMap says.
 pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut Diagnostics) {
@@ -34,7 +30,10 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut 
     }
     traffic(mesh, &said);
     connections(mesh, &said);
-    logs(mesh, &said);
+    if !said.extension_providers.is_empty() {
+        mesh.authz_providers = authz_providers(&said.extension_providers);
+    }
+    telemetry::apply(mesh, &said);
     statistics(mesh, &said);
     visibility(mesh, &said);
     ingress(mesh, &said);
@@ -170,27 +169,6 @@ fn connections(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     }
 }
 
-fn logs(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
-    if !said.extension_providers.is_empty() {
-        mesh.authz_providers = authz_providers(&said.extension_providers);
-    }
-    // An empty text turns the log off.
-    let text = |text: &str| (!text.is_empty()).then(|| shared(text));
-    if let Some(file) = &said.access_log_file {
-        mesh.access_log_file = text(file);
-    }
-    if let Some(format) = &said.access_log_format {
-        mesh.access_log_format = text(format);
-    }
-    if let Some(encoding) = said.access_log_encoding {
-        mesh.access_log_json = encoding == AccessLogEncoding::Json;
-    }
-    mesh.logs_unmatched = !said.disable_envoy_listener_log.unwrap_or(!mesh.logs_unmatched);
-    if said.default_providers.is_some() {
-        mesh.access_log_providers = said.default_file_logs().map(file_log).collect();
-    }
-}
-
 /// The providers of external authorization. Of two with the same name neither is used: nobody could tell which decides.
 fn authz_providers(said: &[istio::ExtensionProvider]) -> Vec<Arc<AuthzProvider>> {
     let is_alone = |provider: &&istio::ExtensionProvider| {
@@ -256,22 +234,6 @@ fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> 
         body: body(&grpc.include_request_body_in_check),
         protocol: AuthzProtocol::Grpc,
     })
-}
-
-fn file_log(log: Option<&FileAccessLog>) -> AccessLogFile {
-    let format = log.and_then(|log| log.log_format.as_ref());
-    AccessLogFile {
-        path: shared(log.and_then(|log| log.path.as_deref()).filter(|path| !path.is_empty()).unwrap_or(STDOUT)),
-        format: match format.and_then(|format| format.labels.as_ref()) {
-            // Istio uses its own keys if there are none.
-            Some(labels) if labels.0.as_object().is_some_and(|keys| !keys.is_empty()) => {
-                AccessLogFormat::Json(Some(shared(&labels.0.to_string())))
-            }
-            Some(_) => AccessLogFormat::Json(None),
-            None => AccessLogFormat::Text(format.and_then(|format| format.text.as_deref()).map(shared)),
-        },
-        omit_empty_values: log.and_then(|log| log.omit_empty_values).unwrap_or_default(),
-    }
 }
 
 fn statistics(mesh: &mut MeshConfig, said: &istio::MeshConfig) {

@@ -16,7 +16,7 @@ use super::objects::{mesh_settings, note_idle_selector};
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact};
-use super::{refused, renew, reuse_if_equal, shared};
+use super::{refused, renew, reuse_if_equal, shared, telemetry};
 use crate::{
     Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, MeshConfig,
     MtlsMode, Protocol, Sidecar, SidecarOutboundPolicy, Snapshot,
@@ -36,14 +36,14 @@ pub(super) fn namespace_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
     keep
 }
 
-/// Looks for the service of the mesh's egress proxy.
+/// Looks for the services that the mesh's settings name.
 pub(super) fn mesh_step(run: &mut Run<'_>) -> bool {
     run.read(|cx, found| {
         let root = &cx.mesh().root_namespace;
         for object in mesh_settings(cx).filter(|object| object.namespace == *root) {
-            let said = istio::MeshConfig::of_object(object).map(|(said, _)| said);
-            let policy = said.and_then(|said| said.outbound_traffic_policy);
-            if let Some(proxy) = policy.and_then(|policy| policy.egress_proxy) {
+            let Some((said, _)) = istio::MeshConfig::of_object(object) else { continue };
+            telemetry::note_missing_services(cx, &said, found);
+            if let Some(proxy) = said.outbound_traffic_policy.and_then(|policy| policy.egress_proxy) {
                 egress_proxy(cx, object, &proxy, found);
             }
         }

@@ -207,8 +207,8 @@ derived! {
     sidecars: sidecars::Table {
         /// The Sidecars of a namespace.
         Sidecars(namespace: Arc<str>) = sidecars::namespace_step, for Sidecar by namespace;
-        /// Whether the mesh's egress proxy exists.
-        MeshEgress = sidecars::mesh_step, for ConfigMap by all;
+        /// Whether the services that the mesh's settings name exist.
+        MeshServices = sidecars::mesh_step, for ConfigMap by all;
     }
     proxy_rules: proxy_rules::Table {
         /// All ProxyConfigs.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use evenkeel_base::hostname::Hostname;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Selectable, ServerTls};
 use evenkeel_xds::ResourceType;
@@ -114,6 +115,8 @@ struct Target {
     /// The prefix of the statistics of its TCP connections; empty: the cluster's name.
     stat: String,
     service_port: u16,
+    /// The service's host; `None`: it is no service's port.
+    host: Option<Hostname>,
     http_name: String,
     tcp_name: String,
     /// TLS of a Sidecar's ingress port.
@@ -129,6 +132,7 @@ impl Target {
             cluster: INBOUND_PASSTHROUGH_CLUSTER.to_owned(),
             stat: String::new(),
             service_port: 0,
+            host: None,
             http_name: "virtualInbound-catchall-http".to_owned(),
             tcp_name: "virtualInbound".to_owned(),
             tls: None,
@@ -150,6 +154,7 @@ impl Target {
             cluster: names::inbound_cluster(port.port),
             stat: stat_names::inbound(context, port),
             service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
+            host: port.service.as_ref().map(|(service, _)| service.host.clone()),
             http_name: name.clone(),
             tcp_name: name,
             tls: context.sidecar().and_then(|sidecar| sidecar.ingress_of(port.port)?.tls.clone()),
@@ -216,7 +221,7 @@ fn ingress_tls_chain(context: Context<'_>, target: &Target, server: &ServerTls) 
 }
 
 fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
-    let routes = routes::inbound::to_workload(&target.cluster, target.service_port);
+    let routes = routes::inbound::to_workload(context, &target.cluster, target.host.as_ref(), target.service_port);
     let stat = match target.port {
         Some(port) => format!("inbound_0.0.0.0_{port}"),
         None => target.cluster.clone(),

@@ -1,16 +1,29 @@
 //! The route of requests to the workload: one, to its port.
 
-use super::{action, matches};
-use crate::pb::config::route::{Route, RouteConfiguration, VirtualHost};
+use evenkeel_base::hostname::Hostname;
 
-/// Routes everything to one cluster. There are no retries here, because the client's proxy retries.
-pub fn to_workload(cluster: &str, service_port: u16) -> RouteConfiguration {
-    let route = Route {
+use super::{action, matches};
+use crate::context::Context;
+use crate::pb::config::route::{Route, RouteConfiguration, VirtualHost};
+use crate::tracing;
+
+/// Routes everything to one cluster. There are no retries here, because the client's proxy retries. `host`: the service's, by which
+/// spans are called.
+pub fn to_workload(
+    context: Context<'_>,
+    cluster: &str,
+    host: Option<&Hostname>,
+    service_port: u16,
+) -> RouteConfiguration {
+    let mut route = Route {
         name: "default".to_owned(),
         r#match: Some(matches::everything()),
         action: Some(action::pass_to(cluster)),
         ..Default::default()
     };
+    if let Some(host) = host {
+        tracing::decorate_as(context, &mut route, &format!("{host}:{service_port}/*"));
+    }
     let host = VirtualHost {
         name: format!("inbound|http|{service_port}"),
         domains: vec!["*".to_owned()],

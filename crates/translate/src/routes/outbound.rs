@@ -17,7 +17,7 @@ use crate::names::outbound_name;
 use crate::output::{Output, Part};
 use crate::pb::config::route::{Route, VirtualHost};
 use crate::scope::CallablePort;
-use crate::sessions;
+use crate::{sessions, tracing};
 
 /// The port on which hosts without a service, known only from route sets, can be called.
 const UNREGISTERED_HOST_PORT: u16 = 80;
@@ -162,13 +162,14 @@ fn service_host<'a>(
         None => {
             let cluster = outbound_name(port, "", service, InnerProtocol::Http);
             let balancer = context.load_balancer(service, port.number, None);
-            let route = Route {
+            let mut route = Route {
                 name: "default".to_owned(),
                 r#match: Some(matches::everything()),
                 action: Some(action::to_cluster(cluster, context.snapshot.mesh(), balancer.as_ref())),
                 typed_per_filter_config: sessions::of_route(Some(service)),
                 ..Default::default()
             };
+            tracing::decorate(context, &mut route, service.host.as_str(), port.number);
             (vec![route], None)
         }
     };

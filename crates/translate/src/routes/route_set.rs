@@ -8,7 +8,7 @@ use crate::origin;
 use crate::pb::config::route::route_action::HostRewriteSpecifier;
 use crate::pb::config::route::{Route, route};
 use crate::proto::metadata;
-use crate::sessions;
+use crate::{sessions, tracing};
 
 /// The routes that can match for this proxy at `gateway` for requests to `port`, in order, up to the first that always
 /// matches.
@@ -55,7 +55,7 @@ fn route(
     let config = origin::config_path(route_set.kind, &route_set.namespace, &route_set.name);
     let rule = condition.map_or(&http.origin, |condition| &condition.origin);
     let config = origin::rule_path(config, rule, route_context.context.is_traced());
-    Route {
+    let mut route = Route {
         name: name(http, condition),
         r#match: Some(condition.map_or_else(matches::everything, matches::route_match)),
         metadata: Some(metadata("istio", "config", &config)),
@@ -67,7 +67,9 @@ fn route(
         stat_prefix: condition.map_or("", |condition| &condition.stat_prefix).to_owned(),
         typed_per_filter_config,
         ..Default::default()
-    }
+    };
+    tracing::decorate(route_context.context, &mut route, &route_set.name, route_context.port);
+    route
 }
 
 /// `ROUTE`, `ROUTE.MATCH`, or nothing, as Istio names routes in the access log.

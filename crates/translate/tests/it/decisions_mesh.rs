@@ -701,9 +701,34 @@ fn settings_that_do_not_work_are_named() {
         "no such provider",
     );
     check(
-        "defaultProviders: {tracing: [z]}\nextensionProviders: [{name: z, zipkin: {service: z.default, port: 9411}}]",
+        "defaultProviders: {tracing: [z]}\nextensionProviders: [{name: z, datadog: {service: z.default, port: 9411}}]",
         "unsupported-provider",
         "not supported yet",
+    );
+    check(
+        "defaultProviders: {accessLogging: [z]}\nextensionProviders: [{name: z, envoyOtelAls: {service: z.default, port: 1}}]",
+        "unsupported-provider",
+        "not supported yet",
+    );
+    let zipkin = |more: &str| {
+        format!(
+            "defaultProviders: {{tracing: [z]}}\nextensionProviders: [{{name: z, zipkin: {{service: z.default, port: 9411{more}}}}}]"
+        )
+    };
+    check(&zipkin(", traceContextOption: USE_B3_WITH_W3C_PROPAGATION"), "unsupported-field", "B3 headers only");
+    check(&zipkin(", path: 'a b'"), "bad-value", "not the path of a call");
+    check(&zipkin(", timeout: 1s"), "unsupported-field", "Envoy's limit");
+    check(&zipkin(", headers: [{name: x, value: y}]"), "unsupported-field", "no further headers");
+    check(
+        &(zipkin("").replace("[z]", "[z, y]") + "\n")
+            .replace("}}]", "}}, {name: y, zipkin: {service: y.default, port: 1}}]"),
+        "unsupported-provider",
+        "spans go to one collector",
+    );
+    check(
+        "defaultProviders: {tracing: [o]}\nextensionProviders: [{name: o, opentelemetry: {service: o.default, port: 4317, resourceDetectors: {environment: {}}}}]",
+        "unsupported-field",
+        "no attributes of the resource",
     );
     check(
         "extensionProviders: [{name: z, prometheus: {}}, {name: z, prometheus: {}}]",
@@ -718,7 +743,8 @@ fn settings_that_do_not_work_are_named() {
     check("extensionProviders: [{name: z, providerOfTheFuture: {}}]", "missing-field", "not used");
     check("serviceEntryVisibility: {defaultVisibility: NAMESPACE}", "no-effect", "ambient");
     check("hboneIdleTimeout: 1h", "no-effect", "has no effect");
-    check("enableTracing: true", "unsupported-field", "enableTracing");
+    check("enableEnvoyAccessLogService: true", "no-effect", "has no `envoyAccessLogService`");
+    check("certificates: [{secretName: a}]", "unsupported-field", "no certificates for names of DNS");
     check("configSources: [{address: 'fs:///etc'}]", "no-effect", "--config");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
     check("meshMTLS: {ecdhCurves: [P-521]}", "unsupported-value", "cannot use this curve");

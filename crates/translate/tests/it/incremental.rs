@@ -78,6 +78,8 @@ pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)])
         labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         client_kind: ClientKind::Envoy,
         takes_proxy_protocol: false,
+        has_collector: false,
+        has_log_service: false,
         proxy_config: "".into(),
         authenticated: true,
         captures_dns: true,

@@ -20,6 +20,7 @@ mod decisions_proxy_config;
 mod decisions_scope;
 mod decisions_services;
 mod decisions_targets;
+mod decisions_telemetry;
 mod decisions_tokens;
 mod decisions_workloads;
 mod decisions_zones;

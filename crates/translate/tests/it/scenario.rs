@@ -66,6 +66,8 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
             _ => ClientKind::Envoy,
         },
         takes_proxy_protocol: kind == "proxied-router",
+        has_collector: false,
+        has_log_service: false,
         proxy_config: "".into(),
         captures_dns: true,
         transparent: None,

@@ -121,7 +121,7 @@ impl CertificateService {
 }
 
 /// Whether a text is HOST:PORT, with an IPv6 address in brackets.
-fn is_address(text: &str) -> bool {
+pub(crate) fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let is_host = match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').is_some_and(|address| address.parse::<IpAddr>().is_ok()),

@@ -4,9 +4,11 @@ mod certificate_service;
 mod further_roots;
 mod policies;
 mod providers;
+mod services;
 mod stat_names;
 mod visibility;
 
+pub(super) use certificate_service::is_address;
 pub use certificate_service::{CertificateService, SignerTls, is_local};
 pub use further_roots::FurtherRoots;
 pub use policies::{
@@ -15,9 +17,10 @@ pub use policies::{
     TlsConfig,
 };
 pub use providers::{
-    CertificateData, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat,
-    ProviderKind, RequestBody,
+    CertificateData, DefaultLog, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog,
+    FileLogFormat, ProviderKind, RequestBody,
 };
+pub use services::{AccessLogService, OpenTelemetry, ProviderHeader, Tracer};
 pub use stat_names::StatVariable;
 pub use visibility::{
     MatchExpression, MatchOperator, NamespaceSelector, ServiceEntryVisibility, ServiceSettings, VisibilityLevel,
@@ -177,6 +180,10 @@ object! {
         default_providers: Option<DefaultProviders> = "defaultProviders",
         /// Whether the agent shows a program's metrics and its proxy's on one page; it does if not given.
         enable_prometheus_merge: Option<bool> = "enablePrometheusMerge",
+        /// Whether requests are traced where proxies have a collector; they are if not given.
+        enable_tracing: Option<bool> = "enableTracing",
+        /// Whether access logs are sent to the proxies' `envoyAccessLogService`.
+        enable_envoy_access_log_service: Option<Spanned<bool>> = "enableEnvoyAccessLogService",
         /// Port of an HTTP proxy in every sidecar, on the loopback address; 0: none.
         proxy_http_port: Option<Spanned<u32>> = "proxyHttpPort",
         /// Port of captured outbound connections; only 15001.
@@ -197,8 +204,6 @@ object! {
         ca: Option<Spanned<CertificateService>> = "ca",
     }
     later: [
-        "enableTracing" = "proxies send no spans",
-        "enableEnvoyAccessLogService" = "access logs are files or standard output",
         "certificates" = "the control plane makes no certificates for names of DNS; workloads get theirs from their agent",
     ];
     inert: [
@@ -247,4 +252,16 @@ fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
     policies::check_access_log(config, cx);
     stat_names::check(config, cx);
     providers::check_references(config, cx);
+    check_log_service(config, cx);
+}
+
+/// Names a log that goes nowhere, as far as the mesh's settings alone can tell.
+fn check_log_service(config: &MeshConfig, cx: &mut Context) {
+    let Some(wanted) = config.enable_envoy_access_log_service.as_ref().filter(|wanted| wanted.value) else { return };
+    let named = config.default_config.as_ref().is_some_and(|proxy| proxy.log_service().is_some());
+    if !named {
+        let message = "`defaultConfig` has no `envoyAccessLogService`; only proxies with one of their own send logs";
+        let help = "write `envoyAccessLogService: {address: HOST:PORT}` in `defaultConfig`";
+        cx.at_field("enableEnvoyAccessLogService", |cx| cx.note("no-effect", &wanted.span, message, help));
+    }
 }

@@ -7,7 +7,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::suggest::instead;
 use evenkeel_base::yaml::Node;
 
-use super::MeshConfig;
+use super::{AccessLogService, MeshConfig, OpenTelemetry, Tracer, services};
 use crate::decode::{Anything, Context, Port, QuotedPort};
 
 object! {
@@ -129,52 +129,6 @@ object! {
 }
 
 object! {
-    /// A service for traces.
-    pub struct Tracer {
-        /// The service, `[NAMESPACE/]HOST`.
-        service: String = "service",
-        /// Its port.
-        port: Port = "port",
-        /// The longest path in a trace, in characters.
-        max_tag_length: Option<u32> = "maxTagLength",
-        /// Whether trace ids have 64 bits only (Zipkin).
-        enable_64bit_trace_id: Option<bool> = "enable64bitTraceId",
-        /// The path for traces (Zipkin).
-        path: Option<String> = "path",
-        /// The headers that carry the context (Zipkin).
-        trace_context_option: Option<String> = "traceContextOption",
-        /// Limit for each call (Zipkin).
-        timeout: Option<Duration> = "timeout",
-        /// Headers of each call (Zipkin).
-        headers: Vec<Anything> = "headers",
-        /// The token (Lightstep, SkyWalking).
-        access_token: Option<String> = "accessToken",
-    }
-}
-
-object! {
-    /// Traces for OpenTelemetry.
-    pub struct OpenTelemetry {
-        /// The service, `[NAMESPACE/]HOST`.
-        service: String = "service",
-        /// Its port.
-        port: Port = "port",
-        /// The longest path in a trace, in characters.
-        max_tag_length: Option<u32> = "maxTagLength",
-        /// Settings of HTTP; gRPC if not given.
-        http: Option<Anything> = "http",
-        /// Settings of gRPC.
-        grpc: Option<Anything> = "grpc",
-        /// Where attributes of the resource come from.
-        resource_detectors: Option<Anything> = "resourceDetectors",
-        /// Dynatrace's sampler.
-        dynatrace_sampler: Option<Anything> = "dynatraceSampler",
-        /// The attribute with the service's name.
-        service_attribute_enrichment: Option<Anything> = "serviceAttributeEnrichment",
-    }
-}
-
-object! {
     /// Metrics for Prometheus.
     pub struct Prometheus {}
 }
@@ -198,26 +152,6 @@ object! {
         text: Option<String> = "text",
         /// The keys of a JSON object.
         labels: Option<Anything> = "labels",
-    }
-}
-
-object! {
-    /// Access logs over gRPC.
-    pub struct AccessLogService {
-        /// The service, `[NAMESPACE/]HOST`.
-        service: String = "service",
-        /// Its port.
-        port: Port = "port",
-        /// The name of the log.
-        log_name: Option<String> = "logName",
-        /// Objects of the filter state that are logged.
-        filter_state_objects_to_log: Vec<String> = "filterStateObjectsToLog",
-        /// Request headers that are logged.
-        additional_request_headers_to_log: Vec<String> = "additionalRequestHeadersToLog",
-        /// Response headers that are logged.
-        additional_response_headers_to_log: Vec<String> = "additionalResponseHeadersToLog",
-        /// Response trailers that are logged.
-        additional_response_trailers_to_log: Vec<String> = "additionalResponseTrailersToLog",
     }
 }
 
@@ -290,6 +224,13 @@ impl ExtensionProvider {
         all.into_iter().filter(|(given, _)| *given).map(|(_, kind)| kind).collect()
     }
 
+    /// Whether it is of a kind that proxies cannot call.
+    fn is_unsupported(&self) -> bool {
+        let tracer = self.zipkin.is_some() || self.opentelemetry.is_some();
+        let kinds = [self.envoy_otel_als.is_some(), self.kind() == Some(ProviderKind::Tracing) && !tracer];
+        kinds.contains(&true)
+    }
+
     /// What it is for.
     pub fn kind(&self) -> Option<ProviderKind> {
         self.kinds().first().copied()
@@ -330,6 +271,7 @@ fn check_provider(provider: &ExtensionProvider, _: &Node, cx: &mut Context) {
         let message = format!("the path prefix `{prefix}` does not begin with `/`");
         cx.error("bad-value", &provider.name.span, message, format!("write `/{prefix}`"));
     }
+    services::check_paths(provider, cx);
     if let Some(FileLogFormat { text: Some(_), labels: Some(_) }) =
         provider.envoy_file_access_log.as_ref().and_then(|log| log.log_format.as_ref())
     {
@@ -369,38 +311,53 @@ pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
     }
     let Some(defaults) = &config.default_providers else { return };
     let uses = [
-        ("tracing", &defaults.tracing, ProviderKind::Tracing),
-        ("metrics", &defaults.metrics, ProviderKind::Metrics),
-        ("accessLogging", &defaults.access_logging, ProviderKind::FileLog),
+        ("tracing", &defaults.tracing, &[ProviderKind::Tracing][..]),
+        ("metrics", &defaults.metrics, &[ProviderKind::Metrics]),
+        ("accessLogging", &defaults.access_logging, &[ProviderKind::FileLog, ProviderKind::RemoteLog]),
     ];
-    for (field, names, wanted) in uses {
-        for name in names {
-            let problem = match kind_of(name) {
-                None => {
-                    let known = config.extension_providers.iter().map(|provider| provider.name.as_str());
-                    Some((
-                        "no such provider; ignored".to_owned(),
-                        instead(name, known.chain(BUILT_IN.map(|(name, _)| name))),
-                    ))
-                }
-                Some(ProviderKind::Tracing | ProviderKind::RemoteLog) if wanted != ProviderKind::Metrics => Some((
-                    "providers of this kind are not supported yet; ignored".to_owned(),
-                    "supported: a file (`envoyFileAccessLog`), and Prometheus".to_owned(),
-                )),
-                Some(kind) if kind != wanted => Some((
-                    "it is not a provider of this kind; ignored".to_owned(),
-                    format!("name it where it belongs, not under `{field}`"),
-                )),
-                Some(_) => None,
-            };
-            if let Some((problem, help)) = problem {
+    cx.at_field("defaultProviders", |cx| {
+        for (field, names, wanted) in uses {
+            for name in names {
+                let Some((problem, help)) = problem_of_use(config, name, (field, wanted), kind_of(name)) else {
+                    continue;
+                };
                 let message = format!("`{}`: {problem}", name.value);
-                cx.at_field("defaultProviders", |cx| {
-                    cx.at_field(field, |cx| cx.warning("unsupported-provider", &name.span, message, help));
-                });
+                cx.at_field(field, |cx| cx.warning("unsupported-provider", &name.span, message, help));
             }
         }
+    });
+    if let Some((index, tracer)) = config.tracer() {
+        cx.at_field("extensionProviders", |cx| cx.at_index(index, |cx| services::check_tracer(tracer, cx)));
     }
+}
+
+/// Why a name under `field` of `defaultProviders` has no effect, and what helps; `kind` is that of the named provider.
+fn problem_of_use(
+    config: &MeshConfig,
+    name: &Spanned<String>,
+    (field, wanted): (&str, &[ProviderKind]),
+    kind: Option<ProviderKind>,
+) -> Option<(String, String)> {
+    let Some(kind) = kind else {
+        let known = config.extension_providers.iter().map(|provider| provider.name.as_str());
+        let help = instead(name, known.chain(BUILT_IN.map(|(name, _)| name)));
+        return Some(("no such provider; ignored".to_owned(), help));
+    };
+    if !wanted.contains(&kind) {
+        let help = format!("name it where it belongs, not under `{field}`");
+        return Some(("it is not a provider of this kind; ignored".to_owned(), help));
+    }
+    let declared = config.provider(name);
+    if declared.is_some_and(|provider| provider.is_unsupported()) {
+        let help = match kind {
+            ProviderKind::Tracing => "supported: `zipkin` and `opentelemetry`",
+            _ => "supported: `envoyFileAccessLog`, `envoyHttpAls` and `envoyTcpAls`",
+        };
+        return Some(("providers of this kind are not supported yet; ignored".to_owned(), help.to_owned()));
+    }
+    let is_other =
+        kind == ProviderKind::Tracing && config.tracer().is_some_and(|(_, first)| first.name.value != name.value);
+    is_other.then(|| ("spans go to one collector; ignored".to_owned(), "remove it".to_owned()))
 }
 
 object! {
@@ -417,16 +374,46 @@ object! {
     }
 }
 
+/// An access log that all proxies have (`defaultProviders.accessLogging`).
+#[derive(Debug, Clone, Copy)]
+pub enum DefaultLog<'a> {
+    /// In a file; `None`: the built-in provider `envoy`, which has default settings.
+    File(Option<&'a FileAccessLog>),
+    /// Of requests, at a service.
+    Http(&'a AccessLogService),
+    /// Of connections, at a service.
+    Tcp(&'a AccessLogService),
+}
+
 impl MeshConfig {
-    /// The access logs in files of `defaultProviders.accessLogging`; the built-in provider `envoy` has default settings.
-    pub fn default_file_logs(&self) -> impl Iterator<Item = Option<&FileAccessLog>> {
+    fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
+        self.extension_providers.iter().find(|provider| provider.name.as_str() == name)
+    }
+
+    /// The provider of `defaultProviders.tracing` that is used, and its place among the providers.
+    pub fn tracer(&self) -> Option<(usize, &ExtensionProvider)> {
+        let names = self.default_providers.iter().flat_map(|defaults| &defaults.tracing);
+        let index = |name: &Spanned<String>| {
+            let is_it = |provider: &ExtensionProvider| provider.name.value == name.value;
+            self.extension_providers.iter().position(is_it)
+        };
+        let declared = names.filter_map(|name| index(name)).filter_map(|i| Some((i, self.extension_providers.get(i)?)));
+        let mut usable = declared
+            .filter(|(_, provider)| provider.kind() == Some(ProviderKind::Tracing) && !provider.is_unsupported());
+        usable.next()
+    }
+
+    /// The access logs of `defaultProviders.accessLogging`.
+    pub fn default_logs(&self) -> impl Iterator<Item = DefaultLog<'_>> {
         let names = self.default_providers.iter().flat_map(|defaults| &defaults.access_logging);
         names.filter_map(|name| {
-            let declared = self.extension_providers.iter().find(|provider| provider.name.value == name.value);
-            match declared {
-                Some(provider) => provider.envoy_file_access_log.as_ref().map(Some),
-                None => (name.as_str() == "envoy").then_some(None),
-            }
+            let Some(provider) = self.provider(name) else {
+                return (name.as_str() == "envoy").then_some(DefaultLog::File(None));
+            };
+            let file = provider.envoy_file_access_log.as_ref().map(|log| DefaultLog::File(Some(log)));
+            let http = || provider.envoy_http_als.as_ref().map(DefaultLog::Http);
+            let tcp = || provider.envoy_tcp_als.as_ref().map(DefaultLog::Tcp);
+            file.or_else(http).or_else(tcp)
         })
     }
 }

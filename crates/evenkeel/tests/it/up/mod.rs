@@ -29,6 +29,7 @@ mod security;
 mod sidecar_headers;
 mod signer;
 mod stateful_sets;
+mod telemetry;
 mod tokens;
 mod tproxy;
 mod unchanged;

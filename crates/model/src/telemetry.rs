@@ -1,0 +1,112 @@
+//! Where proxies send spans and access logs: `enableTracing`, `enableEnvoyAccessLogService`, and the providers of
+//! `meshConfig.extensionProviders` that `defaultProviders` names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_base::hostname::Hostname;
+
+/// A service that a provider names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderService {
+    /// The namespace of the service; `None`: any.
+    pub namespace: Option<Arc<str>>,
+    /// Its host; `None`: what is written there is no host.
+    pub host: Option<Hostname>,
+    /// Its port.
+    pub port: u16,
+}
+
+/// A collector of spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collector {
+    /// Where it is.
+    pub service: ProviderService,
+    /// The longest path in a span, in bytes; `None`: Envoy's default.
+    pub max_path_bytes: Option<u32>,
+    /// What it speaks.
+    pub protocol: CollectorProtocol,
+}
+
+/// What a collector of spans speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CollectorProtocol {
+    /// Zipkin's JSON, version 2.
+    Zipkin {
+        /// The path of calls.
+        path: Arc<str>,
+        /// Whether trace ids have 64 bits only.
+        short_ids: bool,
+    },
+    /// OpenTelemetry over gRPC.
+    OtlpGrpc {
+        /// Limit for each call.
+        timeout: Option<Duration>,
+        /// Metadata of each call.
+        metadata: Vec<(Arc<str>, Arc<str>)>,
+    },
+    /// OpenTelemetry over HTTP.
+    OtlpHttp {
+        /// The path of calls.
+        path: Arc<str>,
+        /// Limit for each call.
+        timeout: Duration,
+        /// Headers of each call.
+        headers: Vec<(Arc<str>, Arc<str>)>,
+    },
+}
+
+/// What an entry of a log is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogSubject {
+    /// A request.
+    Http,
+    /// A connection.
+    Tcp,
+}
+
+/// A service that takes access logs over gRPC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogService {
+    /// What its entries are about.
+    pub subject: LogSubject,
+    /// Where it is.
+    pub service: ProviderService,
+    /// The name of the log; `None`: Istio's.
+    pub log_name: Option<Arc<str>>,
+    /// Objects of the filter state that are logged.
+    pub filter_state: Vec<String>,
+    /// Request headers that are logged.
+    pub request_headers: Vec<String>,
+    /// Response headers that are logged.
+    pub response_headers: Vec<String>,
+    /// Response trailers that are logged.
+    pub response_trailers: Vec<String>,
+}
+
+/// An access log that all proxies have.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AccessLogTarget {
+    /// A file.
+    File(crate::AccessLogFile),
+    /// A service.
+    Service(LogService),
+}
+
+/// What of telemetry holds for the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telemetry {
+    /// Whether proxies with a collector of their own trace requests (`enableTracing`).
+    pub traces: bool,
+    /// The collector of all proxies (`defaultProviders.tracing`); it goes before their own.
+    pub collector: Option<Arc<Collector>>,
+    /// Whether proxies with a service for access logs of their own send them (`enableEnvoyAccessLogService`).
+    pub sends_logs: bool,
+}
+
+impl Default for Telemetry {
+    /// Istio's defaults.
+    fn default() -> Self {
+        Self { traces: true, collector: None, sends_logs: false }
+    }
+}

@@ -1,0 +1,229 @@
+//! Which requests are traced, where their spans go, and what they are called (istiod's `pilot/pkg/networking/core/tracing.go`).
+
+use std::sync::Arc;
+
+use evenkeel_model::telemetry::{Collector, CollectorProtocol, ProviderService};
+
+use crate::context::Context;
+use crate::names;
+use crate::pb::config::route::{Decorator, Route, RouteMatch, route, route_action, route_match};
+use crate::pb::config::trace::tracing::{Http, http};
+use crate::pb::config::trace::zipkin_config::CollectorEndpointVersion;
+use crate::pb::config::trace::{OpenTelemetryConfig, ZipkinConfig};
+use crate::pb::core::grpc_service::{EnvoyGrpc, TargetSpecifier};
+use crate::pb::core::http_uri::HttpUpstreamType;
+use crate::pb::core::{GrpcService, HeaderValue, HeaderValueOption, HttpService, HttpUri};
+use crate::pb::envoy_type::Percent;
+use crate::pb::hcm::http_connection_manager::Tracing;
+use crate::pb::metadata::metadata_key::{PathSegment, path_segment};
+use crate::pb::metadata::{MetadataKey, MetadataKind, metadata_kind};
+use crate::pb::tracing::CustomTag;
+use crate::pb::tracing::custom_tag;
+use crate::proto::{any, bool_value, duration, u32_value};
+use crate::proxy_options::{TagValue, TracingOptions};
+
+const ALL: Percent = Percent { value: 100.0 };
+
+/// What policies that are only tried out would have decided, by Istio's names of the tags.
+const DRY_RUN_TAGS: [(&str, &str); 4] = [
+    ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
+    ("istio.authorization.dry_run.allow_policy.result", "istio_dry_run_allow_shadow_engine_result"),
+    ("istio.authorization.dry_run.deny_policy.name", "istio_dry_run_deny_shadow_effective_policy_id"),
+    ("istio.authorization.dry_run.deny_policy.result", "istio_dry_run_deny_shadow_engine_result"),
+];
+
+/// Labels that name the service of a workload, the first that is given counts: Istio's own, which its injector derives from the
+/// others.
+const SERVICE_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
+const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
+
+impl Context<'_> {
+    /// The cluster and the host of a provider's service; `None` if there is none that the proxy may call.
+    pub(crate) fn provider(&self, place: &ProviderService) -> Option<(String, String)> {
+        let service = self.service(place.host.as_ref()?)?;
+        let is_there = place.namespace.as_ref().is_none_or(|namespace| *namespace == service.namespace);
+        let has_port = self.ports(service).iter().any(|(port, _)| port.number == place.port);
+        let cluster = || names::outbound_cluster(place.port, "", &service.host);
+        (is_there && has_port).then(|| (cluster(), service.host.to_string()))
+    }
+
+    /// Whether the proxy has a collector of spans: its own, or that of the mesh.
+    pub(crate) fn sends_spans(&self) -> bool {
+        let telemetry = &self.snapshot.mesh().telemetry;
+        let own = || telemetry.traces && self.options().has_collector;
+        telemetry.collector.as_ref().map_or_else(own, |collector| self.provider(&collector.service).is_some())
+    }
+
+    /// The first of some labels of the workload that is given.
+    fn first_label(&self, names: &[&str], default: &str) -> String {
+        let given = names.iter().map(|name| self.label(&Arc::from(*name))).find(|value| !value.is_empty());
+        given.map_or_else(|| default.to_owned(), |value| value.to_string())
+    }
+}
+
+/// What a connection manager traces; `None` if spans would go nowhere. Istio has the setting in any case; without a collector all it
+/// does is to mark one request id in a hundred.
+pub fn of_requests(context: Context<'_>) -> Option<Tracing> {
+    if !context.sends_spans() {
+        return None;
+    }
+    let collector = context.snapshot.mesh().telemetry.collector.as_deref();
+    let default = TracingOptions::default();
+    let options = context.options().tracing.as_deref().unwrap_or(&default);
+    // That of the provider, as in Istio, goes before the proxy's.
+    let max_path = collector.and_then(|collector| collector.max_path_bytes).or(options.max_path_bytes);
+    Some(Tracing {
+        client_sampling: Some(ALL),
+        random_sampling: Some(Percent { value: options.percent() }),
+        overall_sampling: Some(ALL),
+        custom_tags: tags(context, options),
+        max_path_tag_length: max_path.map(u32_value),
+        provider: collector.and_then(|collector| provider(context, collector)),
+        ..Default::default()
+    })
+}
+
+fn tags(context: Context<'_>, options: &TracingOptions) -> Vec<CustomTag> {
+    let own = options.tags.iter().map(|(name, value)| custom(name, value_of(value)));
+    let mut tags: Vec<CustomTag> = own.collect();
+    if options.istio_tags {
+        let literal = |name: &str, value: String| custom(name, value_of(&TagValue::Literal(value)));
+        let mesh = context.snapshot.mesh();
+        tags.extend(DRY_RUN_TAGS.map(|(name, key)| custom(name, of_rbac(key))));
+        tags.extend([
+            literal("istio.canonical_service", context.first_label(&SERVICE_LABELS, "unknown")),
+            literal("istio.canonical_revision", context.first_label(&REVISION_LABELS, "latest")),
+            literal("istio.mesh_id", mesh.trust_domain.to_string()),
+            literal("istio.namespace", context.namespace().to_string()),
+        ]);
+    }
+    tags.sort_by(|a, b| a.tag.cmp(&b.tag));
+    // The proxy's own come first, so they replace Istio's.
+    tags.dedup_by(|later, earlier| later.tag == earlier.tag);
+    tags
+}
+
+fn custom(name: &str, value: custom_tag::Type) -> CustomTag {
+    CustomTag { tag: name.to_owned(), r#type: Some(value) }
+}
+
+fn value_of(value: &TagValue) -> custom_tag::Type {
+    match value {
+        TagValue::Literal(value) => custom_tag::Type::Literal(custom_tag::Literal { value: value.clone() }),
+        TagValue::Environment(name, default) => custom_tag::Type::Environment(custom_tag::Environment {
+            name: name.clone(),
+            default_value: default.clone().unwrap_or_default(),
+        }),
+        TagValue::Header(name, default) => custom_tag::Type::RequestHeader(custom_tag::Header {
+            name: name.to_string(),
+            default_value: default.clone().unwrap_or_default(),
+        }),
+    }
+}
+
+/// Metadata that the RBAC filter leaves.
+fn of_rbac(key: &str) -> custom_tag::Type {
+    let path = vec![PathSegment { segment: Some(path_segment::Segment::Key(key.to_owned())) }];
+    custom_tag::Type::Metadata(custom_tag::Metadata {
+        kind: Some(MetadataKind { kind: Some(metadata_kind::Kind::Request(metadata_kind::Request {})) }),
+        metadata_key: Some(MetadataKey { key: "envoy.filters.http.rbac".to_owned(), path }),
+        ..Default::default()
+    })
+}
+
+/// The mesh's collector, as a tracer.
+fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
+    let (cluster, host) = context.provider(&collector.service)?;
+    let header = |(name, value): &(Arc<str>, Arc<str>)| HeaderValue {
+        key: name.to_string(),
+        // No format string: what a user writes is sent as it is.
+        value: value.replace('%', "%%"),
+        ..HeaderValue::default()
+    };
+    let (name, config) = match &collector.protocol {
+        CollectorProtocol::Zipkin { path, short_ids } => {
+            let config = ZipkinConfig {
+                collector_cluster: cluster,
+                collector_endpoint: path.to_string(),
+                collector_endpoint_version: CollectorEndpointVersion::HttpJson as i32,
+                collector_hostname: host,
+                trace_id_128bit: !short_ids,
+                shared_span_context: Some(bool_value(false)),
+                ..Default::default()
+            };
+            ("envoy.tracers.zipkin", any(&config))
+        }
+        CollectorProtocol::OtlpGrpc { timeout, metadata } => {
+            let target = EnvoyGrpc { cluster_name: cluster, authority: host, ..EnvoyGrpc::default() };
+            let service = GrpcService {
+                timeout: timeout.map(duration),
+                initial_metadata: metadata.iter().map(header).collect(),
+                target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
+                ..GrpcService::default()
+            };
+            let config = OpenTelemetryConfig { grpc_service: Some(service), ..otel(context) };
+            ("envoy.tracers.opentelemetry", any(&config))
+        }
+        CollectorProtocol::OtlpHttp { path, timeout, headers } => {
+            let uri = HttpUri {
+                uri: format!("{host}{path}"),
+                timeout: Some(duration(*timeout)),
+                http_upstream_type: Some(HttpUpstreamType::Cluster(cluster)),
+            };
+            let added =
+                headers.iter().map(|pair| HeaderValueOption { header: Some(header(pair)), ..Default::default() });
+            let service =
+                HttpService { http_uri: Some(uri), request_headers_to_add: added.collect(), ..Default::default() };
+            let config = OpenTelemetryConfig { http_service: Some(service), ..otel(context) };
+            ("envoy.tracers.opentelemetry", any(&config))
+        }
+    };
+    Some(Http { name: name.to_owned(), config_type: Some(http::ConfigType::TypedConfig(config)) })
+}
+
+/// The name under which spans are collected: that of the workload's service and its namespace.
+fn otel(context: Context<'_>) -> OpenTelemetryConfig {
+    let service = context.first_label(&SERVICE_LABELS, "unknown");
+    OpenTelemetryConfig { service_name: format!("{service}.{}", context.namespace()), ..Default::default() }
+}
+
+/// Names the spans of a route as Istio does, `HOST:PORT/PATH`, if there are any. `rule`: the object that the route is of, for one
+/// with several destinations; `port`: that of the request.
+pub fn decorate(context: Context<'_>, route: &mut Route, rule: &str, port: u16) {
+    if !context.sends_spans() {
+        return;
+    }
+    let Some(route::Action::Route(action)) = &route.action else { return };
+    let place = match &action.cluster_specifier {
+        Some(route_action::ClusterSpecifier::Cluster(cluster)) => place_of(cluster),
+        _ => None,
+    };
+    let place = place.unwrap_or_else(|| format!("{rule}:{port}"));
+    let operation = format!("{place}{}", path_of(route.r#match.as_ref()));
+    route.decorator = Some(Decorator { operation, ..Default::default() });
+}
+
+/// The same with a name that is known already.
+pub fn decorate_as(context: Context<'_>, route: &mut Route, operation: &str) {
+    if context.sends_spans() {
+        route.decorator = Some(Decorator { operation: operation.to_owned(), ..Default::default() });
+    }
+}
+
+/// `HOST:PORT` of a cluster `outbound|PORT|SUBSET|HOST`.
+fn place_of(cluster: &str) -> Option<String> {
+    let mut parts = cluster.split('|');
+    let (_, port, _, host) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    Some(format!("{host}:{port}"))
+}
+
+fn path_of(condition: Option<&RouteMatch>) -> String {
+    use route_match::PathSpecifier as Path;
+    match condition.and_then(|condition| condition.path_specifier.as_ref()) {
+        Some(Path::Prefix(prefix)) => format!("{prefix}*"),
+        Some(Path::PathSeparatedPrefix(prefix)) => format!("{prefix}/*"),
+        Some(Path::Path(path)) => path.clone(),
+        Some(Path::SafeRegex(regex)) => regex.regex.clone(),
+        _ => "/*".to_owned(),
+    }
+}
