@@ -114,18 +114,21 @@ fn the_decision_is_in_the_request_id() {
     assert_eq!(text(&chosen), format!("x-request-id={plain}"));
 }
 
+/// Trace, span and parent.
+#[derive(Debug, PartialEq)]
+struct Caller(u128, u64, Option<u64>);
+
 #[test]
 fn b3_is_read_and_malformed_contexts_are_not_trusted() {
-    let check = |fields: &[(&str, &str)],
-                 expected: Result<(Option<bool>, Option<(u128, u64, Option<u64>)>), Malformed>| {
+    let check = |fields: &[(&str, &str)], expected: Result<(Option<bool>, Option<Caller>), Malformed>| {
         let extracted = b3::extract(&headers(fields)).map(|Extracted { sampled, caller, .. }| {
-            (sampled, caller.map(|caller| (caller.trace_id, caller.span_id, caller.parent_id)))
+            (sampled, caller.map(|caller| Caller(caller.trace_id, caller.span_id, caller.parent_id)))
         });
         assert_eq!(extracted, expected, "{fields:?}");
     };
     let ids = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN)];
     let with = |name, value| [ids[0], ids[1], (name, value)];
-    let caller = |parent| Some((TRACE_ID, SPAN_ID, parent));
+    let caller = |parent| Some(Caller(TRACE_ID, SPAN_ID, parent));
     check(&[], Ok((None, None)));
     check(&ids, Ok((None, caller(None))));
     check(&with("x-b3-parentspanid", PARENT), Ok((None, caller(Some(PARENT_ID)))));
@@ -138,7 +141,7 @@ fn b3_is_read_and_malformed_contexts_are_not_trusted() {
     // As in Envoy, the debug flag says nothing, nor does one id without the other.
     check(&[("x-b3-flags", "1")], Ok((None, None)));
     check(&ids[..1], Ok((None, None)));
-    check(&[("x-b3-traceid", "1"), ("x-b3-spanid", "f")], Ok((None, Some((1, 15, None)))));
+    check(&[("x-b3-traceid", "1"), ("x-b3-spanid", "f")], Ok((None, Some(Caller(1, 15, None)))));
     for (trace, span) in [
         ("", SPAN),
         (TRACE, ""),
@@ -160,7 +163,7 @@ fn b3_is_read_and_malformed_contexts_are_not_trusted() {
     single(&format!("{TRACE}-{SPAN}"), Ok((None, caller(None))));
     single(&format!("{TRACE}-{SPAN}-0"), Ok((Some(false), caller(None))));
     single(&format!("{TRACE}-{SPAN}-d-{PARENT}"), Ok((Some(true), caller(Some(PARENT_ID)))));
-    single(&format!("{low}-{SPAN}-1"), Ok((Some(true), Some((0x64fe_8b2a_57d3_eff7, SPAN_ID, None)))));
+    single(&format!("{low}-{SPAN}-1"), Ok((Some(true), Some(Caller(0x64fe_8b2a_57d3_eff7, SPAN_ID, None)))));
     for value in [
         "".to_owned(),
         "x".into(),
