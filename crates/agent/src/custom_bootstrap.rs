@@ -126,7 +126,7 @@ mod tests {
             assert!(format!("{error:#}").contains(expected), "{text}: {error:#}");
         };
         check("{\n  \"node\": {{ .node }}\n}\n", "f.yaml:2:11: the file is a template of Go");
-        check("a: [", "f.yaml:1:");
+        check("a: [", "f.yaml:2:1: error[yaml-syntax]");
         check("- a\n", "expected the fields of a bootstrap");
         check("a: 1\n---\nb: 2\n", "expected one document, found 2");
         check("static_resources: {clusters: 1}\n", "`static_resources.clusters` is no list");

@@ -280,6 +280,8 @@ impl Drawn {
                     "trustDomain: td0.example",
                     "trustDomain: td1.example",
                     "proxyHttpPort: 15080",
+                    "enableTracing: false",
+                    "{defaultProviders: {tracing: [t]}, extensionProviders: [{name: t, zipkin: {service: a, port: 80}}]}",
                     "defaultServiceExportTo: [.]",
                     "discoverySelectors: [{matchLabels: {kubernetes.io/metadata.name: shop}}]",
                     "discoverySelectors: [{matchExpressions: [{key: n, operator: Exists}]}]",

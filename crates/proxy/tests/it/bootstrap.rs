@@ -16,7 +16,11 @@ const CASES: &[(&str, &str)] = &[
     ("unknown field", "static_resources:\n  listners: []\n"),
     ("wrong type", "admin:\n  address:\n    socket_address: {address: 127.0.0.1, port_value: lots}\n"),
     ("field that is not supported", "static_resources: {}\nhds_config: {api_type: GRPC}\n"),
-    ("statistics sink", "stats_sinks:\n- name: envoy.stat_sinks.statsd\n"),
+    ("statistics sink without configuration", "stats_sinks:\n- name: envoy.stat_sinks.statsd\n"),
+    (
+        "statistics sink that is not there",
+        "stats_sinks:\n- name: envoy.stat_sinks.hystrix\n  typed_config: {'@type': type.googleapis.com/envoy.config.metrics.v3.HystrixSink}\n",
+    ),
     (
         "unknown cluster of ads",
         "dynamic_resources:\n  ads_config:\n    api_type: GRPC\n    grpc_services: [{envoy_grpc: {cluster_name: nowhere}}]\n",

@@ -337,9 +337,5 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[("transport_api_version", "V3"), ("buffer_size_bytes", "up to 1 MiB; more counts as that")],
         no_effect: &[],
     },
-    part("envoy.type.tracing.v3.CustomTag", &["tag", "literal", "environment", "request_header"]),
-    part("envoy.type.tracing.v3.CustomTag.Literal", &["value"]),
-    part("envoy.type.tracing.v3.CustomTag.Environment", &["name", "default_value"]),
-    part("envoy.type.tracing.v3.CustomTag.Header", &["name", "default_value"]),
     extension("envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery", &[]),
 ];

@@ -18,5 +18,5 @@ mod rejections;
 mod rewrites;
 mod route_changes;
 mod routes;
-mod tracing;
 mod sinks;
+mod tracing;

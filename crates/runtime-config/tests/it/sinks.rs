@@ -116,7 +116,7 @@ fn access_log_services_that_are_rejected() {
                 "common_config: {{ log_name: n, transport_api_version: V3, {SERVICE}, \
                  custom_tags: [ {{ tag: t, metadata: {{ kind: {{ request: {{}} }}, metadata_key: {{ key: k, path: [ {{ key: p }} ] }} }} }} ] }}"
             ),
-            format!("{common}.custom_tags[0].metadata: not supported"),
+            format!("{common}.custom_tags[0]: literal, environment or request_header is required"),
         ),
     ] {
         let rejection = log(&format!("{GRPC}.HttpGrpcAccessLogConfig"), config).expect_err(config).to_string();

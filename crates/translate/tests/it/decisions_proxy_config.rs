@@ -359,7 +359,7 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
     check("{meshId: m}", "no-effect", "meshId");
     check("{connectionSettings: {listenerPerConnectionBufferLimitBytes: 1}}", "no-effect", "has no effect");
     check("{drainDuration: 5s}", "no-effect", "a listener that goes");
-    check("{tracing: {sampling: 5}}", "unsupported-field", "tracing");
+    check("{tracing: {datadog: {address: agent:8126}}}", "unsupported-field", "tracing");
     check("{binaryPath: /x}", "no-effect", "binaryPath");
     check("{fieldOfTheFuture: 1}", "unknown-field", "in this version");
     check("{concurrency: many}", "wrong-type", "concurrency");

@@ -176,14 +176,16 @@ fn spans_have_istios_tags_and_the_owners() {
     assert_eq!(tracing["max_path_tag_length"], 99);
     // As istiod sends it to a sidecar, by name and key.
     let dry_run = tracing["custom_tags"].as_array().expect("tags").iter().filter(|tag| !tag["metadata"].is_null());
-    let dry_run: Vec<_> =
-        dry_run.map(|tag| (&tag["tag"], &tag["metadata"]["metadata_key"]["path"][0]["key"])).collect();
+    let dry_run = dry_run.map(|tag| [&tag["tag"], &tag["metadata"]["metadata_key"]["path"][0]["key"]]);
+    let dry_run: Vec<_> = dry_run.map(|texts| texts.map(|text| text.as_str().unwrap_or_default())).collect();
     assert_eq!(
-        format!("{dry_run:?}").replace("String(", "").replace(')', "").replace('(', ""),
-        "[\"istio.authorization.dry_run.allow_policy.name\", \"istio_dry_run_allow_shadow_effective_policy_id\", \
-         \"istio.authorization.dry_run.allow_policy.result\", \"istio_dry_run_allow_shadow_engine_result\", \
-         \"istio.authorization.dry_run.deny_policy.name\", \"istio_dry_run_deny_shadow_effective_policy_id\", \
-         \"istio.authorization.dry_run.deny_policy.result\", \"istio_dry_run_deny_shadow_engine_result\"]"
+        dry_run,
+        [
+            ["istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"],
+            ["istio.authorization.dry_run.allow_policy.result", "istio_dry_run_allow_shadow_engine_result"],
+            ["istio.authorization.dry_run.deny_policy.name", "istio_dry_run_deny_shadow_effective_policy_id"],
+            ["istio.authorization.dry_run.deny_policy.result", "istio_dry_run_deny_shadow_engine_result"],
+        ]
     );
 }
 

@@ -374,6 +374,11 @@ impl Draw<'_> {
             "defaultConfig: {proxyHeaders: {server: {value: mine}}}",
             "tcpKeepalive: {time: 5s}",
             "proxyHttpPort: 15080",
+            "enableTracing: false",
+            "enableEnvoyAccessLogService: true",
+            "defaultProviders: {tracing: [t]}\n    extensionProviders: [{name: t, zipkin: {service: e0.example.com, port: 80}}]",
+            "defaultProviders: {accessLogging: [l]}\n    extensionProviders: [{name: l, envoyHttpAls: {service: e0.example.com, port: 80}}]",
+            "defaultConfig: {tracing: {sampling: 50, customTags: {a: {literal: {value: b}}}}}",
             "outboundClusterStatName: '%SERVICE%_%SERVICE_PORT%'",
             "inboundClusterStatName: '%SERVICE_FQDN%_%TARGET_PORT%'",
         ]);

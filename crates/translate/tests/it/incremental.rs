@@ -92,8 +92,12 @@ pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)])
 fn views() -> Vec<ProxyView> {
     let mut all = envoys();
     let kinds = [ClientKind::EvenkeelFull, ClientKind::EvenkeelLearned, ClientKind::EvenkeelFull];
-    let own =
-        all.iter().zip(kinds.into_iter().cycle()).map(|(view, client_kind)| ProxyView { client_kind, ..view.clone() });
+    let own = all.iter().zip(kinds.into_iter().cycle()).map(|(view, client_kind)| ProxyView {
+        client_kind,
+        has_collector: true,
+        has_log_service: true,
+        ..view.clone()
+    });
     let own: Vec<_> = own.collect();
     all.extend(own);
     let sidecars = envoys().into_iter().filter(|view| view.kind == ProxyKind::Sidecar);

@@ -253,15 +253,34 @@ fn envoy_accepts_every_resource_of_them() {
         all.map(|json| files.stand_in(serde_json::from_str(json).expect("JSON"))).collect::<Vec<Value>>()
     };
     let mut resources = json!({ "RDS": of("RDS"), "EDS": of("EDS") });
-    resources["CDS"] = of("CDS").into_iter().enumerate().map(|(at, cluster)| renamed(cluster, at)).collect();
-    resources["LDS"] =
+    let listeners: Vec<Value> =
         of("LDS").into_iter().enumerate().map(|(at, listener)| moved(renamed(listener, at), at)).collect();
+    // Envoy wants these to be there by their names.
+    let mut called = BTreeSet::new();
+    listeners.iter().for_each(|listener| collectors(listener, &mut called));
+    // This one the bootstrap has.
+    called.remove("sds-grpc");
+    let collectors = called.iter().map(|name| json!({ "name": name, "type": "STATIC", "connect_timeout": "1s" }));
+    let clusters = of("CDS").into_iter().enumerate().map(|(at, cluster)| renamed(cluster, at));
+    resources["CDS"] = clusters.chain(collectors).collect();
+    resources["LDS"] = listeners.into();
     let count = |kind: &str| resources[kind].as_array().map_or(0, Vec::len);
     let counts = ["CDS", "LDS", "RDS", "EDS"].map(count);
     assert!(counts.iter().all(|count| *count >= 50), "{counts:?}");
     let text = bootstrap::bootstrap(&resources, false).to_string();
     if let Err(said) = envoy_validate(&text) {
         panic!("Envoy refuses what a test of decisions translates ({counts:?}):\n{said}");
+    }
+}
+
+/// The clusters that get spans and access logs.
+fn collectors(json: &Value, found: &mut BTreeSet<String>) {
+    let named = [&json["collector_cluster"], &json["envoy_grpc"]["cluster_name"], &json["http_uri"]["cluster"]];
+    found.extend(named.into_iter().filter_map(Value::as_str).map(str::to_owned));
+    match json {
+        Value::Object(fields) => fields.values().for_each(|field| collectors(field, found)),
+        Value::Array(items) => items.iter().for_each(|item| collectors(item, found)),
+        _ => {}
     }
 }
 

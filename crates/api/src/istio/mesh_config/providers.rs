@@ -397,7 +397,7 @@ impl MeshConfig {
             let is_it = |provider: &ExtensionProvider| provider.name.value == name.value;
             self.extension_providers.iter().position(is_it)
         };
-        let declared = names.filter_map(|name| index(name)).filter_map(|i| Some((i, self.extension_providers.get(i)?)));
+        let declared = names.filter_map(index).filter_map(|i| Some((i, self.extension_providers.get(i)?)));
         let mut usable = declared
             .filter(|(_, provider)| provider.kind() == Some(ProviderKind::Tracing) && !provider.is_unsupported());
         usable.next()

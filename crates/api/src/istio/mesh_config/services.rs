@@ -165,11 +165,10 @@ pub(super) fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
         let headers = otel.http.iter().flat_map(|http| &http.headers);
         let metadata = otel.grpc.iter().flat_map(|grpc| &grpc.initial_metadata);
         for name in headers.chain(metadata).filter_map(|header| header.env_name.as_ref()) {
-            let message =
-                format!("the control plane does not read its environment; a header without `value` is left out");
+            let message = "the control plane does not read its environment; a header without `value` is left out";
             let help = format!("write the value of {} in `value`", name.value);
             let place = if otel.http.is_some() { "http" } else { "grpc" };
-            unused(place, &name.span, &message, &help);
+            unused(place, &name.span, message, &help);
         }
     }
 }

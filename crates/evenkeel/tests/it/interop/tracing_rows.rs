@@ -126,7 +126,7 @@ pub fn rows() -> Vec<Row> {
     }
     // The caller's decision holds where nothing is traced otherwise.
     for (headers, sampled) in B3.iter().take(5) {
-        let says_so = headers.iter().any(|said| *said == ("x-b3-sampled", "1"));
+        let says_so = headers.contains(&("x-b3-sampled", "1"));
         rows.push(row("never", "/plain", headers, usize::from(*sampled && says_so)));
     }
     for (headers, traced) in W3C {

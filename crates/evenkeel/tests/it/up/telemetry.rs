@@ -57,9 +57,9 @@ data:
     enableEnvoyAccessLogService: true
     defaultConfig:
       statsdUdpAddress: 127.0.0.1:8125
-      envoyAccessLogService: {address: 'collector.default.svc.cluster.local:9000'}
+      envoyAccessLogService: {address: 'replicas.default.svc.cluster.local:9000'}
       tracing:
-        zipkin: {address: 'collector.default.svc.cluster.local:9411'}
+        zipkin: {address: 'replicas.default.svc.cluster.local:9411'}
         sampling: 100
         customTags: {shift: {literal: {value: night}}}
 ---
@@ -71,7 +71,12 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8000}]}
 apiVersion: v1
 kind: Service
 metadata: {name: collector}
-spec: {selector: {app: collector}, ports: [{name: http, port: 9411}, {name: grpc, port: 9000}]}
+spec: {selector: {app: collector}, ports: [{name: http, port: 9411}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: replicas}
+spec: {clusterIP: None, selector: {app: collector}, ports: [{name: http, port: 9411}, {name: grpc, port: 9000}]}
 ";
 
 /// The mesh's own provider in place of the proxies' collector.
