@@ -3,21 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::hostname::Hostname;
-
 use crate::StringMatch;
+use crate::provider::ProviderService;
 
 /// A service that decides about the requests of CUSTOM policies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuthzProvider {
     /// Its name, by which policies refer to it.
     pub name: Arc<str>,
-    /// The namespace of its service; `None`: any.
-    pub namespace: Option<Arc<str>>,
-    /// The host of its service; `None`: what is written there is no host.
-    pub host: Option<Hostname>,
-    /// Its port.
-    pub port: u16,
+    /// Its service.
+    pub service: ProviderService,
     /// Time limit of a check.
     pub timeout: Option<Duration>,
     /// Calls pass if the service does not answer.

@@ -16,6 +16,7 @@ mod index;
 mod list;
 pub mod mesh;
 pub mod policy;
+pub mod provider;
 pub mod proxy_rule;
 pub mod request_authentication;
 pub mod route_set;

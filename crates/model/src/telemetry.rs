@@ -4,18 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::hostname::Hostname;
-
-/// A service that a provider names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProviderService {
-    /// The namespace of the service; `None`: any.
-    pub namespace: Option<Arc<str>>,
-    /// Its host; `None`: what is written there is no host.
-    pub host: Option<Hostname>,
-    /// Its port.
-    pub port: u16,
-}
+use crate::provider::ProviderService;
 
 /// A collector of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]

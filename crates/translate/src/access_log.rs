@@ -126,7 +126,7 @@ const OWN_SERVICE: &str = "envoy_accesslog_service";
 
 /// The log at the service of a provider; `None` if it is about something else, or there is no such service.
 fn at_provider(context: Context<'_>, log: &LogService, subject: Subject) -> Option<AccessLog> {
-    let (cluster_name, authority) = context.provider(&log.service).filter(|_| subject.is(log.subject))?;
+    let (cluster_name, authority) = context.provider_cluster(&log.service).filter(|_| subject.is(log.subject))?;
     let name = log.log_name.as_deref().unwrap_or_else(|| subject.log_name());
     let mut config = common(name, EnvoyGrpc { cluster_name, authority, ..EnvoyGrpc::default() });
     config.filter_state_objects_to_log = log.filter_state.clone();

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_model::provider::ProviderService;
 use evenkeel_model::{
     DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Viewer,
     Workload,
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
+use crate::names;
 use crate::proxy_options::ProxyOptions;
 use crate::view::{ClientKind, ProxyKind};
 
@@ -200,6 +202,19 @@ impl<'a> Context<'a> {
     pub fn workload(&self) -> Option<&'a Arc<Workload>> {
         self.ask(Question::Workload);
         self.client.workload.as_ref()
+    }
+
+    /// The service of a provider; `None` if there is none that the proxy may call.
+    pub(crate) fn provider_service(&self, place: &ProviderService) -> Option<&'a Arc<Service>> {
+        let service = self.service(place.host.as_ref()?)?;
+        let has_port = self.ports(service).iter().any(|(port, _)| port.number == place.port);
+        (place.is_in(&service.namespace) && has_port).then_some(service)
+    }
+
+    /// The cluster of a provider's service, and its host.
+    pub(crate) fn provider_cluster(&self, place: &ProviderService) -> Option<(String, String)> {
+        let service = self.provider_service(place)?;
+        Some((names::outbound_cluster(place.port, "", &service.host), service.host.to_string()))
     }
 
     /// The DestinationRule the proxy follows for a service.

@@ -147,10 +147,8 @@ fn judged(context: Context<'_>, layer: Layer) -> Vec<Judged> {
 /// The provider of this name, and its service; `None` if it cannot be asked.
 fn provider(context: Context<'_>, name: &str) -> Option<(Arc<AuthzProvider>, Arc<Service>)> {
     let provider = context.snapshot.mesh().authz_providers.iter().find(|provider| *provider.name == *name)?;
-    let service = context.service(provider.host.as_ref()?)?;
-    let is_there = provider.namespace.as_ref().is_none_or(|namespace| *namespace == service.namespace);
-    let has_port = context.ports(service).iter().any(|(port, _)| port.number == provider.port);
-    (is_there && has_port).then(|| (Arc::clone(provider), Arc::clone(service)))
+    let service = context.provider_service(&provider.service)?;
+    Some((Arc::clone(provider), Arc::clone(service)))
 }
 
 /// Matched by [`when`]; nothing is refused by these.
@@ -205,7 +203,7 @@ fn buffer_settings(body: AuthzBody) -> BufferSettings {
 
 fn grpc_service(provider: &AuthzProvider, service: &Service) -> GrpcService {
     let target = EnvoyGrpc {
-        cluster_name: names::outbound_cluster(provider.port, "", &service.host),
+        cluster_name: names::outbound_cluster(provider.service.port, "", &service.host),
         // A cluster's name has characters that no authority may have.
         authority: service.host.to_string(),
         ..EnvoyGrpc::default()
@@ -221,7 +219,11 @@ fn http_service(provider: &AuthzProvider, service: &Service, http: &AuthzHttp) -
     let uri = HttpUri {
         uri: format!("http://{}", service.host),
         timeout: Some(duration(provider.timeout.unwrap_or(DEFAULT_TIMEOUT))),
-        http_upstream_type: Some(HttpUpstreamType::Cluster(names::outbound_cluster(provider.port, "", &service.host))),
+        http_upstream_type: Some(HttpUpstreamType::Cluster(names::outbound_cluster(
+            provider.service.port,
+            "",
+            &service.host,
+        ))),
     };
     let header = |(name, value): &(Arc<str>, Arc<str>)| HeaderValue {
         key: name.to_string(),

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_model::telemetry::{Collector, CollectorProtocol, ProviderService};
+use evenkeel_model::telemetry::{Collector, CollectorProtocol};
 
 use crate::context::Context;
-use crate::names;
 use crate::pb::config::route::{Decorator, Route, RouteMatch, route, route_action, route_match};
 use crate::pb::config::trace::tracing::{Http, http};
 use crate::pb::config::trace::zipkin_config::CollectorEndpointVersion;
@@ -38,20 +37,11 @@ const SERVICE_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kuber
 const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
 
 impl Context<'_> {
-    /// The cluster and the host of a provider's service; `None` if there is none that the proxy may call.
-    pub(crate) fn provider(&self, place: &ProviderService) -> Option<(String, String)> {
-        let service = self.service(place.host.as_ref()?)?;
-        let is_there = place.namespace.as_ref().is_none_or(|namespace| *namespace == service.namespace);
-        let has_port = self.ports(service).iter().any(|(port, _)| port.number == place.port);
-        let cluster = || names::outbound_cluster(place.port, "", &service.host);
-        (is_there && has_port).then(|| (cluster(), service.host.to_string()))
-    }
-
     /// Whether the proxy has a collector of spans: its own, or that of the mesh.
     pub(crate) fn sends_spans(&self) -> bool {
         let telemetry = &self.snapshot.mesh().telemetry;
         let own = || telemetry.traces && self.options().has_collector;
-        telemetry.collector.as_ref().map_or_else(own, |collector| self.provider(&collector.service).is_some())
+        telemetry.collector.as_ref().map_or_else(own, |collector| self.provider_service(&collector.service).is_some())
     }
 
     /// The first of some labels of the workload that is given.
@@ -133,7 +123,7 @@ fn of_rbac(key: &str) -> custom_tag::Type {
 
 /// The mesh's collector, as a tracer.
 fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
-    let (cluster, host) = context.provider(&collector.service)?;
+    let (cluster, host) = context.provider_cluster(&collector.service)?;
     let header = |(name, value): &(Arc<str>, Arc<str>)| HeaderValue {
         key: name.to_string(),
         // No format string: what a user writes is sent as it is.

@@ -34,25 +34,24 @@ pub fn providers(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnosti
 /// Why the provider's service cannot be asked, and what to do.
 fn unreachable_service(provider: &AuthzProvider, snapshot: &Snapshot) -> Option<(String, String)> {
     let name = &provider.name;
-    let Some(host) = &provider.host else {
+    let Some(host) = &provider.service.host else {
         let help = "write `service: [NAMESPACE/]HOST` in `meshConfig.extensionProviders`".to_owned();
         return Some((format!("the service of the provider `{name}` is no host"), help));
     };
     let services = snapshot.services_of(host.as_str());
-    let in_namespace = |service: &&std::sync::Arc<Service>| {
-        provider.namespace.as_ref().is_none_or(|namespace| *namespace == service.namespace)
-    };
+    let in_namespace = |service: &&std::sync::Arc<Service>| provider.service.is_in(&service.namespace);
     let Some(service) = services.iter().find(in_namespace) else {
-        let place = provider.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
+        let place = provider.service.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
         let help = "add a Service or ServiceEntry for it; write the full name, e.g. `ext-authz.foo.svc.cluster.local`";
         return Some((
             format!("the provider `{name}` has the service {host}{place}, which does not exist"),
             help.into(),
         ));
     };
-    if service.port(provider.port).is_none() {
+    if service.port(provider.service.port).is_none() {
         let ports: Vec<_> = service.ports.iter().map(|port| port.number.to_string()).collect();
-        let problem = format!("the provider `{name}` has port {} of {host}, which does not exist", provider.port);
+        let problem =
+            format!("the provider `{name}` has port {} of {host}, which does not exist", provider.service.port);
         return Some((problem, format!("its ports: {}", ports.join(", "))));
     }
     None

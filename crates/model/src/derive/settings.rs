@@ -15,6 +15,7 @@ use super::destination_rules::{client_tls, connection_pool, locality, outlier_de
 use super::http_fields::retries_of;
 use super::{shared, sidecars, telemetry};
 use crate::authz_provider::{AuthzBody, AuthzHttp, AuthzProtocol, AuthzProvider};
+use crate::provider::ProviderService;
 use crate::{
     Destination, DestinationState, ExternalSigner, FurtherRoots, IngressMode, LocalityLb, MeshConfig,
     OutboundTrafficPolicy, PathNormalization, RootsSource, SidecarOutboundPolicy, SignerTls, StringMatch, TlsRules,
@@ -179,10 +180,6 @@ fn authz_providers(said: &[istio::ExtensionProvider]) -> Vec<Arc<AuthzProvider>>
 
 fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> {
     let name = shared(&provider.name);
-    let place = |service: &str| {
-        let (namespace, host) = service.split_once('/').map_or((None, service), |(ns, host)| (Some(shared(ns)), host));
-        (namespace, Hostname::parse(host).ok())
-    };
     let status = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
     let body = |body: &Option<istio::RequestBody>| {
         body.as_ref().and_then(|body| {
@@ -192,7 +189,6 @@ fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> 
         })
     };
     if let Some(http) = &provider.envoy_ext_authz_http {
-        let (namespace, host) = place(&http.service);
         let strings = |list: &[String]| list.iter().map(|text| StringMatch::from_policy_value(text)).collect();
         // The older name counts only where the newer is not used.
         let in_check = match http.include_request_headers_in_check.is_empty() {
@@ -202,9 +198,7 @@ fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> 
         let additional = http.include_additional_headers_in_check.iter();
         return Some(AuthzProvider {
             name,
-            namespace,
-            host,
-            port: http.port.0,
+            service: ProviderService::parse(&http.service, http.port.0),
             timeout: http.timeout,
             fail_open: http.fail_open.unwrap_or_default(),
             clear_route_cache: http.clear_route_cache.unwrap_or_default(),
@@ -221,12 +215,9 @@ fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> 
         });
     }
     let grpc = provider.envoy_ext_authz_grpc.as_ref()?;
-    let (namespace, host) = place(&grpc.service);
     Some(AuthzProvider {
         name,
-        namespace,
-        host,
-        port: grpc.port.0,
+        service: ProviderService::parse(&grpc.service, grpc.port.0),
         timeout: grpc.timeout,
         fail_open: grpc.fail_open.unwrap_or_default(),
         clear_route_cache: grpc.clear_route_cache.unwrap_or_default(),

@@ -6,12 +6,12 @@ use std::time::Duration;
 use evenkeel_api::istio::{
     self, AccessLogEncoding, AccessLogService, DefaultLog, ExtensionProvider, FileAccessLog, ProviderHeader,
 };
-use evenkeel_base::hostname::Hostname;
-use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::shared;
 use super::tracking::Cx;
-use crate::telemetry::{AccessLogTarget, Collector, CollectorProtocol, LogService, LogSubject, ProviderService};
+use crate::provider::ProviderService;
+use crate::telemetry::{AccessLogTarget, Collector, CollectorProtocol, LogService, LogSubject};
 use crate::{AccessLogFile, AccessLogFormat, MeshConfig};
 
 /// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
@@ -57,7 +57,7 @@ pub(super) fn note_missing_services(cx: &Cx<'_>, said: &istio::MeshConfig, found
         DefaultLog::Http(service) | DefaultLog::Tcp(service) => Some((&service.service, service.port.0)),
     });
     for (written, port) in tracer.into_iter().chain(logs) {
-        let place = service(written, port);
+        let place = ProviderService::parse(written, port);
         let Some(host) = &place.host else {
             let message = format!("`{}` is not the name of a service; nothing is sent to it", written.value);
             let help = "write `[NAMESPACE/]HOST`, with the full name of the host";
@@ -65,10 +65,7 @@ pub(super) fn note_missing_services(cx: &Cx<'_>, said: &istio::MeshConfig, found
             continue;
         };
         let services = cx.services_of(host);
-        let mut known = services
-            .iter()
-            .map(|(_, known)| known)
-            .filter(|known| place.namespace.as_ref().is_none_or(|ns| *ns == known.namespace));
+        let mut known = services.iter().map(|(_, known)| known).filter(|known| place.is_in(&known.namespace));
         let (code, problem) = match known.next() {
             None => ("missing-service", format!("there is no service `{}`", written.value)),
             Some(known) if known.port(port).is_none() => {
@@ -81,21 +78,12 @@ pub(super) fn note_missing_services(cx: &Cx<'_>, said: &istio::MeshConfig, found
     }
 }
 
-/// `[NAMESPACE/]HOST`.
-fn service(written: &Spanned<String>, port: u16) -> ProviderService {
-    let (namespace, host) = match written.split_once('/') {
-        Some((namespace, host)) => (Some(shared(namespace)), host),
-        None => (None, written.as_str()),
-    };
-    ProviderService { namespace, host: Hostname::parse(host).ok(), port }
-}
-
 fn collector(provider: &ExtensionProvider) -> Option<Collector> {
     if let Some(zipkin) = &provider.zipkin {
         let path = zipkin.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(ZIPKIN_PATH);
         let short_ids = zipkin.enable_64bit_trace_id.unwrap_or_default();
         return Some(Collector {
-            service: service(&zipkin.service, zipkin.port.0),
+            service: ProviderService::parse(&zipkin.service, zipkin.port.0),
             max_path_bytes: zipkin.max_tag_length.filter(|most| *most > 0),
             protocol: CollectorProtocol::Zipkin { path: shared(path), short_ids },
         });
@@ -117,7 +105,7 @@ fn collector(provider: &ExtensionProvider) -> Option<Collector> {
         },
     };
     Some(Collector {
-        service: service(&otel.service, otel.port.0),
+        service: ProviderService::parse(&otel.service, otel.port.0),
         max_path_bytes: otel.max_tag_length.filter(|most| *most > 0),
         protocol,
     })
@@ -134,7 +122,7 @@ fn target(log: DefaultLog<'_>) -> AccessLogTarget {
 fn log_service(log: &AccessLogService, subject: LogSubject) -> LogService {
     LogService {
         subject,
-        service: service(&log.service, log.port.0),
+        service: ProviderService::parse(&log.service, log.port.0),
         log_name: log.log_name.as_deref().filter(|name| !name.is_empty()).map(shared),
         filter_state: log.filter_state_objects_to_log.clone(),
         request_headers: log.additional_request_headers_to_log.clone(),

@@ -65,8 +65,8 @@ fn workload(name: &str, annotations: &str) -> String {
     )
 }
 
-/// What a program prints that runs beside `web` or `client`.
-fn inside(user: &User, state: &Path, workload: &str, command: &[&str]) -> String {
+/// What a program prints that runs beside a workload.
+pub(super) fn inside(user: &User, state: &Path, workload: &str, command: &[&str]) -> String {
     let state = state.display().to_string();
     let output = user.evenkeel(&["exec", workload, "--state", &state, "--"]).args(command).output().expect("exec runs");
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))

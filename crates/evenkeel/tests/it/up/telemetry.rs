@@ -1,11 +1,11 @@
 //! Where the proxies of a running mesh send spans, access logs and statistics, as the mesh's settings say.
 
 use std::fs;
-use std::path::Path;
 use std::sync::PoisonError;
 
 use evenkeel_testkit::{Process, Signal, eventually};
 
+use super::proxy_settings::inside;
 use super::user::User;
 use super::{MACHINE, PATIENCE, state, wait_ready};
 
@@ -94,14 +94,6 @@ fn workload(name: &str, labels: &str) -> String {
     )
 }
 
-/// A page that a program beside the workload sees.
-fn page(user: &User, state: &Path, workload: &str, url: &str) -> String {
-    let state = state.display().to_string();
-    let mut command = user.evenkeel(&["exec", workload, "--state", &state, "--", "python3", "client.py", url]);
-    let output = command.output().expect("exec runs");
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
 #[test]
 fn spans_logs_and_statistics_go_where_the_settings_say() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +110,7 @@ fn spans_logs_and_statistics_go_where_the_settings_say() {
     command.arg(folder.path()).arg("--state").arg(user.state.path());
     let mut up = Process::spawn(&mut command);
     wait_ready(&mut up, 3);
-    let get = |workload: &str, url: &str| page(&user, user.state.path(), workload, url);
+    let get = |workload: &str, url: &str| inside(&user, user.state.path(), workload, &["python3", "client.py", url]);
     let seen = |what: &str, workload: &str, path: &str, expected: &[&str]| {
         eventually(what, || {
             assert!(get("client", "http://web/traced?q=1").contains("served"), "{}", up.output());
