@@ -38,27 +38,17 @@ demo-check: ## Build quickly, run the example's scenario once, and print what wa
 	$(quick) --bin evenkeel
 	target/quick/evenkeel up examples/capitals --check
 
-# One build in the dev profile serves every test: unit, golden, interoperation and end to end. How many tests of a crate run at
-# a time, scripts/run-test.sh says.
-tests := cargo test --workspace --locked --config 'target."cfg(unix)".runner = "$(CURDIR)/scripts/run-test.sh"'
-
+# One build in the dev profile serves every test: unit, golden, interoperation and end to end.
 .PHONY: test
 test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
-	$(tests) --no-fail-fast
+	scripts/test.py
 
 # Not part of `make test`: SPIRE takes some nine minutes of CPU to build, once.
 .PHONY: spire
 spire: ## Build SPIRE (once), and run the test with its certificates
 	@scripts/setup.sh test spire
 	cargo test --workspace --locked --test it spire:: -- --ignored --nocapture
-
-# Compiling needs less than running (needs=build).
-needs := test
-.PHONY: test-build
-test-build:
-	@scripts/setup.sh $(needs)
-	$(tests) --no-run
 
 # Also part of `make test`: who runs both leaves it out here (rules=).
 rules := cargo test --locked --package evenkeel-testkit --test it workspace_rules

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rcgen::{
@@ -49,6 +50,13 @@ pub struct Peer {
     pub entry: SocketAddr,
     /// Its processes, the one next to the backend first; none for [`DIRECT`].
     pub processes: Vec<Pinned>,
+}
+
+impl Peer {
+    /// User and system time of all its processes.
+    pub fn cpu(&self) -> Result<Duration> {
+        self.processes.iter().map(Pinned::cpu).sum()
+    }
 }
 
 /// What runs behind the proxies.

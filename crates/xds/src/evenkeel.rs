@@ -7,7 +7,7 @@ use prost::Message as _;
 use crate::Any;
 use crate::pb::google::rpc;
 
-tonic::include_proto!("evenkeel.xds.v1");
+include!("generated/evenkeel.xds.v1.rs");
 
 /// The prefix of `control_plane.identifier` for Evenkeel control planes.
 pub const IDENTIFIER_PREFIX: &str = "evenkeel/";

@@ -4,7 +4,7 @@
 
 /// `istio.networking.nds.v1`: what a proxy's DNS server answers with.
 pub mod nds {
-    tonic::include_proto!("istio.networking.nds.v1");
+    include!("generated/istio.networking.nds.v1.rs");
 
     impl prost::Name for NameTable {
         const NAME: &'static str = "NameTable";
@@ -47,5 +47,5 @@ pub mod mesh {
 
 /// `istio.v1.auth`: certificate signing requests.
 pub mod auth {
-    tonic::include_proto!("istio.v1.auth");
+    include!("generated/istio.v1.auth.rs");
 }

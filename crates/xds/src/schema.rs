@@ -8,8 +8,8 @@ use prost_types::FileDescriptorSet;
 
 use crate::{Any, pb, type_url};
 
-/// Istio's messages and our own, with the messages they refer to; written by `build.rs`.
-static OWN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
+/// Istio's messages and our own, with the messages they refer to; written by `scripts/schema`.
+static OWN: &[u8] = include_bytes!("../protos/own.bin");
 
 static LOADED: Mutex<Weak<Schema>> = Mutex::new(Weak::new());
 
@@ -29,7 +29,7 @@ impl Schema {
         if let Some(schema) = loaded.upgrade() {
             return schema;
         }
-        // The descriptor sets are made by the build and covered by a test, so they can fail to load only in a broken
+        // The descriptor sets are covered by a test, so they can fail to load only in a broken
         // build; types are then reported as unknown.
         let pool = load_apart().unwrap_or_else(|error| {
             tracing::error!(%error, "the embedded protobuf schema does not load");

@@ -2,4 +2,4 @@
 
 #![allow(missing_docs, reason = "generated from protos/evenkeel, documented there")]
 
-tonic::include_proto!("evenkeel.scope.v1");
+include!("generated/evenkeel.scope.v1.rs");

@@ -1,13 +1,19 @@
-//! Cuts out of Envoy's API what this project uses: writes `crates/envoy-api/protos/envoy.bin`, the descriptors of the messages that
-//! `crates/envoy-api/protos/roots.txt` names and of everything they refer to.
+//! Makes Rust types and descriptors of the messages that this project uses:
+//!
+//! - of Envoy's API, the messages that `crates/envoy-api/protos/roots.txt` names and everything they refer to: `protos/envoy.bin` and
+//!   `src/generated.rs` there;
+//! - of the `.proto` files in `crates/xds/protos`: `protos/own.bin` and `src/generated/` there.
 //!
 //!     cargo run --manifest-path scripts/schema/Cargo.toml
 //!
-//! Run it after a change of `roots.txt`, or with a newer `envoy-types` in Cargo.toml, and commit what it writes. Builds read that
-//! file, and so need neither the network nor `envoy-types`, whose 90,000 lines would take a minute of every first build.
+//! Run it after a change of `roots.txt` or of a `.proto` file, or with a newer `envoy-types` in Cargo.toml, and commit what it writes.
+//! `sums` has the sum (xxh64) of every file that it read and wrote, by which a test of crate `xds` knows that none has changed since. So
+//! no build needs a compiler of Protocol Buffers, a generator of Rust, the network, or `envoy-types`, whose 90,000 lines would take a
+//! minute of every first build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -17,19 +23,85 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, ServiceDescriptorProto,
 };
+use twox_hash::XxHash64;
 
 const ROOTS: &str = "roots.txt";
+/// The packages of `crates/xds/protos` that crate `xds` has Rust types of; of the others it needs the descriptors alone.
+const OWN_TYPES: [&str; 4] = ["evenkeel.scope.v1", "evenkeel.xds.v1", "istio.networking.nds.v1", "istio.v1.auth"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let protos = here.join("../../crates/envoy-api/protos");
+    let root = here.join("../..").canonicalize()?;
+    let mut files = envoy_api(here, &root.join("crates/envoy-api"))?;
+    files.extend(own_messages(&root.join("crates/xds"))?);
+    files.sort();
+    let mut sums = String::new();
+    for file in files {
+        writeln!(sums, "{:016x} {}", XxHash64::oneshot(0, &fs::read(&file)?), file.strip_prefix(&root)?.display())?;
+    }
+    Ok(fs::write(here.join("sums"), sums)?)
+}
+
+/// Envoy's messages. The files that were read and written.
+fn envoy_api(here: &Path, package: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let [roots, descriptors, types] =
+        ["protos/roots.txt", "protos/envoy.bin", "src/generated.rs"].map(|name| package.join(name));
     let envoy = FileDescriptorSet::decode(&*fs::read(envoy_types_source(here)?.join("src/generated/types.bin"))?)?;
-    let roots = fs::read_to_string(protos.join(ROOTS))?;
-    let roots = roots.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let mut schema = prune(envoy, roots)?;
+    let names = fs::read_to_string(&roots)?;
+    let names = names.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut schema = prune(envoy, names)?;
     add_name_of_health_checks(&mut schema)?;
-    fs::write(protos.join("envoy.bin"), schema.encode_to_vec())?;
-    Ok(())
+    fs::write(&descriptors, schema.encode_to_vec())?;
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
+    // A resource's version is a hash of its bytes, so its maps need a stable order where the control plane writes several entries.
+    config.btree_map(["typed_per_filter_config"]);
+    let folder = tempfile::tempdir()?;
+    tonic_prost_build::configure()
+        .out_dir(folder.path())
+        .compile_well_known_types(true)
+        .include_file("pb.rs")
+        .compile_fds_with_config(schema, config)?;
+    fs::write(&types, in_one_file(folder.path(), "pb.rs")?)?;
+    Ok(vec![roots, descriptors, types])
+}
+
+/// A generated file with what it includes in place of the `include!`.
+fn in_one_file(folder: &Path, name: &str) -> Result<String, Box<dyn Error>> {
+    let mut text = String::new();
+    for line in fs::read_to_string(folder.join(name))?.lines() {
+        match line.trim().strip_prefix("include!(\"").and_then(|rest| rest.strip_suffix("\");")) {
+            Some(included) => text.push_str(&fs::read_to_string(folder.join(included))?),
+            None => writeln!(text, "{line}")?,
+        }
+    }
+    Ok(text)
+}
+
+/// The messages of the project's own `.proto` files. The files that were read and written.
+fn own_messages(package: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let (protos, generated) = (package.join("protos"), package.join("src/generated"));
+    let mut files = Vec::new();
+    for folder in entries(&protos)?.into_iter().filter(|path| path.is_dir()) {
+        files.extend(entries(&folder)?.into_iter().filter(|file| file.extension().is_some_and(|it| it == "proto")));
+    }
+    files.sort();
+    let mut schema = protox::compile(&files, [&protos])?;
+    let folder = tempfile::tempdir()?;
+    tonic_prost_build::configure().out_dir(folder.path()).compile_fds(schema.clone())?;
+    for name in OWN_TYPES {
+        let file = generated.join(format!("{name}.rs"));
+        fs::copy(folder.path().join(format!("{name}.rs")), &file)?;
+        files.push(file);
+    }
+    schema.file.iter_mut().for_each(|file| file.source_code_info = None);
+    files.push(protos.join("own.bin"));
+    fs::write(protos.join("own.bin"), schema.encode_to_vec())?;
+    Ok(files)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// Where cargo keeps the source of `envoy-types`.

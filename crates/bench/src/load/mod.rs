@@ -10,7 +10,7 @@ pub mod wrk;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 /// What a load did.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,36 @@ pub struct Work {
     pub time: Duration,
     /// Median and 99th percentile of the latency, where the load measures them.
     pub latency: Option<(Duration, Duration)>,
+}
+
+/// Requests with the latency of each.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// Latencies, one for each request.
+    pub latencies: Vec<Duration>,
+    /// In what time.
+    pub time: Duration,
+}
+
+impl Requests {
+    /// Adds what another load did.
+    pub fn add(&mut self, other: Self) {
+        self.latencies.extend(other.latencies);
+        self.time += other.time;
+    }
+
+    /// Their number, and percentiles of their latency.
+    ///
+    /// # Errors
+    ///
+    /// There was no request.
+    pub fn work(mut self) -> Result<Work> {
+        self.latencies.sort_unstable();
+        let count = self.latencies.len();
+        let percentile = |per_cent: usize| self.latencies.get((count * per_cent / 100).min(count.saturating_sub(1)));
+        let (p50, p99) = percentile(50).zip(percentile(99)).context("no request was due")?;
+        Ok(Work { count: count as u64, time: self.time, latency: Some((*p50, *p99)) })
+    }
 }
 
 /// Where the answer at the start of `bytes` ends; `None` until it is all there. Only what the benchmarks' servers send is
@@ -45,7 +75,23 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::answer_end;
+    use std::time::Duration;
+
+    use super::{Requests, answer_end};
+
+    #[test]
+    fn percentiles_are_of_all_requests() {
+        let requests = |latencies: std::ops::Range<u64>| Requests {
+            latencies: latencies.rev().map(Duration::from_micros).collect(),
+            time: Duration::from_secs(1),
+        };
+        let mut both = requests(0..50);
+        both.add(requests(50..100));
+        let work = both.work().unwrap();
+        assert_eq!((work.count, work.time), (100, Duration::from_secs(2)));
+        assert_eq!(work.latency, Some((Duration::from_micros(50), Duration::from_micros(99))));
+        assert!(Requests::default().work().is_err());
+    }
 
     #[test]
     fn an_answer_ends_after_its_body() {

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Work;
-use super::answer_end;
+use super::{Requests, answer_end};
 use crate::epoll::{Epoll, Interest};
 
 const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: backend.local\r\nUser-Agent: open-loop\r\n\r\n";
@@ -19,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Sends `rate` requests a second over `connections` keep-alive connections, at exponentially distributed distances that are the
 /// same in every run.
-pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) -> Result<Work> {
+pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) -> Result<Requests> {
     precise_timers()?;
     let mut load = OpenLoop::connect(target, connections)?;
     let mut arrivals = Arrivals { state: 0x9e37_79b9_7f4a_7c15, mean: 1.0 / f64::from(rate), at: Duration::ZERO };
@@ -42,13 +41,7 @@ pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) ->
             load.receive(slot)?;
         }
     }
-    let elapsed = start.elapsed();
-    load.latencies.sort_unstable();
-    let percentile = |per_cent: usize| {
-        load.latencies.get((load.latencies.len() * per_cent / 100).min(load.latencies.len().saturating_sub(1))).copied()
-    };
-    let latency = percentile(50).zip(percentile(99)).context("no request was due")?;
-    Ok(Work { count: load.latencies.len() as u64, time: elapsed, latency: Some(latency) })
+    Ok(Requests { latencies: load.latencies, time: start.elapsed() })
 }
 
 /// By default the kernel may wake us 50 µs late, which is more than what is measured.
@@ -176,7 +169,7 @@ mod tests {
             }
         });
         // A closed loop would see one slow request of a hundred; due at a thousand a second, nearly all of them were late.
-        let work = run(target, 1, 1000, STALL).unwrap();
+        let work = run(target, 1, 1000, STALL).unwrap().work().unwrap();
         server.join().unwrap();
         let (median, _) = work.latency.unwrap();
         assert!(work.count > 50 && median > STALL / 10, "{work:?}");

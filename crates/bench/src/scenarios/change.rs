@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Context, Scenario, Unit, pause, under_load};
+use super::{Context, Scenario, Unit, pause, values};
 use crate::control_plane::{Change, ControlPlane};
-use crate::load::open_loop;
+use crate::load::{Requests, open_loop};
 use crate::measure::{Contest, Findings};
 use crate::metric::{Metric, Values};
-use crate::peers::{Backend, Peer, Setup, free_address};
+use crate::peers::{Backend, EVENKEEL, Peer, Setup, free_address};
 
 /// The row with few services.
 pub const EVENKEEL_500: &str = "evenkeel, 500 services";
@@ -29,7 +29,7 @@ const HOLDERS: [(&str, usize); 6] = [
 pub const AT_REST: &str = "evenkeel at rest";
 /// The row of requests while much changes.
 pub const CHANGING: &str = "evenkeel changing";
-/// Services of the proxies that requests go through.
+/// Services of the proxy that requests go through.
 const LOADED_SERVICES: usize = 5000;
 /// Requests per second.
 const REQUEST_RATE: u32 = 1000;
@@ -37,6 +37,10 @@ const REQUEST_RATE: u32 = 1000;
 const CONNECTIONS: usize = 16;
 /// From one change to the next under load: twenty a second.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
+/// Requests with changes and without take turns for this long each.
+const SLICE: Duration = Duration::from_millis(500);
+/// Slices with changes, and slices without, in a round: 4,000 requests each, so that the 99th percentile rests on 40 of them.
+const SLICES: usize = 8;
 /// Between two changes that are counted.
 const AFTER_CHANGE: Duration = Duration::from_millis(5);
 /// Until what a start has left to do is done.
@@ -65,12 +69,14 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     }
     drop(subjects);
     let mut subjects = Vec::new();
-    for name in [AT_REST, CHANGING] {
-        start(cx.setup, name, LOADED_SERVICES, upstream, findings, &mut subjects);
+    start(cx.setup, EVENKEEL, LOADED_SERVICES, upstream, findings, &mut subjects);
+    let contest = Contest { scenario: SCENARIO.name, case: REQUESTS_CASE, peers: vec![AT_REST, CHANGING] };
+    for subject in &mut subjects {
+        if let Err(error) = subject.rounds(&contest, cx, findings) {
+            (0..contest.peers.len()).for_each(|index| findings.leave_out(&contest, index, &error));
+        }
     }
-    let peers = subjects.iter().map(|subject| subject.peer.name).collect();
-    let contest = Contest { scenario: SCENARIO.name, case: REQUESTS_CASE, peers };
-    findings.measure(&contest, cx.plan, cx.progress, |index, time| subjects[index].requests(time))
+    Ok(())
 }
 
 /// A proxy with the control plane it follows.
@@ -111,8 +117,7 @@ impl Subject {
 
     /// One change after the other, each accepted before the next.
     fn changes(&mut self, change: Change, time: Duration) -> Result<Values> {
-        let cpu = |subject: &Self| subject.peer.processes.iter().map(|process| process.cpu()).sum::<Result<Duration>>();
-        let (before, start) = (cpu(self)?, Instant::now());
+        let (before, start) = (self.peer.cpu()?, Instant::now());
         let mut changes = 0u32;
         while start.elapsed() < time {
             self.control_plane.change(change)?;
@@ -121,26 +126,68 @@ impl Subject {
             // What is done after the answer belongs to the change.
             pause(AFTER_CHANGE);
         }
-        let spent = cpu(self)?.saturating_sub(before);
+        let spent = self.peer.cpu()?.saturating_sub(before);
         Ok(Values::from([(Metric::CpuMsPerChange, spent.as_secs_f64() * 1e3 / f64::from(changes))]))
     }
 
-    fn requests(&mut self, time: Duration) -> Result<Values> {
+    /// In each round, slices of requests with changes and without take turns, so that what else the machine does meets
+    /// both alike.
+    fn rounds(&mut self, contest: &Contest<'_>, cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
+        self.slice(false)?;
+        self.slice(true)?;
+        for round in 0..cx.plan.rounds {
+            let mut slices = [Slices::default(), Slices::default()];
+            for slice in 0..SLICES {
+                // Neither is always first.
+                for index in [slice % 2, 1 - slice % 2] {
+                    slices[index].add(self.slice(contest.peers[index] == CHANGING)?);
+                }
+            }
+            write!(cx.progress, "{}, {}, round {} of {}:", contest.scenario, contest.case, round + 1, cx.plan.rounds)?;
+            for (index, Slices { requests, spent }) in slices.into_iter().enumerate() {
+                let values = values(&self.peer, Unit::Request, requests.work()?, spent)?;
+                write!(cx.progress, "  {} {:.0} p99 µs", contest.peers[index], values[&Metric::P99Us])?;
+                findings.add(contest, index, round, values);
+            }
+            writeln!(cx.progress)?;
+        }
+        Ok(())
+    }
+
+    /// Requests for the time of a slice, under changes or without.
+    fn slice(&mut self, changing: bool) -> Result<Slices> {
         let (peer, control_plane) = (&self.peer, &mut self.control_plane);
-        let ended = AtomicBool::new(peer.name != CHANGING);
-        std::thread::scope(|scope| {
-            let changing = scope.spawn(|| -> Result<()> {
+        let (ended, before) = (AtomicBool::new(!changing), peer.cpu()?);
+        let requests = std::thread::scope(|scope| {
+            let changes = scope.spawn(|| -> Result<()> {
                 while !ended.load(Ordering::Relaxed) {
                     control_plane.change(Change::Endpoints)?;
                     pause(CHANGE_INTERVAL);
                 }
                 Ok(())
             });
-            let values =
-                under_load(peer, Unit::Request, || open_loop::run(peer.entry, CONNECTIONS, REQUEST_RATE, time));
+            let requests = open_loop::run(peer.entry, CONNECTIONS, REQUEST_RATE, SLICE);
             ended.store(true, Ordering::Relaxed);
-            changing.join().unwrap_or_else(|_| anyhow::bail!("changing panicked"))?;
-            values
-        })
+            changes.join().unwrap_or_else(|_| anyhow::bail!("changing panicked"))?;
+            requests
+        })?;
+        // What is done after the last change belongs to it.
+        control_plane.wait_accepted()?;
+        pause(AFTER_CHANGE);
+        Ok(Slices { requests, spent: peer.cpu()?.saturating_sub(before) })
+    }
+}
+
+/// Requests of several slices, and the proxy's CPU time meanwhile.
+#[derive(Default)]
+struct Slices {
+    requests: Requests,
+    spent: Duration,
+}
+
+impl Slices {
+    fn add(&mut self, other: Self) {
+        self.requests.add(other.requests);
+        self.spent += other.spent;
     }
 }

@@ -36,6 +36,6 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     let contest = Contest { scenario: SCENARIO.name, case: CASE, peers: names(&peers) };
     findings.measure(&contest, &plan, cx.progress, |index, time| {
         let peer = &peers[index];
-        under_load(peer, Unit::Request, || open_loop::run(peer.entry, CONNECTIONS, RATE, time))
+        under_load(peer, Unit::Request, || open_loop::run(peer.entry, CONNECTIONS, RATE, time)?.work())
     })
 }

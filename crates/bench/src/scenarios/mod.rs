@@ -94,10 +94,14 @@ pub enum Unit {
 
 /// Runs a load against a peer and values it by what the peer's processes spent meanwhile.
 fn under_load(peer: &Peer, unit: Unit, load: impl FnOnce() -> Result<Work>) -> Result<Values> {
-    let cpu = || peer.processes.iter().map(|process| process.cpu()).sum::<Result<Duration>>();
-    let before = cpu()?;
+    let before = peer.cpu()?;
     let work = load()?;
-    let spent = cpu()?.saturating_sub(before).as_secs_f64();
+    values(peer, unit, work, peer.cpu()?.saturating_sub(before))
+}
+
+/// What a load did to a peer whose processes spent that much CPU time on it.
+fn values(peer: &Peer, unit: Unit, work: Work, spent: Duration) -> Result<Values> {
+    let spent = spent.as_secs_f64();
     let (count, seconds) = (work.count as f64, work.time.as_secs_f64());
     let (cost, rate) = match unit {
         Unit::Request => ((Metric::CpuUsPerRequest, spent * 1e6 / count), (Metric::RequestsPerSecond, count / seconds)),

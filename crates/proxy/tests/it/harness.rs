@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -261,9 +261,12 @@ impl Drop for ControlPlane {
     }
 }
 
+/// The descriptors, held by all tests: whoever needs them would load them anew otherwise.
+static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(Schema::acquire);
+
 /// A resource from YAML.
 pub fn resource<M: prost::Name + Default>(name: &str, yaml: &str) -> Arc<Resource> {
-    let read = read_text::<M>(&Schema::acquire(), "test.yaml", yaml);
+    let read = read_text::<M>(&SCHEMA, "test.yaml", yaml);
     assert!(read.diagnostics.is_empty(), "{}", read.diagnostics);
     Arc::new(Resource::from_message(name, &read.message.expect("a message")))
 }

@@ -1,5 +1,7 @@
 //! Resources written as YAML.
 
+use std::sync::{Arc, LazyLock};
+
 use evenkeel_base::yaml;
 use evenkeel_runtime_config::{Builder, Environment, Rejection};
 use evenkeel_tls::SecretStore;
@@ -7,11 +9,14 @@ use evenkeel_xds::json::read_message;
 use evenkeel_xds::{Any, Schema};
 use prost::Message;
 
+/// The descriptors, held by all tests: whoever needs them would load them anew otherwise.
+static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(Schema::acquire);
+
 /// One resource with its `@type`.
 pub fn node_any(file: &str, node: &yaml::Node) -> Any {
-    let schema = Schema::acquire();
+    let schema = &SCHEMA;
     let descriptor = schema.message("google.protobuf.Any").expect("Any is in the schema");
-    let (message, diagnostics) = read_message(&schema, &descriptor, node);
+    let (message, diagnostics) = read_message(schema, &descriptor, node);
     assert!(!diagnostics.has_errors(), "{file}: {diagnostics:?}");
     Any::decode(&*message.expect("read without errors").encode_to_vec()).expect("the same definitions")
 }
@@ -20,9 +25,9 @@ pub fn node_any(file: &str, node: &yaml::Node) -> Any {
 pub fn resource(message: &str, text: &str) -> Any {
     let (documents, diagnostics) = yaml::parse(&"inline".into(), text);
     assert!(!diagnostics.has_errors(), "{diagnostics:?}\n{text}");
-    let schema = Schema::acquire();
+    let schema = &SCHEMA;
     let descriptor = schema.message(message).unwrap_or_else(|| panic!("{message} is in the schema"));
-    let (dynamic, diagnostics) = read_message(&schema, &descriptor, &documents[0]);
+    let (dynamic, diagnostics) = read_message(schema, &descriptor, &documents[0]);
     assert!(!diagnostics.has_errors(), "{diagnostics:?}\n{text}");
     let value = dynamic.expect("read without errors").encode_to_vec();
     Any { type_url: format!("type.googleapis.com/{message}"), value }

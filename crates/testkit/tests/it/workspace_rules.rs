@@ -219,6 +219,63 @@ fn only_the_listed_crates_have_unsafe_code() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// A crate that is compiled again for its unit tests, or read again for the examples of its documentation, takes time even if it has
+/// none, so manifests switch that off (`test`, `doctest`). None may be switched off that has some.
+#[test]
+fn no_test_and_no_example_is_switched_off() {
+    let mut broken = Vec::new();
+    for target in packages().iter().flat_map(|package| &package.targets) {
+        let (path, folder) = (Path::new(&target.root), Path::new(&target.root).parent().expect("a folder of sources"));
+        // A package's second program is one file.
+        let files =
+            if path.ends_with("lib.rs") || path.ends_with("main.rs") { sources(folder) } else { vec![path.to_owned()] };
+        let texts: Vec<_> = files.iter().map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
+        let (tests, examples) = (texts.iter().any(|text| has_tests(text)), texts.iter().any(|text| has_examples(text)));
+        if tests && !target.test {
+            broken.push(format!("{} has unit tests: remove `test = false` from the crate's Cargo.toml", target.root));
+        }
+        if examples && target.is_library && !target.doctest {
+            broken.push(format!("{} has examples that run: remove `doctest = false` from Cargo.toml", target.root));
+        }
+        if !tests && target.test {
+            broken.push(format!("{} has no unit tests: add `test = false` to its part of Cargo.toml", target.root));
+        }
+        if !examples && target.is_library && target.doctest {
+            broken.push(format!(
+                "{} has no examples that run: add `doctest = false` to [lib] in Cargo.toml",
+                target.root
+            ));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+fn has_tests(text: &str) -> bool {
+    ["#[test]", "#[tokio::test", "proptest! {"].iter().any(|word| text.contains(word))
+}
+
+/// Whether a documentation comment has a block of code that rustdoc runs: one without a language, or one of Rust.
+fn has_examples(text: &str) -> bool {
+    let mut inside = false;
+    text.lines().map(str::trim_start).any(|line| {
+        let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).map(str::trim_start);
+        let Some(language) = comment.and_then(|text| text.strip_prefix("```")) else { return false };
+        inside = !inside;
+        inside
+            && (language.is_empty() || ["rust", "should_panic", "no_run"].iter().any(|word| language.starts_with(word)))
+    })
+}
+
+#[test]
+fn examples_are_told_from_other_blocks() {
+    let check = |text: &str, expected: bool| assert_eq!(has_examples(text), expected, "{text}");
+    check("//! ```\n//! f();\n//! ```", true);
+    check("    /// ```rust\n    /// f();\n    /// ```", true);
+    check("/// ```text\n/// a\n/// ```", false);
+    check("// ```\nfn f() {}", false);
+    check("/// `f`", false);
+}
+
 fn has_unsafe_code(path: &Path) -> bool {
     let text = std::fs::read_to_string(path).expect("a source file");
     let mut code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
@@ -233,6 +290,18 @@ struct Package {
     name: String,
     /// Names of all dependencies that are not dev-dependencies.
     dependencies: BTreeSet<String>,
+    /// Its libraries and programs.
+    targets: Vec<Target>,
+}
+
+struct Target {
+    /// Its first source file.
+    root: String,
+    is_library: bool,
+    /// Whether it is compiled for unit tests.
+    test: bool,
+    /// Whether the examples of its documentation run.
+    doctest: bool,
 }
 
 /// The workspace's packages, as Cargo sees them.
@@ -257,8 +326,19 @@ fn packages() -> Vec<Package> {
                 .filter(|dependency| dependency["kind"] != "dev")
                 .map(|dependency| text(&dependency["name"]))
                 .collect(),
+            targets: package["targets"].as_array().expect("a list of targets").iter().filter_map(target).collect(),
         })
         .collect()
+}
+
+fn target(target: &serde_json::Value) -> Option<Target> {
+    let is = |kind: &str| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|name| name == kind));
+    (is("lib") || is("bin")).then(|| Target {
+        root: target["src_path"].as_str().unwrap_or_default().to_owned(),
+        is_library: is("lib"),
+        test: target["test"] == true,
+        doctest: target["doctest"] == true,
+    })
 }
 
 /// All Rust files under `folder`.

@@ -1,13 +1,13 @@
 //! `evenkeel proxy` supports every field that is sent: it compiles the resources of each proxy.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use evenkeel_runtime_config::{Builder, Config, Environment};
 use evenkeel_tls::SecretStore;
 use evenkeel_translate::{ClientKind, ProxyView};
 use evenkeel_xds::{ResourceSet, ResourceType};
 
-use crate::scenario::{SCENARIOS, Scenario, translate};
+use crate::scenario::{SCENARIOS, SCHEMA, Scenario, translate};
 
 #[test]
 fn our_proxy_accepts_every_resource() {
@@ -27,6 +27,7 @@ fn our_proxy_accepts_every_resource() {
 
 /// The configuration our proxy would run on, and what it refused.
 pub fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
+    LazyLock::force(&SCHEMA);
     let mut builder = Builder::new(environment(), SecretStore::new());
     let mut refused = Vec::new();
     for kind in ResourceType::ALL {

@@ -1,7 +1,7 @@
 //! Configurations under `golden/`, and the proxies they are translated for.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use evenkeel_base::{Diagnostic, Severity};
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
@@ -75,14 +75,16 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     }
 }
 
+/// The descriptors, held by all tests: whoever needs them would load them anew otherwise.
+pub static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(Schema::acquire);
+
 /// A proxy's resources as JSON, by type.
 pub fn as_json(set: &ResourceSet) -> Value {
-    let schema = Schema::acquire();
     let mut all = Map::new();
     for kind in ResourceType::ALL {
         let of = set.of(kind);
         if !of.is_empty() {
-            let list = of.values().map(|r| json::any_to_json(&schema, &r.any())).collect();
+            let list = of.values().map(|r| json::any_to_json(&SCHEMA, &r.any())).collect();
             all.insert(kind.short_name().to_owned(), Value::Array(list));
         }
     }

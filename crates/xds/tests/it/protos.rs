@@ -1,27 +1,33 @@
-//! `protos/own.bin`, of which the build makes Rust types, is what the `.proto` files beside it say. So no build but this test's
-//! needs a compiler of Protocol Buffers.
+//! The types and descriptors of messages are what `scripts/schema` made of the `.proto` files and of the list of Envoy's messages. No
+//! build needs a compiler of Protocol Buffers: the program wrote the sum of every file that it read and wrote.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-use prost::Message;
-
-const PROTOS: [&str; 6] = [
-    "evenkeel/scope.proto",
-    "evenkeel/xds.proto",
-    "istio/nds.proto",
-    "istio/ca.proto",
-    "udpa/typed_struct.proto",
-    "xds/typed_struct.proto",
-];
+use evenkeel_testkit::workspace;
+use twox_hash::XxHash64;
 
 #[test]
-fn descriptors_are_those_of_the_proto_files() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("protos");
-    let compiled = protox::compile(PROTOS, [&folder]).expect("sound files").encode_to_vec();
-    let kept = folder.join("own.bin");
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&kept, &compiled).expect("written");
+fn what_is_generated_was_made_of_these_files() {
+    let root = workspace::root();
+    let (api, own) = (root.join("crates/envoy-api"), root.join("crates/xds"));
+    let mut files = vec![api.join("protos/roots.txt"), api.join("protos/envoy.bin"), api.join("src/generated.rs")];
+    files.push(own.join("protos/own.bin"));
+    files.extend(entries(&own.join("src/generated")));
+    for package in entries(&own.join("protos")).into_iter().filter(|path| path.is_dir()) {
+        files.extend(entries(&package).into_iter().filter(|file| file.extension().is_some_and(|it| it == "proto")));
     }
-    let stale = std::fs::read(&kept).expect("descriptors") != compiled;
-    assert!(!stale, "{} is not what the files beside it say: BLESS=1 writes it anew", kept.display());
+    let sum = |file: &PathBuf| {
+        let bytes = std::fs::read(file).expect("a file that can be read");
+        format!("{:016x} {}", XxHash64::oneshot(0, &bytes), file.strip_prefix(&root).expect("inside").display())
+    };
+    let sums = std::fs::read_to_string(root.join("scripts/schema/sums")).expect("sums");
+    let kept: BTreeSet<String> = sums.lines().map(str::to_owned).collect();
+    let found: BTreeSet<String> = files.iter().map(sum).collect();
+    assert_eq!(kept, found, "run: cargo run --manifest-path scripts/schema/Cargo.toml");
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    entries.map(|entry| entry.expect("an entry").path()).collect()
 }
