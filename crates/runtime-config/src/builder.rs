@@ -383,16 +383,22 @@ impl Builder {
         self.arrived(ResourceType::Endpoint, &reference.name);
     }
 
-    /// The initial fetch timeout of an RDS name has passed: its listeners become active and respond with 404.
+    /// There is no route table of this name, or none came within its initial fetch timeout: its listeners become active and
+    /// respond with 404. A name that nothing refers to any more is not given up: whoever refers to it later waits again.
     pub fn give_up_route(&mut self, reference: &Reference) {
-        self.given_up.insert(Awaited::Route(reference.name.clone()));
-        self.arrived(ResourceType::Route, &reference.name);
+        if self.graph.names.knows(ResourceType::Route, &reference.name) {
+            self.given_up.insert(Awaited::Route(reference.name.clone()));
+            self.arrived(ResourceType::Route, &reference.name);
+        }
     }
 
-    /// The initial fetch timeout of an SDS name has passed: resources that need it become active, and handshakes fail.
+    /// There is no secret of this name, or none came within its initial fetch timeout: resources that need it become active, and
+    /// handshakes fail. A name that nothing refers to any more is not given up, as with routes.
     pub fn give_up_secret(&mut self, reference: &Reference) {
-        self.given_up.insert(Awaited::Secret(secret_of(reference)));
-        self.arrived(ResourceType::Secret, &reference.name);
+        if self.graph.names.knows(ResourceType::Secret, &reference.name) {
+            self.given_up.insert(Awaited::Secret(secret_of(reference)));
+            self.arrived(ResourceType::Secret, &reference.name);
+        }
     }
 
     /// All names to subscribe to.

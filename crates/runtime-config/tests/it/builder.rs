@@ -147,6 +147,29 @@ fn waiting_for_routes_can_be_given_up() {
     assert_eq!((config.listeners.len(), config.routes.len()), (1, 0));
 }
 
+/// A server may say that there is nothing of a name after the last resource with this name has gone.
+#[test]
+fn what_nothing_refers_to_any_more_is_not_given_up() {
+    let mut builder = input::builder();
+    builder.set_listener(&input::listener(&routes::rds_listener("one"))).unwrap();
+    builder.set_cluster(&tls_cluster()).unwrap();
+    let (route, secrets) = (builder.missing().routes[0].clone(), builder.missing().secrets);
+    assert_eq!(names(&secrets), ["ROOTCA", "default"]);
+    builder.remove_listener("l");
+    builder.remove_cluster("c");
+    builder.build();
+    builder.give_up_route(&route);
+    secrets.iter().for_each(|secret| builder.give_up_secret(secret));
+    builder.set_listener(&input::listener(&routes::rds_listener("one"))).unwrap();
+    builder.set_cluster(&tls_cluster()).unwrap();
+    let config = builder.build();
+    assert!(config.listeners.is_empty() && config.clusters.is_empty(), "they wait as the first time");
+    assert_eq!(
+        (names(&builder.missing().routes), names(&builder.missing().secrets)),
+        (vec!["one"], vec!["ROOTCA", "default"])
+    );
+}
+
 /// A cluster with a client certificate and roots over SDS.
 fn tls_cluster() -> evenkeel_xds::Any {
     let sds = "sds_config: { resource_api_version: V3, api_config_source: { api_type: GRPC, transport_api_version: V3, grpc_services: [{ envoy_grpc: { cluster_name: sds-grpc } }] } }";

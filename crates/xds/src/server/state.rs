@@ -292,17 +292,16 @@ impl State {
         if names_others(kind) && self.targets_pending(resources) {
             return None;
         }
-        // Break last: remove a cluster when no listener or route that the client holds can name it any more. The types
-        // that can name it come later in the order; they are checked only if there is something to remove.
-        let is_named = is_named(kind);
+        // Break last: remove a cluster or a secret, or say that there is none, when nothing that the client holds can name it any
+        // more. The types that can name it are checked only if there is something to say.
         let target = resources.type_set(kind);
-        let (upto, after) = self.subscriptions.split_at_mut(kind.index() + 1);
-        let subscription = upto.last_mut()?;
+        let (before, from) = self.subscriptions.split_at_mut(kind.index());
+        let (subscription, after) = from.split_first_mut()?;
+        let others = || before.iter().chain(&*after).filter(|other| users(kind).contains(&other.kind));
         let known = OnceCell::new();
-        let absences = || !is_named || *known.get_or_init(|| !users_pending(after, resources));
+        let absences = || *known.get_or_init(|| !others().any(|user| is_pending(user, resources)));
         // A client that has refused a listener or route goes on with the version before.
-        let removals =
-            || absences() && !(is_named && after.iter().any(|user| names_others(user.kind) && user.refuses()));
+        let removals = || absences() && !others().any(Subscription::refuses);
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
             let (change, in_flight) =
@@ -371,10 +370,10 @@ impl State {
         }
         let any_requested = self.subscriptions.iter().any(|subscription| subscription.requested);
         // What a refused version keeps in use is not waited for.
-        let kept = self.subscriptions.iter().any(|user| names_others(user.kind) && user.refuses());
+        let is_kept = |kind| self.subscriptions.iter().any(|user| users(kind).contains(&user.kind) && user.refuses());
         let settled = self.subscriptions.iter().all(|subscription| {
             let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));
-            let removes = removes && !(kept && is_named(subscription.kind));
+            let removes = removes && !is_kept(subscription.kind);
             subscription.in_flight.is_none() && !subscription.refusals.is_searching() && !adds && !removes
         });
         if any_requested && settled {
@@ -433,17 +432,22 @@ fn names_others(kind: ResourceType) -> bool {
     matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost)
 }
 
-/// Whether resources of this type are in use while something names them.
-fn is_named(kind: ResourceType) -> bool {
-    matches!(kind, ResourceType::Cluster | ResourceType::Endpoint)
+/// The types whose resources name those of this type.
+fn users(kind: ResourceType) -> &'static [ResourceType] {
+    match kind {
+        ResourceType::Cluster | ResourceType::Endpoint => {
+            &[ResourceType::Listener, ResourceType::Route, ResourceType::VirtualHost]
+        }
+        ResourceType::Secret => &[ResourceType::Cluster, ResourceType::Listener],
+        _ => &[],
+    }
 }
 
-/// Whether listeners, routes or virtual hosts still have to be sent or answered.
-fn users_pending(subscriptions: &[Subscription], resources: &ResourceSet) -> bool {
-    subscriptions.iter().filter(|subscription| names_others(subscription.kind)).any(|subscription| {
-        let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));
-        subscription.in_flight.is_some() || adds || removes
-    })
+/// Whether something of this type still has to be sent or answered. Removals of what others name are not counted: they wait
+/// themselves.
+fn is_pending(subscription: &Subscription, resources: &ResourceSet) -> bool {
+    let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));
+    subscription.in_flight.is_some() || adds || (removes && users(subscription.kind).is_empty())
 }
 
 /// Corrects the record of what the client holds, and returns the names that differed.

@@ -56,7 +56,7 @@ fn ack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
     }
 }
 
-use ResourceType::{Cluster, Endpoint, Listener, NameTable, Route, VirtualHost};
+use ResourceType::{Cluster, Endpoint, Listener, NameTable, Route, Secret, VirtualHost};
 
 #[test]
 fn sends_what_is_asked_for_and_says_what_does_not_exist() {
@@ -100,6 +100,32 @@ fn every_type_says_of_a_name_that_there_is_nothing() {
             assert!(response.resources.is_empty(), "{kind}");
         }
     }
+}
+
+/// A client that learns of a secret too late would go on with a listener without certificate; what names the secret now comes first.
+#[test]
+fn a_secret_is_said_to_be_gone_after_what_named_it() {
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &[(Listener, "web", "with one"), (Secret, "one", "1")]));
+    stream.on_request(&subscribe(Listener, &[]), Duration::ZERO).unwrap();
+    let (texts, listeners) = sent(&mut stream);
+    assert_eq!(texts, ["LDS +web"]);
+    stream.on_request(&subscribe(Secret, &["zero"]), Duration::ZERO).unwrap();
+    // The listener names another secret before the client has asked for the first.
+    stream.on_snapshot(&set(2, &[(Listener, "web", "with two"), (Secret, "two", "1")]));
+    stream.on_request(&subscribe(Secret, &["one"]), Duration::ZERO).unwrap();
+    assert!(sent(&mut stream).0.is_empty(), "neither is there, but the first listener is not answered yet");
+    stream.on_request(&ack(&listeners[0]), Duration::ZERO).unwrap();
+    let (texts, listeners) = sent(&mut stream);
+    assert_eq!(texts, ["LDS +web"]);
+    // What is there waits for nobody.
+    stream.on_request(&subscribe(Secret, &["two"]), Duration::ZERO).unwrap();
+    let (texts, secrets) = sent(&mut stream);
+    assert_eq!(texts, ["SDS +two"]);
+    stream.on_request(&ack(&secrets[0]), Duration::ZERO).unwrap();
+    assert!(sent(&mut stream).0.is_empty());
+    stream.on_request(&ack(&listeners[0]), Duration::ZERO).unwrap();
+    assert_eq!(sent(&mut stream).0, ["SDS -one -zero"]);
 }
 
 #[test]
