@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use evenkeel_testkit::golden::first_difference;
-use evenkeel_testkit::{Backend, Connection, Reply, free_port, free_ports};
+use evenkeel_testkit::{Backend, Connection, Reply, eventually, free_port, free_ports};
 
 use super::proxy::Program;
 use super::web::{self, cluster, endpoint};
@@ -37,7 +37,10 @@ fn evenkeel_and_envoy_count_routes_alike() {
             let mut client = Connection::open(address).expect("the listener accepts");
             client.get("x.test", path, "").expect("an answer");
         }
-        let seen = counted(admin);
+        // A request is counted after its client has the answer.
+        let seen = eventually("the count of the last request", || {
+            Some(counted(admin)).filter(|seen| seen.contains("route.a:b.c.upstream_rq_completed: 3\n"))
+        });
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         seen
     };
