@@ -39,10 +39,11 @@ demo-check: ## Build quickly, run the example's scenario once, and print what wa
 	target/quick/evenkeel up examples/capitals --check
 
 # One build in the dev profile serves every test: unit, golden, interoperation and end to end.
+# ARGS is passed on: make test ARGS=--again
 .PHONY: test
 test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
-	scripts/test.py
+	scripts/test.py $(ARGS)
 
 # Not part of `make test`: SPIRE takes some nine minutes of CPU to build, once.
 .PHONY: spire

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOGS = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tests"
+LOGS = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "tests"
 # Where rustup puts cargo, and where Debian puts what only root used to call.
 os.environ["PATH"] = ":".join([str(Path.home() / ".cargo/bin"), os.environ["PATH"], "/usr/sbin", "/sbin"])
 CARGO = ["cargo", "test", "--workspace", "--locked"]
@@ -157,10 +157,11 @@ def main():
     finally:
         # Ctrl-C ends those that run, which are of the same process group; no others are started.
         pool.shutdown(cancel_futures=True)
+    seconds = time.monotonic() - start
     examples = run_examples()
     failed = [outcome for outcome in outcomes if not outcome.is_good]
     passed = sum(outcome.passed for outcome in outcomes)
-    print(f"\n{passed} tests passed in {time.monotonic() - start:.0f} s; output: {LOGS}")
+    print(f"\n{passed} tests passed in {seconds:.0f} s; output: {LOGS}")
     for outcome in failed:
         print(f"{outcome.program.name} FAILED: {', '.join(outcome.failed) or 'see above'}", flush=True)
     if failed and arguments.again:

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::all, rustdoc::all, reason = "generated; Envoy's API reference documents it")]
 
-include!("generated.rs");
+include!("generated/pb.rs");
 
 /// The descriptors of the same messages, as an encoded `google.protobuf.FileDescriptorSet`.
 pub static DESCRIPTORS: &[u8] = include_bytes!("../protos/envoy.bin");

@@ -1,7 +1,7 @@
 //! Makes Rust types and descriptors of the messages that this project uses:
 //!
 //! - of Envoy's API, the messages that `crates/envoy-api/protos/roots.txt` names and everything they refer to: `protos/envoy.bin` and
-//!   `src/generated.rs` there;
+//!   `src/generated/` there;
 //! - of the `.proto` files in `crates/xds/protos`: `protos/own.bin` and `src/generated/` there.
 //!
 //!     cargo run --manifest-path scripts/schema/Cargo.toml
@@ -44,8 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Envoy's messages. The files that were read and written.
 fn envoy_api(here: &Path, package: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
-    let [roots, descriptors, types] =
-        ["protos/roots.txt", "protos/envoy.bin", "src/generated.rs"].map(|name| package.join(name));
+    let (protos, generated) = (package.join("protos"), package.join("src/generated"));
+    let (roots, descriptors) = (protos.join(ROOTS), protos.join("envoy.bin"));
     let envoy = FileDescriptorSet::decode(&*fs::read(envoy_types_source(here)?.join("src/generated/types.bin"))?)?;
     let names = fs::read_to_string(&roots)?;
     let names = names.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -56,26 +56,15 @@ fn envoy_api(here: &Path, package: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>
     config.enable_type_names();
     // A resource's version is a hash of its bytes, so its maps need a stable order where the control plane writes several entries.
     config.btree_map(["typed_per_filter_config"]);
-    let folder = tempfile::tempdir()?;
+    // A file for each package; one that is no longer used must not stay.
+    fs::remove_dir_all(&generated)?;
+    fs::create_dir(&generated)?;
     tonic_prost_build::configure()
-        .out_dir(folder.path())
+        .out_dir(&generated)
         .compile_well_known_types(true)
         .include_file("pb.rs")
         .compile_fds_with_config(schema, config)?;
-    fs::write(&types, in_one_file(folder.path(), "pb.rs")?)?;
-    Ok(vec![roots, descriptors, types])
-}
-
-/// A generated file with what it includes in place of the `include!`.
-fn in_one_file(folder: &Path, name: &str) -> Result<String, Box<dyn Error>> {
-    let mut text = String::new();
-    for line in fs::read_to_string(folder.join(name))?.lines() {
-        match line.trim().strip_prefix("include!(\"").and_then(|rest| rest.strip_suffix("\");")) {
-            Some(included) => text.push_str(&fs::read_to_string(folder.join(included))?),
-            None => writeln!(text, "{line}")?,
-        }
-    }
-    Ok(text)
+    Ok([vec![roots, descriptors], entries(&generated)?].concat())
 }
 
 /// The messages of the project's own `.proto` files. The files that were read and written.

@@ -145,9 +145,9 @@ impl Subject {
             }
             write!(cx.progress, "{}, {}, round {} of {}:", contest.scenario, contest.case, round + 1, cx.plan.rounds)?;
             for (index, Slices { requests, spent }) in slices.into_iter().enumerate() {
-                let values = values(&self.peer, Unit::Request, requests.work()?, spent)?;
-                write!(cx.progress, "  {} {:.0} p99 µs", contest.peers[index], values[&Metric::P99Us])?;
-                findings.add(contest, index, round, values);
+                let of_round = values(&self.peer, Unit::Request, requests.work()?, spent)?;
+                write!(cx.progress, "  {} {:.0} p99 µs", contest.peers[index], of_round[&Metric::P99Us])?;
+                findings.add(contest, index, round, of_round);
             }
             writeln!(cx.progress)?;
         }

@@ -289,7 +289,7 @@ impl State {
             return None;
         }
         // Make first: send a listener or route only after the resources that it names.
-        if names_others(kind) && self.targets_pending(resources) {
+        if users(ResourceType::Cluster).contains(&kind) && self.targets_pending(resources) {
             return None;
         }
         // Break last: remove a cluster or a secret, or say that there is none, when nothing that the client holds can name it any
@@ -425,11 +425,6 @@ impl State {
     pub fn check_invariants(&self) {
         self.subscriptions.iter().for_each(Subscription::check_invariants);
     }
-}
-
-/// Whether resources of this type name clusters.
-fn names_others(kind: ResourceType) -> bool {
-    matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost)
 }
 
 /// The types whose resources name those of this type.
