@@ -45,6 +45,11 @@ test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
 	scripts/test.py $(ARGS)
 
+.PHONY: thorough
+thorough: ## Run all tests, those with random or repeated cases with all of them
+	@scripts/setup.sh test
+	THOROUGH=1 scripts/test.py $(ARGS)
+
 # Not part of `make test`: SPIRE takes some nine minutes of CPU to build, once.
 .PHONY: spire
 spire: ## Build SPIRE (once), and run the test with its certificates
@@ -53,13 +58,15 @@ spire: ## Build SPIRE (once), and run the test with its certificates
 
 # Also part of `make test`: who runs both leaves it out here (rules=).
 rules := cargo test --locked --package evenkeel-testkit --test it workspace_rules
+# Also done by scripts/rustc-and-clippy.sh, while tests are built: who uses that leaves it out here (clippy=).
+clippy := cargo clippy --workspace --all-targets --locked -- --deny warnings
 
 .PHONY: lint
 lint: ## Check formatting, clippy, licences, bans and dependencies between crates
 	@scripts/setup.sh lint
 	cargo fmt --all --check
 	target/tools/bin/cargo-deny --locked check bans licenses sources
-	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	$(clippy)
 	$(rules)
 
 # ARGS is passed on: make bench ARGS="--only hop --rounds 3"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server or spire" ;;
         esac
     done
 }
@@ -47,10 +47,14 @@ need_test() {
     need_authz_server
 }
 
-need_lint() {
+need_clippy() {
     need_build
-    need_component rustfmt
     need_component clippy
+}
+
+need_lint() {
+    need_clippy
+    need_component rustfmt
     need_cargo_deny
 }
 

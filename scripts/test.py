@@ -93,7 +93,8 @@ class Outcome:
 
 def build():
     """The test programs, built."""
-    command = [*CARGO, "--no-run", "--message-format", "json-render-diagnostics"]
+    # Without --no-fail-fast, cargo goes no further than the first crate that does not compile.
+    command = [*CARGO, "--no-run", "--no-fail-fast", "--message-format", "json-render-diagnostics"]
     built = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if built.returncode:
         sys.exit(built.returncode)

@@ -175,7 +175,6 @@ impl ControlPlane {
     /// Binds the sockets, opens the authority, and reads the configuration. Whatever can fail fails here, with the flag's
     /// name; errors in the configuration are reported and do not.
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
-        evenkeel_tls::will_serve();
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
         let grace = registration::grace_from_env(|name| std::env::var(name).ok())?;

@@ -73,9 +73,6 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
 /// Runs until the process is told to end. `out` receives messages for the user.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     let settings = options.resolve()?;
-    if options.mode != Mode::Validate {
-        evenkeel_tls::will_serve();
-    }
     let (mut loaded, builder) = prepare(&settings)?;
     if options.mode == Mode::Validate {
         let name =
@@ -99,7 +96,6 @@ pub fn run_until(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), 
 
 /// As [`run_until`], for a program that takes part in hot restarts together with its proxy.
 pub fn run_in(settings: Settings, program: Program) -> Result<(), RunError> {
-    evenkeel_tls::will_serve();
     let (mut loaded, builder) = prepare(&settings)?;
     let state = format!("{}{}", evenkeel_xds::evenkeel::IN_AGENT, confinement::state());
     bootstrap::tell_confinement(&mut loaded.bootstrap.node, state);

@@ -43,7 +43,6 @@ pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
 pub use peer::{PeerCertificate, printable};
 pub use pins::{PinError, Pins};
-pub use provider::will_serve;
 pub use revocation::{RevocationError, RevocationLists};
 pub use san::{SanKind, SanMatcher, StringPattern};
 pub use sds::{SdsSecret, SdsServer};

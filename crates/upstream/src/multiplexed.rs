@@ -37,7 +37,7 @@ pub enum Need {
 
 /// The connection for one request.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub enum PooledConnection {
     /// A connection of its own.
     Http1(Connection),

@@ -22,6 +22,7 @@ use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
+use evenkeel_xds::Schema;
 
 use super::{Counts, callgrind, changes, matching, policies, series};
 use crate::config::policy::CLIENT_IDENTITY;
@@ -111,6 +112,8 @@ pub fn count(folder: &Path) -> Result<Counts> {
 
 /// Calls every case; what callgrind looks at.
 pub fn run() -> Result<()> {
+    // Held, so that what reads and compiles messages does not load it each time.
+    let _schema = Schema::acquire();
     let (fixture, tables, sets) = (Fixture::new()?, matching::Tables::new()?, policies::Sets::new()?);
     callgrind::counted(|| {
         http1()?;

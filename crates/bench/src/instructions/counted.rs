@@ -15,7 +15,7 @@ use crate::process::get;
 /// connections and buffers, is not counted.
 const FIRST: u64 = 100;
 const SETTLING: u64 = 10;
-const COUNTED: u64 = 1000;
+const COUNTED: u64 = 400;
 /// What a worker's thread runs and no other; the others' work depends on time, and on how often we ask whether it is ready.
 const WORKER: &str = "evenkeel_proxy::http::";
 

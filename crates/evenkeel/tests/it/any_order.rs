@@ -7,12 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use evenkeel_testkit::load::Stop;
-use evenkeel_testkit::{Backend, Connection, Random, eventually};
+use evenkeel_testkit::{Backend, Connection, Random, cases, eventually};
 
 use crate::mesh::{Plane, Proxy, host};
 
-/// Changes of each test, each of several objects.
-const CHANGES: usize = 500;
 /// Time between two changes.
 const PAUSE: Duration = Duration::from_millis(12);
 /// Changes after which the test waits until the last one is in effect.
@@ -159,6 +157,8 @@ fn call(name: &str, proxy: &Proxy, stop: &AtomicBool, asked: &AtomicUsize) {
 
 #[allow(clippy::disallowed_methods, reason = "a steady rate is what the changes have")]
 fn check(one_by_one: bool) {
+    // Each is of several objects.
+    let changes = cases(200, 500);
     let mut world = World::new(one_by_one);
     let plane = Plane::new();
     match one_by_one {
@@ -177,7 +177,7 @@ fn check(one_by_one: bool) {
         for (name, proxy) in ["learned", "full", "learned", "full"].iter().zip(proxies.iter().chain(&proxies)) {
             scope.spawn(|| call(name, proxy, &stop, &asked));
         }
-        for number in 1..=CHANGES {
+        for number in 1..=changes {
             let before = world.files.clone();
             world.change();
             match one_by_one {
@@ -193,7 +193,7 @@ fn check(one_by_one: bool) {
         }
         drop(stopping);
     });
-    assert!(asked.load(Ordering::Relaxed) > CHANGES, "there was load");
+    assert!(asked.load(Ordering::Relaxed) > changes, "there was load");
 }
 
 fn in_effect(proxy: &Proxy, expected: Option<String>) {

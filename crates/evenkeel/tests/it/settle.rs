@@ -1,11 +1,8 @@
 //! Whoever has written a file and waits as `evenkeel apply --wait` does knows that the next request sees it.
 
-use evenkeel_testkit::{Backend, eventually};
+use evenkeel_testkit::{Backend, cases, eventually};
 
 use crate::mesh::{Plane, Proxy, host};
-
-/// How many changes, each followed by a request to each proxy.
-const PAIRS: usize = 1000;
 
 /// A host's route that answers with this number.
 fn answer(number: usize) -> String {
@@ -38,8 +35,10 @@ fn the_next_request_sees_what_was_waited_for() {
     for proxy in [&learned, &full] {
         eventually("the host", || (proxy.get("a.test") == (200, "0".to_owned())).then_some(()));
     }
+    // Changes, each followed by a request to each proxy.
+    let pairs = cases(200, 1000);
     let mut stale = Vec::new();
-    for number in 1..=PAIRS {
+    for number in 1..=pairs {
         plane.write("route", &answer(number));
         settle(&plane);
         for (name, proxy) in [("learned", &learned), ("full", &full)] {
@@ -49,7 +48,7 @@ fn the_next_request_sees_what_was_waited_for() {
             }
         }
     }
-    assert!(stale.is_empty(), "{} of {PAIRS} pairs are stale: {stale:?}", stale.len());
+    assert!(stale.is_empty(), "{} of {pairs} pairs are stale: {stale:?}", stale.len());
 }
 
 #[test]

@@ -13,8 +13,11 @@ use super::answer::{Claim, Party, Reachability};
 use crate::hop::{self, Arrival, CLIENT_PORT, Side};
 use crate::world::World;
 
-/// Meshes that each of two tests generates, unless `PROVE_CASES` says otherwise; `PROVE_FIRST` is the number of the first one.
-const CASES: usize = 30;
+/// Meshes that each of two tests generates, `PROVE_CASES` or as many; `PROVE_FIRST` is the number of the first one.
+fn cases() -> usize {
+    let given = std::env::var("PROVE_CASES").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| evenkeel_testkit::cases(10, 30))
+}
 
 const MESH: &str = r#"
 apiVersion: apps/v1
@@ -291,12 +294,12 @@ fn agrees_with_trying_everything() {
 
 #[test]
 fn agrees_with_trying_everything_in_other_meshes() {
-    check_from(CASES as u64);
+    check_from(cases() as u64);
 }
 
 /// Compares the cases of the seeds from there on.
 fn check_from(first: u64) {
-    let cases = std::env::var("PROVE_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(CASES);
+    let cases = cases();
     let (paths, mut counts) = (paths(), BTreeMap::<&str, usize>::new());
     let lines: [&[&str]; 6] = [&[], &["a"], &["b"], &["ab"], &["c"], &["a", "b"]];
     let hosts = ["api", "api.shop", "x.shop", "b"];

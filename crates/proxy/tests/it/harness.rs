@@ -264,11 +264,16 @@ impl Drop for ControlPlane {
 /// The descriptors, held by all tests: whoever needs them would load them anew otherwise.
 static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(Schema::acquire);
 
-/// A resource from YAML.
-pub fn resource<M: prost::Name + Default>(name: &str, yaml: &str) -> Arc<Resource> {
+/// A message from YAML.
+pub fn message<M: prost::Name + Default>(yaml: &str) -> M {
     let read = read_text::<M>(&SCHEMA, "test.yaml", yaml);
     assert!(read.diagnostics.is_empty(), "{}", read.diagnostics);
-    Arc::new(Resource::from_message(name, &read.message.expect("a message")))
+    read.message.expect("a message")
+}
+
+/// A resource from YAML.
+pub fn resource<M: prost::Name + Default>(name: &str, yaml: &str) -> Arc<Resource> {
+    Arc::new(Resource::from_message(name, &message::<M>(yaml)))
 }
 
 pub fn set(resources: Vec<(ResourceType, Arc<Resource>)>) -> ResourceSet {

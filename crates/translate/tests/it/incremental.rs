@@ -7,16 +7,14 @@ use std::sync::Arc;
 use evenkeel_api::{ObjectKey, load_object};
 use evenkeel_base::{Rank, SourceId};
 use evenkeel_model::{Address, AddressBook, Builder, MeshConfig, Snapshot, SourceEvent};
-use evenkeel_testkit::Random;
 use evenkeel_testkit::objects::{GATEWAY, whole_service};
+use evenkeel_testkit::{Random, cases};
 use evenkeel_translate::{ClientKind, ProxyKind, ProxyView};
 use evenkeel_xds::{Cause, ResourceType};
 
 use crate::edits::edit;
 use crate::fleet::Fleet;
 
-/// Steps of one random run.
-const STEPS: u32 = 60;
 /// A mesh of one object per file.
 pub struct Mesh {
     builder: Builder,
@@ -118,6 +116,8 @@ pub fn envoys() -> Vec<ProxyView> {
 
 #[test]
 fn after_every_change_it_is_as_if_made_from_nothing() {
+    // Steps of one random run.
+    let steps = cases(40, 60);
     for seed in 1..=6 {
         let mut random = Random::new(seed);
         let mut mesh = Mesh::new();
@@ -126,7 +126,7 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
         let mut views = views();
         // The agents of some do not answer DNS.
         views.iter_mut().step_by(3).for_each(|view| view.captures_dns = seed % 2 == 0);
-        for step in 0..STEPS {
+        for step in 0..steps {
             let (name, text) = edit(&mut random);
             // In two runs each second object comes from another source.
             let (snapshot, cause) = match seed > 4 && step % 2 == 0 {
@@ -135,7 +135,7 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
             };
             let told = translator.update(snapshot, cause);
             // Proxies come while the mesh changes, and one goes and comes back.
-            if let Some(view) = views.get(step as usize / 3) {
+            if let Some(view) = views.get(step / 3) {
                 translator.join(view);
             }
             if step % 16 == 15 {

@@ -1,4 +1,4 @@
-//! Decisions of a proxy that learns its scope are those of one that has everything: 100,000 random calls in a random mesh,
+//! Decisions of a proxy that learns its scope are those of one that has everything: random calls in a random mesh,
 //! decided by both. The learning one asks the real server for what it needs, name by name, over the delta protocol.
 
 use std::collections::{BTreeSet, HashSet};
@@ -14,7 +14,7 @@ use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Builder, Config, Demand, Source};
-use evenkeel_testkit::Random;
+use evenkeel_testkit::{Random, cases};
 use evenkeel_tls::SecretStore;
 use evenkeel_translate::{ClientKind, ProxyView};
 use evenkeel_xds::ResourceType;
@@ -28,8 +28,6 @@ use prost::Message as _;
 use crate::own_proxy::{compile, environment};
 use crate::scenario::{translate, view_of};
 
-/// Calls without Sidecar, over both outbound policies; as many more are shared by the Sidecars.
-const CALLS: usize = 100_000;
 /// Calls that are decided together: what they lack is asked for at once.
 const BATCH: usize = 1000;
 const SERVICES: u32 = 48;
@@ -355,6 +353,8 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
 
 #[test]
 fn learned_scope_decides_as_full_configuration_does() {
+    // Without Sidecar, over both outbound policies; as many more are shared by the Sidecars.
+    let calls = cases(24_000, 100_000);
     let mut random = Random::new(0);
     let (mut sizes, mut explainer) = (BTreeSet::new(), Explainer::default());
     let policies = [OutboundTrafficPolicy::AllowAny, OutboundTrafficPolicy::RegistryOnly];
@@ -373,14 +373,14 @@ fn learned_scope_decides_as_full_configuration_does() {
         assert_eq!(bound(&learning.config), bound(&full), "{sidecar}");
         let (mut decided, mut compared, mut outcomes) = (0, HashSet::new(), BTreeSet::new());
         let share = if sidecar.is_empty() { 1 } else { SIDECARS.len() - 1 };
-        while decided < CALLS / (2 * share) {
-            let cases: Vec<Case> = (0..BATCH).map(|_| case(&mut random)).collect();
+        while decided < calls / (2 * share) {
+            let batch: Vec<Case> = (0..BATCH).map(|_| case(&mut random)).collect();
             let mut open: Vec<usize> = (0..BATCH).collect();
             while !open.is_empty() {
                 let mut demands = Vec::new();
                 let config = learning.config.clone();
                 open.retain(|index| {
-                    let case = &cases[*index];
+                    let case = &batch[*index];
                     let learned = decide(&mut explainer, &config, case);
                     if let Some(Step::Unanswered { demand }) = learned.steps.last() {
                         demands.push(demand.clone());

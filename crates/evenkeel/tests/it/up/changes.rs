@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use evenkeel_testkit::Signal;
 use evenkeel_testkit::load::Stop;
@@ -65,11 +66,13 @@ fn change(mesh: &Mesh, folder: &Path, text: &str, arguments: &[&str]) -> (Option
 }
 
 /// Requests one after the other until `stop`; each has to be answered with 200.
+#[allow(clippy::disallowed_methods, reason = "a steady rate is what the load is")]
 fn call(url: &str, stop: &AtomicBool, asked: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         let answer = get(url, PAGE);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         asked.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
