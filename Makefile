@@ -82,6 +82,7 @@ bench-control: ## Measure the control plane with thousands of simulated proxies
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
 	@scripts/strip.sh target/release/evenkeel
+	@scripts/fits.sh target/release/evenkeel.debug
 	target/release/evenkeel lab bars $(ARGS)
 
 .PHONY: bless
@@ -93,12 +94,14 @@ build: ## Build the optimized binary, with its debug information in a file besid
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
 	@scripts/strip.sh target/release/evenkeel
+	@scripts/fits.sh target/release/evenkeel.debug
 
 # The binaries that the measurements run.
 .PHONY: programs
 programs:
 	$(release) --bin evenkeel --bin evenkeel-bench
 	@scripts/strip.sh target/release/evenkeel
+	@scripts/fits.sh target/release/evenkeel.debug
 
 # The command that links the program, for scripts/order.sh.
 .PHONY: link-args
