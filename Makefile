@@ -19,6 +19,8 @@ ordered := $(if $(and $(folded),$(order)),-Clink-arg=-Wl$(comma)--symbol-orderin
 packed := $(if $(folded),-Clink-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
 release_flags := RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed)"
 release := $(release_flags) cargo build --release --locked
+# After it: debug information goes into a file beside the program, and a record that no longer fits is told.
+finish := scripts/strip.sh target/release/evenkeel && scripts/fits.sh target/release/evenkeel.debug
 # A build with a short compile time, for `make demo`.
 quick := cargo build --profile quick --locked
 
@@ -81,8 +83,7 @@ bench: ## Measure the proxy beside a byte-copying relay, Envoy, HAProxy and ngin
 bench-control: ## Measure the control plane with thousands of simulated proxies
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
-	@scripts/strip.sh target/release/evenkeel
-	@scripts/fits.sh target/release/evenkeel.debug
+	@$(finish)
 	target/release/evenkeel lab bars $(ARGS)
 
 .PHONY: bless
@@ -93,15 +94,13 @@ bless: ## Accept the current output in all golden files
 build: ## Build the optimized binary, with its debug information in a file beside it
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
-	@scripts/strip.sh target/release/evenkeel
-	@scripts/fits.sh target/release/evenkeel.debug
+	@$(finish)
 
 # The binaries that the measurements run.
 .PHONY: programs
 programs:
 	$(release) --bin evenkeel --bin evenkeel-bench
-	@scripts/strip.sh target/release/evenkeel
-	@scripts/fits.sh target/release/evenkeel.debug
+	@$(finish)
 
 # The command that links the program, for scripts/order.sh.
 .PHONY: link-args

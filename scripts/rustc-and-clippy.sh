@@ -22,6 +22,4 @@ $is_code && [ "${CARGO_PKG_NAME:-}" != evenkeel-envoy-api ] || exit 0
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-# The arguments after `cargo clippy --`, as it passes them on.
-export CLIPPY_ARGS=--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-clippy-driver "${arguments[@]}" "--emit=metadata=$out/clippy.rmeta"
+clippy-driver "${arguments[@]}" "--emit=metadata=$out/clippy.rmeta" --deny=warnings

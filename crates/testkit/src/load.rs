@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::http::Connection;
+use crate::wait::poll;
 
 /// Ends the load when it is dropped, also by a panic: who waits for its threads is not to wait for ever.
 pub struct Stop<'s>(pub &'s AtomicBool);
@@ -12,6 +14,14 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// How long callers of a whole mesh let it rest. Without that they take every core, and what their test waits for takes longer.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Whether the load ends before it is time for the next request.
+pub fn ends_meanwhile(stop: &AtomicBool) -> bool {
+    poll(PAUSE, || stop.load(Ordering::Relaxed).then_some(())).is_some()
 }
 
 /// Asks an echoing server on one connection until `stop`, counting in `asked`: nobody may ask its client to leave.

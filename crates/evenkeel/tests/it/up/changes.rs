@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use evenkeel_testkit::Signal;
-use evenkeel_testkit::load::Stop;
+use evenkeel_testkit::load::{Stop, ends_meanwhile};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -66,13 +65,11 @@ fn change(mesh: &Mesh, folder: &Path, text: &str, arguments: &[&str]) -> (Option
 }
 
 /// Requests one after the other until `stop`; each has to be answered with 200.
-#[allow(clippy::disallowed_methods, reason = "a steady rate is what the load is")]
 fn call(url: &str, stop: &AtomicBool, asked: &AtomicUsize) {
-    while !stop.load(Ordering::Relaxed) {
+    while !ends_meanwhile(stop) {
         let answer = get(url, PAGE);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         asked.fetch_add(1, Ordering::Relaxed);
-        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -3,10 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
-use evenkeel_testkit::load::Stop;
+use evenkeel_testkit::load::{Stop, ends_meanwhile};
 use evenkeel_testkit::{Connection, eventually};
 
 /// How many ask, each one request after the other.
@@ -15,9 +13,6 @@ const KINDS: [Kept; 2] = [Kept::Yes, Kept::No];
 
 /// What is asked: the answer needs both services.
 const PATH: &str = "/api/capitals/France";
-
-/// What a caller waits after each answer. Callers without a pause take every core, and what the test waits for takes longer.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Whether a caller keeps its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +32,7 @@ pub struct Account {
 pub fn under_load(url: &str, meanwhile: impl FnOnce(&Account)) -> Vec<String> {
     let address = url.trim_start_matches("http://").trim_end_matches('/').parse().expect("HOST:PORT");
     let (stop, account) = (AtomicBool::new(false), Account::default());
-    thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let _ending = Stop(&stop);
         for kept in KINDS {
             let (stop, account) = (&stop, &account);
@@ -69,10 +64,9 @@ impl Account {
 
 /// Asks until `stop`, counting answers with status 200 and noting what else was seen. A connection that fails or is closed is
 /// replaced; one the server asks to leave, is left.
-#[allow(clippy::disallowed_methods, reason = "a steady rate is what the load is")]
 fn ask_again_and_again(address: SocketAddr, kept: Kept, stop: &AtomicBool, account: &Account) {
     let mut connection = None;
-    while !stop.load(Ordering::Relaxed) {
+    while !ends_meanwhile(stop) {
         let asking = connection.take().map_or_else(|| Connection::open(address), Ok);
         let answered = asking.and_then(|mut asking: Connection| {
             let extra = if kept == Kept::Yes { "" } else { "connection: close\r\n" };
@@ -82,7 +76,6 @@ fn ask_again_and_again(address: SocketAddr, kept: Kept, stop: &AtomicBool, accou
             Ok((response, asking)) if response.status == 200 => {
                 account.answered.fetch_add(1, Ordering::Relaxed);
                 connection = response.keeps_open().then_some(asking);
-                thread::sleep(PAUSE);
                 continue;
             }
             Ok((response, _)) => format!("{} {}", response.status, response.text()),
