@@ -17,7 +17,7 @@ order := $(wildcard $(CURDIR)/crates/evenkeel/default.order)
 ordered := $(if $(and $(folded),$(order)),-Clink-arg=-Wl$(comma)--symbol-ordering-file=$(order) -Clink-arg=-Wl$(comma)--no-warn-symbol-ordering)
 # Relative relocations, one bit each instead of 24 bytes (glibc 2.36).
 packed := $(if $(folded),-Clink-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
-release_flags := RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed)"
+release_flags := RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-named.sh RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed)"
 release := $(release_flags) cargo build --release --locked
 # After it: debug information goes into a file beside the program, and a record that no longer fits is told.
 finish := scripts/strip.sh target/release/evenkeel && scripts/fits.sh target/release/evenkeel.debug
@@ -40,7 +40,7 @@ demo-check: ## Build quickly, run the example's scenario once, and print what wa
 	$(quick) --bin evenkeel
 	target/quick/evenkeel up examples/capitals --check
 
-# One build in the dev profile serves every test: unit, golden, interoperation and end to end.
+# One build in the test profile serves every test: unit, golden, interoperation and end to end.
 # ARGS is passed on: make test ARGS=--again
 .PHONY: test
 test: ## Run all tests: unit, golden, interoperation with Envoy, end to end

@@ -5,7 +5,8 @@
 #
 # Builds the program with counters in it, lets it do what `make bench` and `make bench-control` have it do, and keeps how often
 # each branch was taken. Functions that have changed since are compiled as without a profile, so it need not be recorded for
-# every change; do it when `make bench` shows that it has aged, and under a new compiler, whose symbols have other names.
+# every change; do it when `make bench` shows that it has aged, and under a new compiler, whose symbols have other names. The names do not
+# depend on libraries (scripts/rustc-named.sh).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -26,7 +27,7 @@ main() {
 export LLVM_PROFILE_FILE=/dev/null
 
 build() {
-    RUSTFLAGS="-Cprofile-generate" \
+    RUSTC_WRAPPER=$root/scripts/rustc-named.sh RUSTFLAGS="-Cprofile-generate" \
         cargo build --release --locked --bin evenkeel --bin evenkeel-bench --target-dir "$counted"
 }
 

@@ -34,7 +34,7 @@ build() {
     git -C "$root" archive HEAD | tar -x -C "$sources"
     cat >"$1/rustc" <<END
 #!/usr/bin/env bash
-exec "\$@" --remap-path-prefix=$sources=/evenkeel --remap-path-prefix=$target=/target --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo
+exec $sources/scripts/rustc-named.sh "\$@" --remap-path-prefix=$sources=/evenkeel --remap-path-prefix=$target=/target --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo
 END
     chmod +x "$1/rustc"
     # For aws-lc, which is C and assembly. Linkers and archivers write no dates (-D is the default of both).
