@@ -17,7 +17,9 @@ order := $(wildcard $(CURDIR)/crates/evenkeel/default.order)
 ordered := $(if $(and $(folded),$(order)),-Clink-arg=-Wl$(comma)--symbol-ordering-file=$(order) -Clink-arg=-Wl$(comma)--no-warn-symbol-ordering)
 # Relative relocations, one bit each instead of 24 bytes (glibc 2.36).
 packed := $(if $(folded),-Clink-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
-release_flags := RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-named.sh RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed)"
+# The vectorizer of straight-line code gains nothing here, and with a profile it takes half an hour for one function of many calls.
+scalar := -Cno-vectorize-slp
+release_flags := RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-named.sh RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed) $(scalar)"
 release := $(release_flags) cargo build --release --locked
 # After it: debug information goes into a file beside the program, and a record that no longer fits is told.
 finish := scripts/strip.sh target/release/evenkeel && scripts/fits.sh target/release/evenkeel.debug
@@ -111,7 +113,7 @@ link-args:
 # The flags of release builds, for scripts/reproducible.sh.
 .PHONY: release-flags
 release-flags:
-	@echo "$(optimized) $(folded) $(ordered) $(packed)"
+	@echo "$(optimized) $(folded) $(ordered) $(packed) $(scalar)"
 
 # What the program consists of, for scanners of advisories and licences.
 .PHONY: sbom

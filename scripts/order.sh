@@ -120,11 +120,12 @@ note() {
 }
 
 # First what the profile counts, from the most frequent on: a request then runs through few pages. Names that end in `.llvm.NUMBER`
-# are of one build only.
+# are of one build only, and functions that the program no longer has are left out.
 write() {
     local profdata
     profdata=$(rustc --print target-libdir)/../bin/llvm-profdata
-    grep -v '\.llvm\.' "$work/known" >"$work/names"
+    nm "$work/program" | awk '{ print $NF }' | sort --unique >"$work/there"
+    grep -v '\.llvm\.' "$work/known" | sort --unique | comm -12 - "$work/there" >"$work/names"
     "$profdata" show --topn=100000 "$root/crates/evenkeel/default.profdata" |
         sed -n 's/^ *\(.*;\)\{0,1\}\([^;]*\), max count = .*/\2/p' | awk '!seen[$0]++' >"$work/counted"
     {
