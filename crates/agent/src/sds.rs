@@ -198,7 +198,7 @@ impl SdsServer {
     pub async fn run(self) -> Result<(), tonic::transport::Error> {
         let _remove = RemoveFile(self.path);
         let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(self.secrets)));
-        Server::builder().add_service(service).serve_with_incoming(Incoming::new(self.listener)).await
+        Server::builder().serve_with_incoming(service, Incoming::new(self.listener)).await
     }
 }
 

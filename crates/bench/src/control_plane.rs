@@ -57,8 +57,8 @@ impl ControlPlane {
         let (source, resources, status) = Published::new(set.clone());
         let listener = runtime.block_on(TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
-        let server = Server::builder().add_service(AdsServer::new(Arc::new(source)));
-        runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let (server, service) = (Server::builder(), AdsServer::new(Arc::new(source)));
+        runtime.spawn(server.serve_with_incoming(service, TcpListenerStream::new(listener)));
         Ok(Self { address, resources, status, set, changes: 0, runtime })
     }
 

@@ -18,11 +18,10 @@ use evenkeel_xds::Resource;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
 use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
-use evenkeel_xds::server::grpc::{self, Limits, OtherServices};
+use evenkeel_xds::server::grpc::{self, Limits, Services};
 use evenkeel_xds::server::{AdsServer, Source};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tonic::service::Routes;
 
 use crate::authorities::{Authorities, AuthoritiesError};
 use crate::barrier::Barrier;
@@ -105,7 +104,7 @@ pub enum ControlError {
         /// The system's word.
         reason: io::Error,
     },
-    /// OtherServices can write to the state directory.
+    /// Others can write to the state directory.
     #[error("--state {0}")]
     UntrustedState(#[from] UntrustedError),
     /// The trust domain.
@@ -283,14 +282,14 @@ impl ControlPlane {
         let scopes = self.parts.scopes;
         let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone())).max_decoding_message_size(MAX_CALL_BYTES);
         let (stop, stopped) = watch::channel(false);
-        let server = |routes: Routes| {
-            // The routes also serve ADS: a second stream on a connection, which Envoy and gRPC do not open.
-            let routes = routes.add_service(ads()).add_service(scope()).prepare();
-            grpc::Server::new(discovery.clone(), routes, LIMITS, stopped.clone())
+        let server = |services: Services| {
+            // They also serve ADS: a second stream on a connection, which Envoy and gRPC do not open.
+            let services = services.with(ads()).with(scope());
+            grpc::Server::new(discovery.clone(), services, LIMITS, stopped.clone())
         };
-        let mut plain = tokio::spawn(serve(listen::plain(grpc), server(Routes::default()), stopped.clone()));
+        let mut plain = tokio::spawn(serve(listen::plain(grpc), server(Services::default()), stopped.clone()));
         let tls = listen::tls(secure_grpc, self.parts.server_certificates.config());
-        let mut secure = tokio::spawn(serve(tls, server(Routes::new(certificates)), stopped.clone()));
+        let mut secure = tokio::spawn(serve(tls, server(Services::default().with(certificates)), stopped.clone()));
         let renewal = tokio::spawn(self.parts.server_certificates.renew());
         let catching_up = tokio::spawn({
             let proxies = proxies.clone();
@@ -392,9 +391,9 @@ pub async fn run(options: Options) -> Result<(), ControlError> {
 }
 
 /// Serves connections as they come until `stop`, then those there are until they end.
-async fn serve<S: Source, O: OtherServices + 'static>(
+async fn serve<S: Source>(
     mut connections: mpsc::Receiver<listen::Connection>,
-    server: grpc::Server<S, O>,
+    server: grpc::Server<S>,
     mut stop: watch::Receiver<bool>,
 ) {
     let server = Arc::new(server);

@@ -7,6 +7,8 @@ use crate::workspace;
 
 /// All of its tests, the strict ones included.
 const TESTS: usize = 146;
+/// What it asks for. It is a path of a gRPC method, so that a gRPC server has a service to call.
+const PATH: &str = "/test.Calls/Hello";
 
 /// Runs all tests against a server on a port of loopback; `tls`: over TLS, with any certificate.
 ///
@@ -21,7 +23,7 @@ pub fn assert_h2spec_passes(port: u16, tls: bool) {
         }
     });
     let mut command = Command::new(&path);
-    command.args(["--strict", "--host", "127.0.0.1", "--timeout", "5", "--port", &port.to_string()]);
+    command.args(["--strict", "--host", "127.0.0.1", "--timeout", "5", "--port", &port.to_string(), "--path", PATH]);
     if tls {
         command.args(["--tls", "--insecure"]);
     }

@@ -328,8 +328,8 @@ async fn another_sds_server_is_followed_under_the_names_that_it_has() {
         let (secrets_of, refusals) = (watch::Sender::new(pair(names, &first)), Arc::<Mutex<Vec<String>>>::default());
         let server = Elsewhere { secrets: secrets_of.clone(), refusals: refusals.clone() };
         let listening = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
-        let server = Server::builder().add_service(SecretDiscoveryServiceServer::new(server));
-        tokio::spawn(server.serve_with_incoming(listening));
+        let service = SecretDiscoveryServiceServer::new(server);
+        tokio::spawn(Server::builder().serve_with_incoming(service, listening));
 
         let flags =
             ["--sds-socket", socket.to_str().unwrap(), "--sds-certificate-name", names.0, "--sds-roots-name", names.1];

@@ -24,6 +24,7 @@ use evenkeel_xds::istio::nds::NameTable;
 use evenkeel_xds::istio::nds::name_table::NameInfo;
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::server::grpc::Services;
 use evenkeel_xds::server::{AdsServer, Session, Source};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema, Version};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -92,11 +93,8 @@ impl ControlPlane {
         let (trust, trusted) = watch::channel(None);
         let names = OneName { nodes: nodes.clone(), resources: resources.clone(), reports, trust };
         let names = AdsServer::new(Arc::new(names));
-        let server = Server::builder()
-            .add_service(IstioCertificateServiceServer::new(certificates))
-            .add_service(names)
-            .serve_with_incoming(incoming(listener, tls));
-        tokio::spawn(server);
+        let services = Services::default().with(IstioCertificateServiceServer::new(certificates)).with(names);
+        tokio::spawn(Server::builder().serve_with_incoming(services, incoming(listener, tls)));
         Self {
             address,
             state: state.to_owned(),

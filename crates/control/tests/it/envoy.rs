@@ -58,8 +58,8 @@ async fn serve_secrets(plane: &Plane) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(source)));
-    let server = tonic::transport::Server::builder().add_service(service);
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let server = tonic::transport::Server::builder();
+    tokio::spawn(server.serve_with_incoming(service, TcpListenerStream::new(listener)));
     port
 }
 

@@ -143,8 +143,8 @@ async fn envoy_holds_requests_and_asks_for_hosts_clusters_and_endpoints() {
     let (source, sender, observed) = Published::new(ResourceSet::new(1));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let server = tonic::transport::Server::builder().add_service(AdsServer::new(Arc::new(source)));
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let (server, service) = (tonic::transport::Server::builder(), AdsServer::new(Arc::new(source)));
+    tokio::spawn(server.serve_with_incoming(service, TcpListenerStream::new(listener)));
     let play = move || play(address, &sender, observed);
     tokio::task::spawn_blocking(play).await.expect("no panic");
 }

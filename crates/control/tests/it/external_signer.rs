@@ -67,8 +67,8 @@ impl Fake {
         let address = listener.local_addr().expect("an address");
         let refuse: Behaviour = Arc::new(|_| Box::pin(async { Err(Status::internal("nothing yet")) }));
         let this = Self { behaviour: Arc::new(Mutex::new(refuse)), asked: Arc::default(), address };
-        let server = tonic::transport::Server::builder().add_service(IstioCertificateServiceServer::new(this.clone()));
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let (server, service) = (tonic::transport::Server::builder(), IstioCertificateServiceServer::new(this.clone()));
+        tokio::spawn(server.serve_with_incoming(service, TcpListenerStream::new(listener)));
         this
     }
 

@@ -94,8 +94,8 @@ async fn resolves_a_name_and_follows_changes() {
     let (source, sender, _status) = Published::new(ResourceSet::new(1));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let server = tonic::transport::Server::builder().add_service(AdsServer::new(Arc::new(source)));
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let (server, service) = (tonic::transport::Server::builder(), AdsServer::new(Arc::new(source)));
+    tokio::spawn(server.serve_with_incoming(service, TcpListenerStream::new(listener)));
     let config = format!(
         r#"{{"xds_servers": [{{"server_uri": "{}", "channel_creds": [{{"type": "insecure"}}], "server_features": ["xds_v3"]}}],
             "node": {{"id": "go"}}}}"#,

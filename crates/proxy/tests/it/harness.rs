@@ -13,6 +13,7 @@ use evenkeel_testkit::wait::PATIENCE;
 use evenkeel_testkit::{Connection, Identity, Response, TestCa, eventually};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
+use evenkeel_xds::server::grpc::Services;
 use evenkeel_xds::server::{AdsServer, AdsService, Published, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
 use tempfile::TempDir;
@@ -214,10 +215,9 @@ impl ControlPlane {
         let source = Arc::new(source);
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let server = Server::builder()
-            .add_service(AdsServer::new(source.clone()))
-            .add_service(SecretDiscoveryServiceServer::new(AdsService::new(source)));
-        runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let secrets = SecretDiscoveryServiceServer::new(AdsService::new(source.clone()));
+        let services = Services::default().with(AdsServer::new(source)).with(secrets);
+        runtime.spawn(Server::builder().serve_with_incoming(services, TcpListenerStream::new(listener)));
         Self { address, resources, status, set, runtime: Some(runtime) }
     }
 

@@ -22,7 +22,6 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{Body as _, BoxFuture, Service};
-use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 
 struct OneSet {
@@ -78,11 +77,11 @@ async fn serve(transport: Transport) -> Harness {
     let (stop, stopped) = watch::channel(false);
     match transport {
         Transport::Tonic => {
-            let server = Server::builder().add_service(AdsServer::new(source));
-            tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+            let service = AdsServer::new(source);
+            tokio::spawn(Server::builder().serve_with_incoming(service, TcpListenerStream::new(listener)));
         }
         Transport::Own => {
-            let others = Routes::new(AdsServer::new(source.clone())).add_service(Calls(stuck)).prepare();
+            let others = grpc::Services::default().with(AdsServer::new(source.clone())).with(Calls(stuck));
             tokio::spawn(accept(listener, source, others, stopped));
         }
     }
@@ -90,12 +89,7 @@ async fn serve(transport: Transport) -> Harness {
     Harness { resources, status, channel, address, stop }
 }
 
-async fn accept(
-    listener: TcpListener,
-    source: Arc<OneSet>,
-    others: impl grpc::OtherServices + 'static,
-    stopped: watch::Receiver<bool>,
-) {
+async fn accept(listener: TcpListener, source: Arc<OneSet>, others: grpc::Services, stopped: watch::Receiver<bool>) {
     let server = Arc::new(grpc::Server::new(source, others, LIMITS, stopped));
     while let Ok((socket, address)) = listener.accept().await {
         let server = server.clone();
@@ -320,7 +314,7 @@ async fn a_server_that_stops_says_so() {
 struct Calls(fn(Request<Body>) -> BoxFuture<Response<Body>, Infallible>);
 
 impl tonic::server::NamedService for Calls {
-    const NAME: &'static str = "test.Stuck";
+    const NAME: &'static str = "test.Calls";
 }
 
 impl Service<Request<Body>> for Calls {
@@ -376,7 +370,7 @@ async fn calls_that_are_stuck_do_not_hold_up_the_ads_stream() {
         harness.status.wait_for(|status| status.is_live(1)).await.unwrap();
         for _ in 0..CALLS {
             let (taken, mut seen) = watch::channel(0);
-            let request = Request::post(format!("http://{}/test.Stuck/Call", harness.address))
+            let request = Request::post(format!("http://{}/test.Calls/Call", harness.address))
                 .header("content-type", "application/grpc")
                 .body(Body::new(Endless(taken)));
             let mut channel = harness.channel.clone();
@@ -451,7 +445,12 @@ fn passes_h2spec() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (resources, status) = (watch::channel(clusters(1, &[])).1, watch::channel(Status::default()).0);
-        tokio::spawn(accept(listener, Arc::new(OneSet { resources, status }), Calls(hello), stopped));
+        tokio::spawn(accept(
+            listener,
+            Arc::new(OneSet { resources, status }),
+            grpc::Services::default().with(Calls(hello)),
+            stopped,
+        ));
         port
     });
     evenkeel_testkit::assert_h2spec_passes(port, false);

@@ -9,6 +9,7 @@ use evenkeel_xds::pb::envoy::service::accesslog::v3::access_log_service_server::
 };
 use evenkeel_xds::pb::envoy::service::metrics::v3 as metrics;
 use evenkeel_xds::pb::envoy::service::metrics::v3::metrics_service_server::{MetricsService, MetricsServiceServer};
+use evenkeel_xds::server::grpc::Services;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
@@ -50,9 +51,7 @@ impl Collector {
         let metrics = MetricsServiceServer::new(received.clone()).max_decoding_message_size(64 * 1024 * 1024);
         runtime.spawn(
             Server::builder()
-                .add_service(logs)
-                .add_service(metrics)
-                .serve_with_incoming(TcpListenerStream::new(listener)),
+                .serve_with_incoming(Services::default().with(logs).with(metrics), TcpListenerStream::new(listener)),
         );
         Self { port, received, runtime: Some(runtime) }
     }

@@ -2,7 +2,6 @@
 //! so the connection's own task polls them.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,26 +17,12 @@ use futures_util::task::AtomicWaker;
 use http_body::{Body as _, Frame};
 use tokio::sync::mpsc;
 use tonic::body::Body;
-use tonic::codegen::Service;
 use tonic::{Extensions, Status as GrpcStatus};
 
 use super::budget::{Budget, BudgetShare};
 use super::heads;
+use super::services::Services;
 use crate::server::stream::Source;
-
-/// The services for all calls but ADS: tonic's `Routes`.
-pub trait OtherServices:
-    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send> + Clone + Send + Sync
-{
-}
-
-impl<O> OtherServices for O where
-    O: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send>
-        + Clone
-        + Send
-        + Sync
-{
-}
 
 /// The calls in progress.
 #[derive(Debug)]
@@ -133,10 +118,10 @@ impl Calls {
         }
     }
 
-    /// Calls the service.
-    pub(super) fn start<O: OtherServices + 'static>(
+    /// Calls the service that the request's path names.
+    pub(super) fn start(
         &mut self,
-        service: &O,
+        services: &Services,
         source: &impl Source,
         extensions: &Extensions,
         opened: OpenedCall,
@@ -152,18 +137,7 @@ impl Calls {
             _ = codec.respond(key, &heads::refusal(&status), Framing::Chunked, true);
             return self.end(key, codec);
         }
-        let mut service = service.clone();
-        let answer = async move {
-            let ready = std::future::poll_fn(|cx| service.poll_ready(cx)).await;
-            let response = match ready {
-                Ok(()) => service.call(request).await,
-                Err(never) => Err(never),
-            };
-            match response {
-                Ok(response) => Step::Response(key, response),
-                Err(never) => match never {},
-            }
-        };
+        let answer = services.handle(request).map(move |response| Step::Response(key, response));
         self.steps.push(Abortable::new(answer.boxed(), registration));
     }
 

@@ -18,11 +18,12 @@ use tokio::time::{Instant, Sleep};
 use tonic::{Extensions, Status as GrpcStatus};
 
 use super::budget::{Budget, BudgetShare};
-use super::calls::{BodyOutcome, Calls, OpenedCall, OtherServices};
+use super::calls::{BodyOutcome, Calls, OpenedCall};
 use super::heads;
 use super::lifetime::{ConnectionLifetime, Stage};
 use super::messages::Messages;
 use super::outgoing::Outgoing;
+use super::services::Services;
 use super::{Client, Limits, MESSAGE_TIMEOUT, Method, OUTPUT_BYTES};
 use crate::server::Response;
 use crate::server::service::RESPONSE_QUEUE;
@@ -41,7 +42,7 @@ thread_local! {
 }
 
 /// A client's connection.
-pub(super) struct Connection<IO, S, O> {
+pub(super) struct Connection<IO, S> {
     io: IO,
     codec: h2::Connection,
     inbox: Inbox,
@@ -52,7 +53,7 @@ pub(super) struct Connection<IO, S, O> {
     /// Whether the socket or the protocol has ended.
     closed: bool,
     source: Arc<S>,
-    other_services: O,
+    other_services: Services,
     extensions: Extensions,
     limits: Limits,
     start: Instant,
@@ -102,8 +103,8 @@ struct Ads {
     trailers: Option<Headers>,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 'static> Connection<IO, S, O> {
-    pub(super) fn new(io: IO, source: Arc<S>, other_services: O, client: Client, limits: Limits) -> Self {
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source> Connection<IO, S> {
+    pub(super) fn new(io: IO, source: Arc<S>, other_services: Services, client: Client, limits: Limits) -> Self {
         let Client { extensions, budget, anonymous, expires } = client;
         let lifetime = match expires {
             Some(end) => Some(ConnectionLifetime::of_certificate(end)),
@@ -484,12 +485,11 @@ impl Sink for Inbox {
     }
 }
 
-impl<R, IO, S, O> Carrier<R> for Connection<IO, S, O>
+impl<R, IO, S> Carrier<R> for Connection<IO, S>
 where
     R: Message + Default,
     IO: AsyncRead + AsyncWrite + Unpin + Send,
     S: Source,
-    O: OtherServices + 'static,
 {
     async fn next(&mut self) -> Result<Option<R>, GrpcStatus> {
         loop {

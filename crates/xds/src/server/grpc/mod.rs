@@ -18,6 +18,7 @@ mod heads;
 mod lifetime;
 mod messages;
 mod outgoing;
+mod services;
 mod shape;
 
 use std::sync::Arc;
@@ -29,8 +30,8 @@ use tokio::sync::watch;
 use tonic::Extensions;
 
 pub use budget::Budget;
-pub use calls::OtherServices;
 use connection::Connection;
+pub use services::Services;
 
 use super::service::{DELTA_METHOD, SOTW_METHOD};
 use super::stream::{self, Source};
@@ -124,17 +125,17 @@ impl Method {
 
 /// What is served on all connections of a port.
 #[derive(Debug)]
-pub struct Server<S, O> {
+pub struct Server<S> {
     source: Arc<S>,
-    other_services: O,
+    other_services: Services,
     limits: Limits,
     stop: watch::Receiver<bool>,
 }
 
-impl<S: Source, O: OtherServices + 'static> Server<S, O> {
+impl<S: Source> Server<S> {
     /// Serves ADS from `source` and everything else with `other_services`. When `stop` becomes true, or its sender is
     /// gone, clients are asked to reconnect elsewhere.
-    pub fn new(source: Arc<S>, other_services: O, limits: Limits, stop: watch::Receiver<bool>) -> Self {
+    pub fn new(source: Arc<S>, other_services: Services, limits: Limits, stop: watch::Receiver<bool>) -> Self {
         Self { source, other_services, limits, stop }
     }
 
