@@ -28,13 +28,18 @@ CARGO = ["cargo", "test", "--workspace", "--locked"]
 PROGRAMS_AT_A_TIME = 2
 # How many tests of a package run at a time. Those that load every core and hold what they see against limits that a starved worker
 # misses: one. Those of the agent, the control plane, the proxy and the whole program wait more than they compute. Of all others, as
-# many as there are cores.
-THREADS = {"agent": 2, "bench": 1, "control": 3, "evenkeel": 2, "lab": 1, "local": 1, "proxy": 2, "upstream": 1}
+# many as there are cores. Tests that record are told apart by their threads, so there have to be two at least.
+THREADS = {
+    "agent": 2, "bench": 1, "control": 3, "evenkeel": 2, "lab": 1, "local": 1, "proxy": 2, "translate": max(2, os.cpu_count()),
+    "upstream": 1,
+}
 # The packages whose tests take longest; they come first, so that no core is left alone with one of them at the end.
 LONGEST = ["evenkeel", "proxy", "translate", "bench", "explain", "control"]
 
-# Tests that hold how evenly cores are loaded against limits: they run when the others are done, and nothing runs beside them.
-ALONE = {"proxy it": "balance::"}
+# Tests that run when the others are done, and nothing runs beside them: those that hold how evenly cores are loaded against limits, and
+# those that look at what the others of their program have recorded (crates/translate/tests/it/recorded.rs).
+ALONE = {"proxy it": "balance::", "translate it": "recorded::"}
+RECORDING = "translate it"
 
 PRINTING = threading.Lock()
 
@@ -52,6 +57,8 @@ class Program:
         self.folder = manifest.parent
         self.environment = {**os.environ, "CARGO_MANIFEST_DIR": str(self.folder), "CARGO_PKG_NAME": package}
         self.log = LOGS / f"{self.package}-{Path(message['target']['src_path']).stem}-{message['target']['name']}.log"
+        if self.name == RECORDING:
+            self.environment["EVENKEEL_TEST_RECORDED" if is_alone else "EVENKEEL_TEST_RECORD"] = str(LOGS / "translate.record")
         self.is_alone, self.arguments = is_alone, []
         if part := ALONE.get(self.name):
             self.arguments = [part] if is_alone else ["--skip", part]
@@ -133,6 +140,8 @@ def run_again(outcome):
     if not outcome.failed:
         return False
     log = outcome.program.log.with_suffix(".again.log")
+    # What has failed may not have recorded everything.
+    outcome.program.environment.pop("EVENKEEL_TEST_RECORDED", None)
     start = time.monotonic()
     code = outcome.program.run(log, ["--exact", *outcome.failed], 1)
     again = Outcome(outcome.program, code, log.read_text(errors="replace"), time.monotonic() - start)

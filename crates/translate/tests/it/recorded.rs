@@ -1,5 +1,6 @@
-//! What the tables of decisions cover: this executable runs them again, and each records its YAML, its calls and the
-//! resources that it was about. Every field that works appears, and stock Envoy accepts all of the resources.
+//! What the tables of decisions cover: each records its YAML, its calls and the resources that it was about. Every field
+//! that works appears, and stock Envoy accepts all of the resources. This executable runs the tables again for that,
+//! unless it is told where they have recorded (`scripts/test.py`).
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +25,12 @@ use crate::scenario::as_json;
 
 /// Where to record, for the run that is recorded.
 const FILE: &str = "EVENKEEL_TEST_RECORD";
+/// Where an earlier run has recorded.
+const RECORD: &str = "EVENKEEL_TEST_RECORDED";
 /// The tests that are recorded.
 const TABLES: [&str; 3] = ["decisions", "gateway_tls", "golden::resources"];
+/// Tests that run one at a time have no threads of their own, by whose names they are told apart.
+const THREADS: [&str; 2] = ["--test-threads", "2"];
 /// Deeper than any supported kind.
 const MAX_DEPTH: usize = 16;
 
@@ -41,8 +46,14 @@ fn file() -> Option<&'static Mutex<File>> {
     RECORD.get_or_init(open).as_ref()
 }
 
+/// Whether the test that runs is one of those that are recorded: their threads have their names.
+fn is_of_tables() -> bool {
+    let thread = std::thread::current();
+    thread.name().is_some_and(|name| TABLES.iter().any(|table| name.starts_with(table)))
+}
+
 fn record(kind: &str, what: impl FnOnce() -> Vec<String>) {
-    let Some(file) = file() else { return };
+    let Some(file) = file().filter(|_| is_of_tables()) else { return };
     let lines: String = what().iter().map(|line| format!("{kind} {line}\n")).collect();
     file.lock().expect("no panic").write_all(lines.as_bytes()).expect("a writable file");
 }
@@ -73,7 +84,7 @@ pub fn compared(set: &ResourceSet) -> Value {
 
 /// Notes the resources of a proxy.
 pub fn translated(view: &ProxyView, set: &ResourceSet) {
-    if view.client_kind == ClientKind::Envoy && file().is_some() {
+    if view.client_kind == ClientKind::Envoy && file().is_some() && is_of_tables() {
         let all = as_json(set);
         let of = |kind: &String, list: &Value| {
             let list = list.as_array().cloned().unwrap_or_default();
@@ -128,10 +139,13 @@ struct Recorded {
 fn recorded() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
+        if let Some(path) = std::env::var_os(RECORD) {
+            return read(Path::new(&path));
+        }
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("record");
         let mut run = Command::new(std::env::current_exe().expect("this executable"));
-        let output = run.args(TABLES).env(FILE, &path).output().expect("it runs");
+        let output = run.args(TABLES).args(THREADS).env(FILE, &path).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         read(&path)
     })
