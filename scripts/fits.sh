@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Warns if the recorded order of functions, and with it the recorded profile, is of another build: symbol names contain hashes that change
-# with the compiler and the dependencies.
+# with the compiler, and without scripts/rustc-named.sh with the dependencies.
 #
 #   scripts/fits.sh FILE      a program, or its debug information, with symbols
 set -euo pipefail

@@ -39,11 +39,11 @@ thread_local! {
     static MESH: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The file to record to.
+/// The file to record to, for the tests that are recorded.
 fn file() -> Option<&'static Mutex<File>> {
     static RECORD: OnceLock<Option<Mutex<File>>> = OnceLock::new();
     let open = || std::env::var_os(FILE).map(|path| Mutex::new(File::create(path).expect("a writable file")));
-    RECORD.get_or_init(open).as_ref()
+    RECORD.get_or_init(open).as_ref().filter(|_| is_of_tables())
 }
 
 /// Whether the test that runs is one of those that are recorded: their threads have their names.
@@ -53,7 +53,7 @@ fn is_of_tables() -> bool {
 }
 
 fn record(kind: &str, what: impl FnOnce() -> Vec<String>) {
-    let Some(file) = file().filter(|_| is_of_tables()) else { return };
+    let Some(file) = file() else { return };
     let lines: String = what().iter().map(|line| format!("{kind} {line}\n")).collect();
     file.lock().expect("no panic").write_all(lines.as_bytes()).expect("a writable file");
 }
@@ -84,7 +84,7 @@ pub fn compared(set: &ResourceSet) -> Value {
 
 /// Notes the resources of a proxy.
 pub fn translated(view: &ProxyView, set: &ResourceSet) {
-    if view.client_kind == ClientKind::Envoy && file().is_some() && is_of_tables() {
+    if view.client_kind == ClientKind::Envoy && file().is_some() {
         let all = as_json(set);
         let of = |kind: &String, list: &Value| {
             let list = list.as_array().cloned().unwrap_or_default();

@@ -38,7 +38,8 @@ impl Services {
 
     /// Calls the service that the path `/SERVICE/METHOD` names.
     pub(super) fn handle(&self, request: Request) -> BoxFuture<'static, Response> {
-        match self.0.iter().find(|(name, _)| Some(*name) == service_of(request.uri().path())) {
+        let service = service_of(request.uri().path());
+        match self.0.iter().find(|(name, _)| Some(*name) == service) {
             Some((_, handler)) => handler(request),
             None => future::ready(GrpcStatus::unimplemented("unknown service").into_http()).boxed(),
         }
@@ -84,6 +85,46 @@ fn service_of(path: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A service that answers with its name.
+    #[derive(Clone)]
+    struct Hello;
+
+    impl NamedService for Hello {
+        const NAME: &'static str = "test.Hello";
+    }
+
+    impl Service<Request> for Hello {
+        type Response = Response;
+        type Error = Infallible;
+        type Future = future::Ready<Result<Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request) -> Self::Future {
+            future::ready(Ok(http::Response::builder()
+                .header("service", Self::NAME)
+                .body(Body::empty())
+                .expect("valid")))
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_reach_the_service_of_their_name_and_no_other() {
+        let services = Services::default().with(Hello);
+        for (path, service, status) in [
+            ("/test.Hello/Call", Some("test.Hello"), None),
+            ("/test.Hell/Call", None, Some("12")),
+            ("/test.Hello", None, Some("12")),
+        ] {
+            let request = http::Request::post(path).body(Body::empty()).expect("valid");
+            let response = services.handle(request).await;
+            let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+            assert_eq!((header("service"), header("grpc-status")), (service, status), "{path}");
+        }
+    }
 
     #[test]
     fn paths_name_services() {
