@@ -21,8 +21,8 @@ packed := $(if $(folded),-Clink-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
 scalar := -Cno-vectorize-slp
 release_flags := RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-named.sh RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed) $(scalar)"
 release := $(release_flags) cargo build --release --locked
-# After it: debug information goes into a file beside the program, and a record that no longer fits is told.
-finish := scripts/strip.sh target/release/evenkeel && scripts/fits.sh target/release/evenkeel.debug
+# After it: debug information goes into a file beside the program; a program of more than 40 MB is told, and a record that no longer fits.
+finish := scripts/strip.sh target/release/evenkeel 40000000 && scripts/fits.sh target/release/evenkeel.debug
 # A build with a short compile time, for `make demo`.
 quick := cargo build --profile quick --locked
 
@@ -90,7 +90,7 @@ bench-control: ## Measure the control plane with thousands of simulated proxies
 
 .PHONY: bless
 bless: ## Accept the current output in all golden files
-	BLESS=1 INSTA_UPDATE=always cargo test --workspace --locked
+	BLESS=1 cargo test --workspace --locked
 
 .PHONY: build
 build: ## Build the optimized binary, with its debug information in a file beside it
