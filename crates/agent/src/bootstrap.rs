@@ -7,17 +7,13 @@ use std::path::Path;
 use evenkeel_base::runtime_key::RuntimeKey;
 use serde_json::{Map, Value, json};
 
+use crate::envoy_json::{endpoint, http2, sds};
 use crate::options::{Options, OptionsError, Role, is_true};
+use crate::secret_names::{CERTIFICATE_SECRET, CONTROL_PLANE_SECRET};
 use crate::{stats_config, telemetry};
 
 /// The name in the control plane's certificate, Istio's.
 pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
-/// Name of the secret with the workload's certificate.
-pub const CERTIFICATE_SECRET: &str = "default";
-/// Name of the secret with the mesh's roots.
-pub const ROOT_SECRET: &str = "ROOTCA";
-/// Name of the secret with the roots that verify the control plane.
-pub const CONTROL_PLANE_SECRET: &str = "control-plane-roots";
 /// File of the SDS socket in the state directory. An agent that takes over has a socket of its own, so that the
 /// previous agent can keep using its own.
 pub fn sds_socket(epoch: u32) -> String {
@@ -275,19 +271,6 @@ fn xds_cluster(options: &Options) -> Value {
     })
 }
 
-pub(crate) fn sds() -> Value {
-    json!({
-        "resource_api_version": "V3",
-        "initial_fetch_timeout": "0s",
-        "api_config_source": {
-            "api_type": "GRPC",
-            "transport_api_version": "V3",
-            "set_node_on_first_message_only": true,
-            "grpc_services": [{ "envoy_grpc": { "cluster_name": "sds-grpc" } }],
-        },
-    })
-}
-
 fn sds_cluster(socket: &Path) -> Value {
     json!({
         "name": "sds-grpc",
@@ -359,32 +342,8 @@ fn admin_listener(name: &str, port: u16, path: &str, admin_path: &str, cluster: 
     })
 }
 
-pub(crate) fn http2() -> Value {
-    json!({
-        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "explicit_http_config": { "http2_protocol_options": {} },
-        },
-    })
-}
-
-pub(crate) fn endpoint(cluster: &str, address: Value) -> Value {
-    json!({
-        "cluster_name": cluster,
-        "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
-    })
-}
-
 fn loopback(port: u16) -> Value {
     json!({ "socket_address": { "address": Ipv4Addr::LOCALHOST, "port_value": port } })
-}
-
-/// HOST:PORT or `[v6]:PORT`.
-pub(crate) fn split_address(address: &str) -> Option<(&str, u16)> {
-    let (host, port) = address.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = port.parse().ok().filter(|port| *port != 0)?;
-    (!host.is_empty()).then_some((host, port))
 }
 
 /// HOST:PORT or `[v6]:PORT`; the port defaults to 15012.

@@ -219,7 +219,7 @@ impl CertificateRenewer {
         let now = SystemTime::now();
         let lifetime = identity.not_after().duration_since(now).unwrap_or_default();
         let share = RENEW_AT + RENEW_JITTER * (2.0 * random_share() - 1.0);
-        // Whoever keeps the certificate elsewhere renews it; when it has ended, that is said.
+        // The program that keeps the certificate elsewhere renews it; an expired one is logged.
         let share = if is_ours { share } else { 1.0 };
         self.renew_at = now + lifetime.mul_f64(share).max(MIN_RENEWAL);
         let current =
@@ -276,7 +276,7 @@ impl CertificateRenewer {
                 control_plane_roots: roots,
                 ..material.clone()
             },
-            // Who gives the certificate says whom workloads trust.
+            // The issuer of the certificate determines which roots workloads trust.
             _ => PemBundle { control_plane_roots: roots, ..material.clone() },
         };
         if next != material {

@@ -20,8 +20,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::bootstrap::{CERTIFICATE_SECRET, CONTROL_PLANE_NAME, split_host_port};
+use crate::bootstrap::{CONTROL_PLANE_NAME, split_host_port};
 use crate::options::Options;
+use crate::secret_names::CERTIFICATE_SECRET;
 use crate::trust::ControlPlaneRoots;
 
 /// How long connecting may take, TLS included.

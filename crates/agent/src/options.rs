@@ -11,9 +11,9 @@ use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
 use evenkeel_tls::TrustBundle;
 use serde_json::{Map, Value};
 
-use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
 use crate::health::config::ReadinessProbe;
-use crate::status_port::ProgramMetrics;
+use crate::program_metrics::ProgramMetrics;
+use crate::secret_names::{CERTIFICATE_SECRET, ROOT_SECRET};
 
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;

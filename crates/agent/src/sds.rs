@@ -28,8 +28,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 
-use crate::bootstrap::{CERTIFICATE_SECRET, CONTROL_PLANE_SECRET, ROOT_SECRET};
 use crate::files::RemoveFile;
+use crate::secret_names::{CERTIFICATE_SECRET, CONTROL_PLANE_SECRET, ROOT_SECRET};
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

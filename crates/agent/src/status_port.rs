@@ -20,7 +20,6 @@ use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -54,37 +53,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// Wait after a connection that could not be accepted, as when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Where the workload's program shows its metrics: the Pod's annotations `prometheus.io/…` as Istio's injector passes them on.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct ProgramMetrics {
-    #[serde(default)]
-    scrape: String,
-    #[serde(default)]
-    port: String,
-    #[serde(default)]
-    path: String,
-}
-
-impl ProgramMetrics {
-    /// Port and path; `None` if the program is not to be scraped.
-    ///
-    /// # Errors
-    /// Why they cannot be used.
-    pub fn place(&self) -> Result<Option<(u16, String)>, String> {
-        if self.scrape != "true" {
-            return Ok(None);
-        }
-        let port = match self.port.as_str() {
-            "" => 80,
-            text => text.parse().ok().filter(|port| *port != 0).ok_or_else(|| format!("`{text}` is no port"))?,
-        };
-        let path = if self.path.is_empty() { "/metrics" } else { &self.path };
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        http::Uri::try_from(&path).map_err(|error| format!("`{path}` is no path: {error}"))?;
-        Ok(Some((port, path)))
-    }
-}
 
 /// The server, running.
 pub(crate) struct StatusPort {
@@ -335,22 +303,6 @@ fn classic(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn annotations_name_the_place() {
-        let check = |json: &str, expected: Result<Option<(u16, &str)>, &str>| {
-            let found: ProgramMetrics = serde_json::from_str(json).unwrap();
-            let expected = expected.map(|place| place.map(|(port, path)| (port, path.to_owned())));
-            assert_eq!(found.place(), expected.map_err(str::to_owned), "{json}");
-        };
-        check("{}", Ok(None));
-        check(r#"{"scrape":"false","port":"8080"}"#, Ok(None));
-        check(r#"{"scrape":"true"}"#, Ok(Some((80, "/metrics"))));
-        check(r#"{"scrape":"true","port":"8080","path":"stats?x=y"}"#, Ok(Some((8080, "/stats?x=y"))));
-        check(r#"{"scrape":"true","port":"http"}"#, Err("`http` is no port"));
-        check(r#"{"scrape":"true","port":"0"}"#, Err("`0` is no port"));
-        check(r#"{"scrape":"true","path":"/a b"}"#, Err("`/a b` is no path: invalid uri character"));
-    }
 
     #[test]
     fn scrapes_end_before_prometheus_gives_up() {

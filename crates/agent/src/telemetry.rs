@@ -8,8 +8,9 @@ use evenkeel_base::duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET, endpoint, http2, sds, split_address};
+use crate::envoy_json::{endpoint, http2, sds};
 use crate::options::Options;
+use crate::secret_names::{CERTIFICATE_SECRET, ROOT_SECRET};
 
 /// The usual place of the system's root certificates.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -261,4 +262,12 @@ fn san_type(name: &str) -> &'static str {
         address if is_ip(address) => "IP_ADDRESS",
         _ => "DNS",
     }
+}
+
+/// HOST:PORT or `[v6]:PORT`.
+fn split_address(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    (!host.is_empty()).then_some((host, port))
 }

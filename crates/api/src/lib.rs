@@ -14,6 +14,7 @@ pub mod istio;
 pub mod kubernetes;
 mod load;
 mod local;
+mod mesh_settings;
 mod object;
 mod refused;
 mod resource;

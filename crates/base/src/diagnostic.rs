@@ -156,6 +156,13 @@ impl Diagnostics {
         self.0.sort_by(|a, b| a.span.cmp(&b.span).then(b.severity.cmp(&a.severity)));
     }
 
+    /// The same, each about this object.
+    pub fn about(mut self, object: impl Into<Arc<ObjectRef>>) -> Self {
+        let object = object.into();
+        self.0.iter_mut().for_each(|diagnostic| diagnostic.object = Some(Arc::clone(&object)));
+        self
+    }
+
     /// Keeps the findings for which `keep` holds.
     pub fn retain(&mut self, keep: impl FnMut(&Diagnostic) -> bool) {
         self.0.retain(keep);

@@ -1,14 +1,12 @@
 //! The certificate authority: a self-signed root or one that the operator provides, and what it signs.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::rand;
 use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_tls::{Identity, IdentityError};
+use evenkeel_tls::Identity;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
@@ -16,7 +14,8 @@ use rcgen::{
 use time::OffsetDateTime;
 
 use crate::csr::{self, CsrError};
-use crate::key_file::{self, KeyFileError};
+use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, certificate_error, hex, io_error, read_optional};
+use crate::key_file;
 use crate::plugged::{self, PluggedFiles};
 
 /// Lifetime of a workload certificate when nothing else is asked for; Istio's default.
@@ -31,11 +30,6 @@ const ROOT_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const INTERMEDIATE_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How much earlier than now a certificate's validity begins, for machines whose clock is slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(120);
-
-/// The file of the root certificate in the state directory.
-pub const CA_CERT_FILE: &str = "ca-cert.pem";
-/// The file of the root's key in the state directory, mode 0600.
-pub const CA_KEY_FILE: &str = "ca-key.pem";
 
 /// A certificate authority with its key.
 pub struct Authority {
@@ -70,62 +64,6 @@ pub struct ServerCertificate {
     pub key_pem: String,
     /// End of the leaf's validity.
     pub not_after: SystemTime,
-}
-
-/// An authority that cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum AuthorityError {
-    /// The key file cannot be used.
-    #[error(transparent)]
-    KeyFile(#[from] KeyFileError),
-    /// Another file cannot be read or written.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The certificate is there, its key is not.
-    #[error(
-        "{0} is missing, but its certificate is there; restore the key, or remove the certificate to make a new root"
-    )]
-    KeyMissing(PathBuf),
-    /// Certificate and key do not belong together, or the certificate is expired or not yet valid.
-    #[error("{path}: {source}")]
-    Identity {
-        /// The certificate's file.
-        path: PathBuf,
-        /// What is wrong.
-        source: IdentityError,
-    },
-    /// The certificate may not sign others.
-    #[error("{0}: not a CA certificate (its basic constraints do not allow signing)")]
-    NotAnAuthority(PathBuf),
-    /// No chain leads from the signing certificate to a root.
-    #[error(
-        "{path}: no chain leads from ca-cert.pem to a root in this file; cert-chain.pem must hold the intermediate certificates"
-    )]
-    Chain {
-        /// The roots' file.
-        path: PathBuf,
-    },
-    /// The revocation lists do not say of every certificate whether it is revoked: peers would refuse all of them.
-    #[error("{path}: {reason}; add a list of every authority from ca-cert.pem to the root")]
-    RevocationLists {
-        /// Their file.
-        path: PathBuf,
-        /// What is missing.
-        reason: String,
-    },
-    /// A certificate or key could not be made or parsed.
-    #[error("{path}: {source}")]
-    Certificate {
-        /// The file it is for.
-        path: PathBuf,
-        /// What is wrong.
-        source: rcgen::Error,
-    },
 }
 
 /// A certificate that was not signed.
@@ -378,24 +316,4 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], rcgen::Error> {
     let mut bytes = [0; N];
     rand::fill(&mut bytes).map_err(|_| rcgen::Error::RingUnspecified)?;
     Ok(bytes)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn read_optional(path: &Path) -> Result<Option<String>, AuthorityError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error(path)(error)),
-    }
-}
-
-pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AuthorityError {
-    |source| AuthorityError::Io { path: path.to_owned(), source }
-}
-
-fn certificate_error(path: &Path) -> impl FnOnce(rcgen::Error) -> AuthorityError {
-    |source| AuthorityError::Certificate { path: path.to_owned(), source }
 }

@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<Option<String>, KeyFileError> {
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Mode { path: path.to_owned(), mode });
     }
-    // Whoever created the file knows the key in it.
+    // The user who created the file knows the key in it.
     files::check_owner(path, &found)?;
     io::read_to_string(&mut file).map(Some).map_err(failed)
 }

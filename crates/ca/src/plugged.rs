@@ -12,7 +12,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use crate::authority::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, hex, io_error, read_optional};
+use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, hex, io_error, read_optional};
 use crate::key_file;
 
 /// The roots, as Istio names the file.

@@ -355,7 +355,7 @@ impl Configuration {
         self.stored.note(self.builder.book(), Instant::now());
     }
 
-    /// Tells the authors of objects what is to be said of them: those of files in the log.
+    /// Reports findings: as statuses to the sources of the objects, and for files in the log.
     fn tell(&mut self, news: Vec<Diagnostic>, built: &Built) {
         built.write_statuses(&mut [&mut self.files]);
         let mut findings: Diagnostics = news.into_iter().collect();
@@ -517,7 +517,7 @@ pub async fn keep(
                 };
                 noticed = configuration.act(&changed, trigger, &mut watch, &world, &proxies, &metrics).await;
             }
-            // Who waits for what he has written waits for no debounce.
+            // A caller that waits until its files are read skips the debounce.
             () = barrier.asked() => {
                 let ticket = barrier.begin();
                 let mut changed = std::mem::take(&mut endpoints);

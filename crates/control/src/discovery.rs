@@ -111,7 +111,7 @@ impl Source for Discovery {
             }
             Some(Peer { secure: true, identity: None, address, .. }) => {
                 self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
-                // Whoever reaches the port can have as many of these as he likes: no more than a line for those who look.
+                // Every client that reaches the port can cause any number of these, so they are logged at debug level only.
                 tracing::debug!(%address, path, "a call without an identity refused");
                 Err(anonymous())
             }

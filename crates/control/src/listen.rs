@@ -188,7 +188,7 @@ pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) ->
                         }
                         Err(reason) => tracing::debug!(%address, reason, "client not served"),
                     },
-                    // Whoever shows a certificate that is not accepted is named, as long as there are not too many.
+                    // A client whose certificate is not accepted is logged, unless there are too many.
                     Ok(Err(error)) if lines.note((), Instant::now()) => {
                         tracing::warn!(%address, %error, "TLS handshake failed");
                     }

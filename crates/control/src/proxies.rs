@@ -79,9 +79,9 @@ pub struct Trust {
 }
 
 /// Takes the serial number of a client's certificate, and the version of the roots that it has acknowledged.
-struct OnTrust(Box<Told>);
+struct OnTrust(Box<TrustCallback>);
 
-type Told = dyn Fn(&str, &str) + Send + Sync;
+type TrustCallback = dyn Fn(&str, &str) + Send + Sync;
 
 impl std::fmt::Debug for OnTrust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

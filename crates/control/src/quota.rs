@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 pub struct Quota<K: Eq + Hash + Clone> {
     max: usize,
     max_each: usize,
-    taken: Mutex<Taken<K>>,
+    taken: Mutex<Counts<K>>,
 }
 
 #[derive(Debug)]
-struct Taken<K> {
+struct Counts<K> {
     all: usize,
     by: HashMap<K, usize>,
 }
@@ -24,7 +24,7 @@ struct Taken<K> {
 impl<K: Eq + Hash + Clone> Quota<K> {
     /// `max` altogether, `max_each` for each.
     pub fn new(max: usize, max_each: usize) -> Arc<Self> {
-        Arc::new(Self { max, max_each, taken: Mutex::new(Taken { all: 0, by: HashMap::new() }) })
+        Arc::new(Self { max, max_each, taken: Mutex::new(Counts { all: 0, by: HashMap::new() }) })
     }
 
     /// One more for `key` until the share is dropped; `None` at a limit.
@@ -44,7 +44,7 @@ impl<K: Eq + Hash + Clone> Quota<K> {
         self.lock().all
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken<K>> {
+    fn lock(&self) -> MutexGuard<'_, Counts<K>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

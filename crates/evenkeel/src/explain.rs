@@ -9,7 +9,7 @@ use clap::Args;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::question::parse_header;
 use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target};
-use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision};
+use evenkeel_filters::explain::query::{ProxyDecision, QueriedCall};
 
 use crate::formats::Output;
 use crate::manifests::Manifests;
@@ -125,7 +125,7 @@ struct OnTheWay {
 }
 
 impl RunningProxies for OnTheWay {
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+    fn decide(&self, proxy: &ProxyName, call: &QueriedCall) -> Result<ProxyDecision, String> {
         match &self.proxies {
             Proxies::At(address) if self.has_asked.replace(true) => {
                 Err(format!("only the first proxy, at {address}, is asked"))

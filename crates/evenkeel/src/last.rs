@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use evenkeel_explain::recent::{Kept, completed};
+use evenkeel_explain::recent::{RecordedRequest, completed};
 use evenkeel_explain::{Caller, Recent, RunningProxies, World};
 
 use crate::formats::Output;
@@ -32,7 +32,7 @@ pub fn run(
     }
     let kept = found.into_iter().map(|(proxy, request)| {
         let now = proxies.decide(&proxy, &completed(&request));
-        Kept { proxy, request, now }
+        RecordedRequest { proxy, request, now }
     });
     let mut recent = Recent::new(world, kept.collect());
     recent.notes.extend(collected.problems.into_iter().map(|problem| format!("not asked: {problem}")));
@@ -51,11 +51,11 @@ pub fn run(
 fn choose(
     collected: &Collected,
     id: Option<&str>,
-) -> Vec<(evenkeel_explain::answer::ProxyName, evenkeel_filters::explain::asked::RecentRequest)> {
+) -> Vec<(evenkeel_explain::answer::ProxyName, evenkeel_filters::explain::query::RecentRequest)> {
     let is_wanted = |known: &str| id.is_none_or(|id| known.starts_with(id));
     let wanted = collected.requests.iter().filter(|(_, request)| is_wanted(&request.id));
     let Some((proxy, latest)) = wanted.max_by_key(|(_, request)| request.started_us) else { return Vec::new() };
-    let is_same = |(own, request): &&(_, evenkeel_filters::explain::asked::RecentRequest)| {
+    let is_same = |(own, request): &&(_, evenkeel_filters::explain::query::RecentRequest)| {
         request.id == latest.id && (own == proxy || latest.id.len() >= SHORTEST_SHARED_ID)
     };
     collected.requests.iter().filter(is_same).cloned().collect()

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, anyhow};
 use evenkeel_explain::RunningProxies;
 use evenkeel_explain::answer::ProxyName;
-use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision, RecentRequest, RecentRequests};
+use evenkeel_filters::explain::query::{ProxyDecision, QueriedCall, RecentRequest, RecentRequests};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ReplicaInfo};
 use evenkeel_local::reader;
@@ -35,14 +35,14 @@ pub enum Proxies {
 }
 
 /// A question to a proxy.
-enum Asked {
+enum PendingAnswer {
     /// A process is asking it.
     Process(Child),
     /// It has answered.
     Answered(Vec<u8>),
 }
 
-impl Asked {
+impl PendingAnswer {
     /// Waits for the answer.
     fn answer(self) -> anyhow::Result<Vec<u8>> {
         let child = match self {
@@ -89,11 +89,11 @@ impl Proxies {
     }
 
     /// Begins to ask one proxy for a page. `body`: sent with POST.
-    fn begin(&self, pod: &str, namespace: &str, (page, body): (&str, Option<&[u8]>)) -> anyhow::Result<Asked> {
+    fn begin(&self, pod: &str, namespace: &str, (page, body): (&str, Option<&[u8]>)) -> anyhow::Result<PendingAnswer> {
         let (program, state) = match self {
             Self::OfMesh { program, state } => (program, state),
             Self::At(address) => {
-                return Ok(Asked::Answered(match body {
+                return Ok(PendingAnswer::Answered(match body {
                     Some(body) => admin::post_within(proxy_config::PATIENCE, admin::PROXY, *address, (page, body)),
                     None => admin::get_within(proxy_config::PATIENCE, admin::PROXY, *address, page),
                 }?));
@@ -108,7 +108,7 @@ impl Proxies {
             // A process that ends early says why.
             let _ = reader::despite_closed_pipes(|| input.write_all(body));
         }
-        Ok(Asked::Process(child))
+        Ok(PendingAnswer::Process(child))
     }
 
     /// What each of these proxies has on a page, read as `T`.
@@ -116,8 +116,10 @@ impl Proxies {
         let mut all = Vec::new();
         for batch in replicas.chunks(AT_A_TIME) {
             let begin = |replica: &ReplicaInfo| self.begin(&replica.pod, &replica.namespace, (page, None));
-            let asked: Vec<anyhow::Result<Asked>> = batch.iter().map(begin).collect();
-            all.extend(asked.into_iter().map(|asked| asked.and_then(Asked::answer).and_then(|page| parsed(&page))));
+            let asked: Vec<anyhow::Result<PendingAnswer>> = batch.iter().map(begin).collect();
+            all.extend(
+                asked.into_iter().map(|asked| asked.and_then(PendingAnswer::answer).and_then(|page| parsed(&page))),
+            );
         }
         all
     }
@@ -160,7 +162,7 @@ impl Collected {
 }
 
 impl RunningProxies for Proxies {
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+    fn decide(&self, proxy: &ProxyName, call: &QueriedCall) -> Result<ProxyDecision, String> {
         let ask = || -> anyhow::Result<ProxyDecision> {
             let body = serde_json::to_vec(call)?;
             parsed(&self.begin(&proxy.pod, &proxy.namespace, ("/explain", Some(&body)))?.answer()?)

@@ -36,7 +36,7 @@ impl Selectable for Client<'_> {
 }
 
 /// The place where rules are asked.
-pub struct Asked<'a> {
+pub struct RuleContext<'a> {
     /// The mesh.
     pub world: &'a World,
     /// The proxy's workload.
@@ -51,7 +51,7 @@ pub struct Asked<'a> {
 
 /// The rules that did not apply: those of the route set that serves the host, in order, then the other route sets for
 /// the host.
-pub fn rules(asked: &Asked<'_>, trace: &Trace, random: u64) -> Vec<Considered> {
+pub fn rules(asked: &RuleContext<'_>, trace: &Trace, random: u64) -> Vec<Considered> {
     let chosen = trace.route.as_deref();
     let mut owners: Vec<RouteOwner> = Vec::new();
     let of_host = trace.host.iter().flat_map(|host| &host.routes).filter_map(|route| route.origin.as_deref());
@@ -78,7 +78,7 @@ pub fn rules(asked: &Asked<'_>, trace: &Trace, random: u64) -> Vec<Considered> {
 
 /// The rules of a route set that serves the host.
 fn of_set(
-    asked: &Asked<'_>,
+    asked: &RuleContext<'_>,
     set: &RouteSet,
     (trace, chosen, random): (&Trace, Option<&Route>, u64),
     is_found: &mut bool,
@@ -124,7 +124,7 @@ fn not_matched(route: &Route, request: Option<&PlainRequest>, random: u64) -> St
 }
 
 /// Why a rule is no part of the proxy's configuration.
-fn not_generated(asked: &Asked<'_>, condition: &HttpMatch) -> String {
+fn not_generated(asked: &RuleContext<'_>, condition: &HttpMatch) -> String {
     let client = asked.workload;
     let is_mesh = asked.gateways.contains(&GatewayRef::Mesh);
     if !condition.gateways.is_empty() && !condition.gateways.iter().any(|gateway| asked.gateways.contains(gateway)) {
@@ -147,7 +147,7 @@ fn not_generated(asked: &Asked<'_>, condition: &HttpMatch) -> String {
 }
 
 /// Route sets with hosts that cover the one that is called, and that did not serve it.
-fn others(asked: &Asked<'_>, serving: &[&Arc<RouteSet>], all: &mut Vec<Considered>) {
+fn others(asked: &RuleContext<'_>, serving: &[&Arc<RouteSet>], all: &mut Vec<Considered>) {
     let Some(host) = &asked.host else { return };
     let client = Client { workload: asked.workload };
     let mut seen = BTreeSet::new();

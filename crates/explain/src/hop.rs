@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
-use evenkeel_filters::explain::asked::{self, AskedCall, AskedHead, AskedTls, chain_name};
+use evenkeel_filters::explain::query::{self, QueriedCall, QueriedHead, QueriedTls, chain_name};
 use evenkeel_filters::explain::{Explainer, Explanation, Says, Step, Trace};
 use evenkeel_model::{GatewayRef, Workload};
 use evenkeel_runtime_config::address::{EndpointAddress, ListenAddress};
@@ -18,7 +18,7 @@ use evenkeel_translate::ambiguous;
 use evenkeel_translate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries, Rewrites, Route, Verdict};
-use crate::considered::{self, Asked};
+use crate::considered::{self, RuleContext};
 use crate::near_miss::Facts;
 use crate::proxy::Proxy;
 use crate::world::World;
@@ -116,8 +116,13 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
     hop.route = route(world, &trace).or_else(|| l4_route(world, proxy, arrival, &explanation));
     hop.virtual_host = hop.virtual_host.take().or_else(|| trace.host.as_ref().map(|host| host.name.to_string()));
     let gateways = gateways_of(world, side, workload);
-    let asked =
-        Asked { world, workload, gateways: &gateways, port: called.destination.port(), host: arrival.host.clone() };
+    let asked = RuleContext {
+        world,
+        workload,
+        gateways: &gateways,
+        port: called.destination.port(),
+        host: arrival.host.clone(),
+    };
     if side != Side::Inbound && (has_request || trace.host.is_some()) {
         hop.considered = considered::rules(&asked, &trace, arrival.random);
     }
@@ -225,36 +230,36 @@ pub fn at_listener(side: Side, listener: &Listener, destination: SocketAddr) -> 
 }
 
 /// The call as a proxy is asked about it.
-pub fn asked(arrival: &Arrival, listeners: Vec<String>) -> AskedCall {
-    let tls = arrival.tls.as_ref().map(|tls| AskedTls {
+pub fn asked(arrival: &Arrival, listeners: Vec<String>) -> QueriedCall {
+    let tls = arrival.tls.as_ref().map(|tls| QueriedTls {
         server_name: tls.server_name.clone(),
         alpn: tls.alpn.clone(),
         identities: tls.identity.iter().cloned().collect(),
         dns_names: Vec::new(),
     });
-    let request = arrival.request.as_ref().map(|request| AskedHead {
+    let request = arrival.request.as_ref().map(|request| QueriedHead {
         method: request.method.clone(),
         authority: request.authority.clone(),
         path: request.path.clone(),
         scheme: request.scheme.clone(),
         headers: request.headers.clone(),
-        ..AskedHead::default()
+        ..QueriedHead::default()
     });
-    AskedCall {
+    QueriedCall {
         listeners,
         source: Some(arrival.source),
         destination: Some(arrival.destination),
         tls,
         request,
         random: arrival.random,
-        ..AskedCall::default()
+        ..QueriedCall::default()
     }
 }
 
 /// Lets the proxy decide.
 fn decide(proxy: &Proxy, listener: &Listener, arrival: &Arrival) -> (Explanation, Trace) {
     let asked = asked(arrival, vec![listener.name.to_string()]);
-    asked::trace(&mut Explainer::default(), &proxy.config, listener, &asked)
+    query::trace(&mut Explainer::default(), &proxy.config, listener, &asked)
 }
 
 /// What the steps say about time limits, retries and filters.

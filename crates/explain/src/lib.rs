@@ -28,7 +28,6 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod answer;
-mod asked;
 mod columns;
 mod considered;
 pub mod effective;
@@ -47,6 +46,7 @@ pub mod question;
 pub mod recent;
 mod replay;
 mod running;
+mod running_proxies;
 mod stand_ins;
 mod text;
 mod transport;
@@ -54,7 +54,6 @@ mod walk;
 mod world;
 
 pub use answer::Answer;
-pub use asked::RunningProxies;
 pub use effective::Effective;
 pub use mtls::Ledger;
 pub use plan::Plan;
@@ -63,4 +62,5 @@ pub use prove::{Claim, Party, Proof};
 pub use question::{Caller, Question, QuestionError, Target};
 pub use recent::Recent;
 pub use replay::Replayed;
+pub use running_proxies::RunningProxies;
 pub use world::World;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_filters::explain::asked::{Decision, RecentRequest};
+use evenkeel_filters::explain::query::{Decision, RecentRequest};
 use serde::Serialize;
 use serde_json::Value;
 

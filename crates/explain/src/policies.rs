@@ -124,7 +124,7 @@ pub fn authentication(world: &World, workload: &Workload, port: u16) -> PeerAuth
                 (p, mode, "spec.mtls.mode".to_owned())
             })
         });
-    // Whoever is named has to say the same as the query that proxies are configured by.
+    // The policy that is named must agree with the query that configures proxies.
     let source = chosen
         .filter(|(_, said, _)| *said == Some(mode))
         .map(|(p, _, field)| world.source(format!("PeerAuthentication {}/{}", p.namespace, p.name), &p.origin, &field));

@@ -1,8 +1,8 @@
 //! Whether any request gets from one party to another: decided over all policies and routes, not sampled.
 //!
-//! Each way from a caller to a workload (which address is called, which proxies are met, which route is taken, how the
+//! Each call path from a caller to a workload (which address is called, which proxies are met, which route is taken, how the
 //! connection is secured) becomes a condition on the request. The values of each attribute fall into classes that no
-//! matcher on the way can tell apart (`atoms.rs`); over these a search finds a request or shows that there is none
+//! matcher on the call path can tell apart (`atoms.rs`); over these a search finds a request or shows that there is none
 //! (`formula.rs`). What it finds is tried with the proxies' own decision before it is called a witness.
 //!
 //! | question | file |
@@ -10,8 +10,8 @@
 //! | which texts does a matcher accept? | `prove/language.rs` |
 //! | which values must be tried? | `prove/atoms.rs`, `prove/space.rs` |
 //! | what does a filter or a route ask? | `prove/rules.rs` |
-//! | who calls which address, over which proxies? | `prove/ways.rs` |
-//! | which ways are there, and which condition does each have? | `prove/find.rs`, `prove/way.rs` |
+//! | who calls which address, over which proxies? | `prove/call_paths.rs` |
+//! | which call paths are there, and which condition does each have? | `prove/find.rs`, `prove/call_path.rs` |
 //! | is there a request that meets it, and does it pass? | `prove/search.rs`, `prove/trial.rs` |
 //! | which policies are the reason that nothing gets through? | `prove/reasons.rs` |
 
@@ -19,6 +19,8 @@ mod answer;
 mod atoms;
 #[cfg(test)]
 mod brute;
+mod call_path;
+mod call_paths;
 mod find;
 mod formula;
 mod language;
@@ -28,8 +30,6 @@ mod search;
 mod space;
 mod text;
 mod trial;
-mod way;
-mod ways;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,16 +37,16 @@ use std::sync::Arc;
 use evenkeel_model::policy::ConditionKey;
 use evenkeel_model::{Snapshot, Workload};
 
+use self::call_path::CallPath;
+use self::call_paths::Client;
 use self::search::{Found, search};
-use self::way::Way;
-use self::ways::Client;
 use crate::question::QuestionError;
 use crate::world::World;
 
 pub use self::answer::{Claim, Party, Proof, Reachability, Reason, Witness};
 
-/// Most ways that are looked at, in ways; beyond it nothing is decided.
-const MAX_WAYS: usize = 50_000;
+/// Most call paths that are looked at, in call paths; beyond it nothing is decided.
+const MAX_CALL_PATHS: usize = 50_000;
 /// Most reasons that are told, in reasons.
 const MAX_REASONS: usize = 20;
 
@@ -62,7 +62,7 @@ impl World {
         if clients.is_empty() {
             proof.notes.push("there is no such caller in these files".to_owned());
         }
-        let mut blocked: Vec<Way> = Vec::new();
+        let mut blocked: Vec<CallPath> = Vec::new();
         let mut known = BTreeSet::new();
         // Requests first, then what is no request: a witness that can be read is worth more.
         for requests in [true, false] {
@@ -70,17 +70,20 @@ impl World {
                 continue;
             }
             for client in &clients {
-                for way in find::of(self, claim, client, &targets, &mut proof) {
-                    if requests != (way.dialled.kind == ways::Kind::Http) || !known.insert(way.same()) {
+                for call_path in find::of(self, claim, client, &targets, &mut proof) {
+                    if requests != (call_path.dialled.kind == call_paths::Kind::Http) || !known.insert(call_path.same())
+                    {
                         continue;
                     }
-                    proof.ways += 1;
-                    if proof.ways > MAX_WAYS {
+                    proof.call_paths += 1;
+                    if proof.call_paths > MAX_CALL_PATHS {
                         proof.verdict = Reachability::Undecided;
-                        proof.notes.push(format!("there are more than {MAX_WAYS} ways: ask about fewer parties"));
+                        proof
+                            .notes
+                            .push(format!("there are more than {MAX_CALL_PATHS} call paths: ask about fewer parties"));
                         return Ok(proof);
                     }
-                    match search(&way, self, claim) {
+                    match search(&call_path, self, claim) {
                         Found::Witness(witness) => {
                             proof.verdict = Reachability::Reachable;
                             proof.witness = Some(*witness);
@@ -88,7 +91,7 @@ impl World {
                             proof.notes.clear();
                             return Ok(proof);
                         }
-                        Found::Nothing => blocked.push(way),
+                        Found::Nothing => blocked.push(call_path),
                         Found::Undecided(why) => {
                             proof.verdict = Reachability::Undecided;
                             if !proof.notes.contains(&why) {
@@ -110,27 +113,27 @@ impl World {
         for (gateway, note) in std::mem::take(&mut proof.gateways) {
             let client = Client::Outside(gateway);
             let onward = Claim { port: None, host: None, ..claim.clone() };
-            let ways = find::of(self, &onward, &client, targets, proof);
-            if ways.iter().any(|way| !matches!(search(way, self, &onward), Found::Nothing)) {
+            let call_paths = find::of(self, &onward, &client, targets, proof);
+            if call_paths.iter().any(|call_path| !matches!(search(call_path, self, &onward), Found::Nothing)) {
                 proof.verdict = Reachability::Undecided;
                 proof.notes.push(note);
             }
         }
     }
 
-    fn add_reasons(&self, claim: &Claim, blocked: &[Way], proof: &mut Proof) {
+    fn add_reasons(&self, claim: &Claim, blocked: &[CallPath], proof: &mut Proof) {
         let mut seen = BTreeSet::new();
-        for way in blocked {
+        for call_path in blocked {
             // The same server and caller have the same reason, whatever the address.
-            if proof.reasons.len() >= MAX_REASONS || !seen.insert(way.key()) {
+            if proof.reasons.len() >= MAX_REASONS || !seen.insert(call_path.key()) {
                 continue;
             }
-            let reason = reasons::of(self, claim, way);
+            let reason = reasons::of(self, claim, call_path);
             if !proof.reasons.contains(&reason) {
                 proof.reasons.push(reason);
             }
         }
-        if proof.ways == 0 && proof.reasons.is_empty() {
+        if proof.call_paths == 0 && proof.reasons.is_empty() {
             proof.reasons.push(Reason { text: reasons::no_way(claim), sources: Vec::new() });
         }
     }
@@ -228,12 +231,12 @@ pub(crate) fn open_ports(
         true => Client::Outside(Arc::clone(client)),
         false => Client::Workload(Arc::clone(client)),
     };
-    let ways = find::of(world, claim, &client, std::slice::from_ref(server), &mut proof);
+    let call_paths = find::of(world, claim, &client, std::slice::from_ref(server), &mut proof);
     let mut open = BTreeSet::new();
-    for way in ways {
-        let port = way.leg.to.port();
-        if way.dialled.kind != ways::Kind::Tls && declared.contains(&port) && way.is_accepted(world) {
-            open.insert((port, way.first.as_ref().map(|first| first.cluster.clone())));
+    for call_path in call_paths {
+        let port = call_path.upstream.to.port();
+        if call_path.dialled.kind != call_paths::Kind::Tls && declared.contains(&port) && call_path.is_accepted(world) {
+            open.insert((port, call_path.first.as_ref().map(|first| first.cluster.clone())));
         }
     }
     open

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_filters::explain::asked::{Decision, ProxyDecision, REDACTED, RecentRequest};
+use evenkeel_filters::explain::query::{Decision, ProxyDecision, REDACTED, RecentRequest};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ pub struct Now {
 }
 
 /// A proxy's record of a request, and its answer to the same call now.
-pub struct Kept {
+pub struct RecordedRequest {
     /// The proxy; its side is derived.
     pub proxy: ProxyName,
     /// The record.
@@ -82,7 +82,7 @@ pub struct Kept {
 
 impl Recent {
     /// What proxies kept of one request. `world`: the mesh's files, if they can be read.
-    pub fn new(world: Option<&World>, mut kept: Vec<Kept>) -> Self {
+    pub fn new(world: Option<&World>, mut kept: Vec<RecordedRequest>) -> Self {
         kept.sort_by_key(|kept| (kept.request.started_us, kept.request.direction == "inbound"));
         let id = kept.first().map(|kept| kept.request.id.clone()).unwrap_or_default();
         let mut notes = Vec::new();
@@ -122,8 +122,8 @@ impl Recent {
     }
 }
 
-fn hop(world: Option<&World>, kept: Kept) -> RecentHop {
-    let Kept { mut proxy, request, now } = kept;
+fn hop(world: Option<&World>, kept: RecordedRequest) -> RecentHop {
+    let RecordedRequest { mut proxy, request, now } = kept;
     let replayed = world.and_then(|world| world.replay(&proxy.pod, &proxy.namespace, &request));
     proxy.side = match (&replayed, &*request.direction) {
         (Some(replayed), _) => replayed.side,
@@ -290,7 +290,7 @@ impl RecentHop {
     }
 }
 
-fn headers(head: &evenkeel_filters::explain::asked::AskedHead) -> Vec<String> {
+fn headers(head: &evenkeel_filters::explain::query::QueriedHead) -> Vec<String> {
     let of_client = |(name, _): &&(String, String)| !OF_PROXIES.contains(&&**name);
     let mut lines: Vec<String> = head
         .headers

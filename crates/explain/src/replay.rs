@@ -1,6 +1,6 @@
 //! What the mesh of some files does with a request that a proxy has served.
 
-use evenkeel_filters::explain::asked::{self, AskedCall, Decision, RecentRequest};
+use evenkeel_filters::explain::query::{self, Decision, QueriedCall, RecentRequest};
 use evenkeel_translate::names::{VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::place::Source;
@@ -23,7 +23,7 @@ impl World {
         let workload = self.find(pod, Some(namespace)).ok()?;
         let proxy = self.proxy(&workload);
         let call = completed(request);
-        let decision = asked::decide(&mut self.explainer.borrow_mut(), &proxy.config, &call);
+        let decision = query::decide(&mut self.explainer.borrow_mut(), &proxy.config, &call);
         let source = decision.origin.as_deref().and_then(|origin| self.of_route(origin)).map(|(_, source)| source);
         let side = match (self.is_gateway(&workload), &*request.direction) {
             (true, _) => "gateway",
@@ -43,7 +43,7 @@ impl World {
 
 /// The call, with the listeners that would accept it if the one that did has gone, and a random number of its own that
 /// is the same each time.
-pub fn completed(request: &RecentRequest) -> AskedCall {
+pub fn completed(request: &RecentRequest) -> QueriedCall {
     let mut call = request.call.clone();
     let port_listeners = call.destination.iter().flat_map(|to| evenkeel_runtime_config::demand::listeners_of(*to));
     let mut names: Vec<String> = match &*request.direction {

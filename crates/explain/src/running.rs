@@ -1,12 +1,12 @@
 //! What the running proxies on a call's way decide, beside what the files say.
 
-use evenkeel_filters::explain::asked::{Decision, EndpointState, ProxyDecision};
+use evenkeel_filters::explain::query::{Decision, EndpointState, ProxyDecision};
 use evenkeel_runtime_config::cluster::Discovery;
 
 use crate::answer::{Cluster, Endpoint, Hop, Outcome, Route, Running, Verdict};
-use crate::asked::RunningProxies;
 use crate::hop::{self, Arrival, Departure, Side};
 use crate::proxy::Proxy;
+use crate::running_proxies::RunningProxies;
 use crate::world::World;
 
 /// Asks the proxy, and joins its answer with what the files say. Returns where the call goes next.

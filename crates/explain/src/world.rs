@@ -12,9 +12,9 @@ use evenkeel_model::workload::Pod;
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot, Workload};
 use evenkeel_translate::{ProxyKind, config_path, split_origin};
 
-use crate::asked::RunningProxies;
 use crate::place::{Places, Source};
 use crate::proxy::Proxy;
+use crate::running_proxies::RunningProxies;
 use crate::stand_ins;
 
 /// The mesh of some objects. Workloads without Pods have stand-ins.

@@ -117,7 +117,7 @@ impl StateDir {
         let in_home = || named("HOME").or_else(users).map(|home| home.join(".local/state"));
         match named("XDG_STATE_HOME").or_else(in_home) {
             Some(base) => base.join("evenkeel"),
-            // Whoever creates it first owns it; `claim` refuses a directory of another user.
+            // The user who creates it first owns it; `claim` refuses a directory of another user.
             None => std::env::temp_dir().join(format!("evenkeel-{}", nix::unistd::geteuid())),
         }
     }

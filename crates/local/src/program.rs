@@ -223,6 +223,7 @@ impl Program {
 /// Places listening sockets where the protocol says, from descriptor 3 up; dup2 also clears close-on-exec.
 fn hand_over(listeners: &[RawFd]) -> io::Result<()> {
     for (target, source) in (FIRST_INHERITED..).zip(listeners) {
+        // Nix and rustix want the target as an owned descriptor; nothing owns it yet.
         // SAFETY: dup2 takes two integers; replacing an open descriptor of the child is what it is for.
         if unsafe { libc::dup2(*source, target) } < 0 {
             return Err(io::Error::last_os_error());

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically, write_atomically_for};
-use evenkeel_ca::authority::CA_CERT_FILE;
+use evenkeel_ca::files::CA_CERT_FILE;
 use evenkeel_ca::rotation::BUNDLE_FILE;
 use evenkeel_ca::tokens::{GROUP_PREFIX, TOKEN_KEY_FILE};
 use evenkeel_ca::{TokenError, TokenKey, Workload};

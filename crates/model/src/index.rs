@@ -7,11 +7,14 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use imbl::OrdMap;
 
-use crate::derive::Rank;
+use crate::source::Place;
 use crate::{DestinationRule, GatewayRef, List, Ordered, RouteSet, Service, Workload};
 
 /// Objects by host (which may be a wildcard), those of one host in the order of precedence.
 pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
+
+/// A place in the list of route sets; one object may appear there in several parts.
+pub(crate) type RouteSetRank = (Place, usize);
 
 /// The indexes of one snapshot. They share all unchanged parts with the previous snapshot.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -20,7 +23,7 @@ pub(crate) struct Index {
     /// By the services they lead to; in the order of precedence.
     pub(crate) routes_to: ByHost<RouteSet>,
     /// In the order of precedence.
-    pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<Rank, RouteSet>>,
+    pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<RouteSetRank, RouteSet>>,
     /// The namespaces that have rules for a host.
     pub(crate) rule_namespaces: OrdMap<Hostname, Arc<[Arc<str>]>>,
     /// By namespace.

@@ -31,6 +31,9 @@ pub struct RouteSet {
     pub export_to: Visibility,
     /// Routes of HTTP requests, in order: the first match wins.
     pub http: Vec<HttpRoute>,
+    /// The order in `http` means nothing, as in an Ingress: the routes are sorted by their paths, together with those of all
+    /// such route sets of a host.
+    pub sorted_by_path: bool,
     /// Routes of TLS connections by SNI.
     pub tls: Vec<TlsRoute>,
     /// Routes of TCP connections.
@@ -77,14 +80,6 @@ impl fmt::Display for GatewayRef {
 impl fmt::Debug for GatewayRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl RouteSet {
-    /// Whether its routes are sorted by their paths together with those of all such objects of a host: those of an Ingress,
-    /// whose order means nothing.
-    pub fn is_sorted_by_path(&self) -> bool {
-        self.kind == Kind::Ingress
     }
 }
 

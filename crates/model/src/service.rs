@@ -265,6 +265,19 @@ pub enum EndpointAddress {
     Unix(Arc<str>),
 }
 
+impl EndpointAddress {
+    /// Reads an address, a host name or `unix://PATH`; `None` for anything else.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return Some(Self::Unix(path.into()));
+        }
+        match text.parse::<IpAddr>() {
+            Ok(ip) => Some(Self::Ip(ip)),
+            Err(_) => Hostname::parse(text).ok().map(Self::Name),
+        }
+    }
+}
+
 impl fmt::Display for EndpointAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,7 @@
 //! What a server gives up once it runs: it gains no privileges, keeps few of root's, runs no programs, and makes only the system
 //! calls that servers of this program make.
 //!
-//! Whoever takes over such a process by a defect in it finds no `execve` to start a shell with, no `ptrace`, no `mount`, no
+//! An attacker who takes over such a process through a defect in it finds no `execve` to start a shell with, no `ptrace`, no `mount`, no
 //! namespaces, no kernel modules and none of the kernel's interfaces that defects are found in most often (`bpf`, `io_uring`,
 //! `userfaultfd`, `perf_event_open`, `keyctl`). This costs a look-up in a compiled table for each system call, in the kernel.
 

@@ -27,6 +27,7 @@ fn ports(names: &str, count: usize) -> impl Iterator<Item = (u16, RawFd)> {
 }
 
 fn take(fd: RawFd) -> io::Result<OwnedFd> {
+    // Rustix takes a descriptor that is known to be open; this one may not be.
     // SAFETY: F_SETFD on any number is harmless; it fails when the descriptor is not open.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
         return Err(io::Error::last_os_error());

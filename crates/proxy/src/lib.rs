@@ -13,6 +13,7 @@ pub mod balance;
 pub mod bootstrap;
 pub mod callouts;
 mod certificate_files;
+mod clock;
 mod control_stats;
 mod dns;
 mod dns_cache;

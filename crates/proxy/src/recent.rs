@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::ConnectionInfo;
-use evenkeel_filters::explain::asked::RecentRequest;
+use evenkeel_filters::explain::query::RecentRequest;
 use tokio::time::Instant;
 
 pub(crate) use capture::{captured, is_failure, recorded};

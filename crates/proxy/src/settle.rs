@@ -49,7 +49,9 @@ impl Settle for Settler {
             state.health.update(&config, &state.config);
             let errors = state.pool.apply(&config);
             state.config = config;
-            state.note_bind_errors(errors);
+            if let Some(errors) = errors {
+                state.note_bind_errors(errors);
+            }
         }
         if state.builder.take_missing_changed() {
             self.watch_timeouts(&state.builder.missing(), shared);

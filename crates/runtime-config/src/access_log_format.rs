@@ -1,6 +1,8 @@
 //! Format strings of access logs and header values: `%OPERATOR(argument):length%` with literals between.
 
-use crate::access_log::{FilterStateFormat, Format, FormatPart, GrpcStatusFormat, Operator, Precision, TimePoint};
+use crate::substitution_format::{
+    FilterStateFormat, Format, FormatPart, GrpcStatusFormat, Operator, Precision, TimePoint,
+};
 
 /// Envoy's own format, used when a file access log has none.
 pub const ENVOY_DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \

@@ -33,7 +33,7 @@ pub struct ExtAuthz {
     /// An answer with names or values that HTTP does not allow is an error (500).
     pub validate_mutations: bool,
     /// What the service is told besides the request.
-    pub told: Told,
+    pub told: CheckAttributes,
     /// Suffix of the statistics' prefix; may be empty.
     pub stat_prefix: Arc<str>,
     /// Headers that a gRPC service gets; `None`: all.
@@ -67,7 +67,7 @@ pub struct When {
 
 /// What the service is told of connection and route.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct CheckAttributes {
     /// Namespaces of dynamic metadata.
     pub metadata_namespaces: Vec<Box<str>>,
     /// Namespaces of the route's metadata.
@@ -262,7 +262,7 @@ pub struct NetworkExtAuthz {
     /// A connection passes if there is no decision about it.
     pub failure_mode_allow: bool,
     /// What the service is told besides the addresses.
-    pub told: Told,
+    pub told: CheckAttributes,
 }
 
 #[cfg(test)]

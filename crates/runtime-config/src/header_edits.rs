@@ -42,7 +42,7 @@ pub struct HeaderAddition {
     /// Header name as sent.
     pub name: Box<str>,
     /// Value: a template over the access log's operators (`%DOWNSTREAM_REMOTE_ADDRESS%`…).
-    pub value: crate::access_log::Format,
+    pub value: crate::substitution_format::Format,
     /// How to treat existing values.
     pub action: AppendAction,
     /// Keep the header if its value is empty.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::access_log::Format;
 use crate::header_edits::{AppendAction, HeaderMutation};
+use crate::substitution_format::Format;
 
 /// The filter's configuration.
 #[derive(Debug)]

@@ -68,6 +68,7 @@ pub mod stats_matcher;
 pub mod stats_sinks;
 pub mod stats_tags;
 pub mod string_match;
+pub mod substitution_format;
 pub mod support;
 pub mod tracing;
 pub mod view;

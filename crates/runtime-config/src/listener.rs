@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_tls::downstream::DownstreamTls;
 
-use crate::access_log::{AccessLog, Format};
+use crate::access_log::AccessLog;
 use crate::address::ListenAddress;
 use crate::demand::OnDemandClusters;
 use crate::ext_authz::AuthzService;
@@ -16,6 +16,7 @@ use crate::header_edits::HeaderAddition;
 use crate::jwt_authn::KeySource;
 use crate::metadata::MetadataMatch;
 use crate::proxy_protocol::ProxyProtocol;
+use crate::substitution_format::Format;
 
 pub use crate::network_filters::NetworkFilterConfig;
 

@@ -16,12 +16,12 @@ pub struct Exemplar {
 
 /// An exemplar and its value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Taken {
+pub(crate) struct SampledValue {
     pub(crate) exemplar: Exemplar,
     pub(crate) value: f64,
 }
 
-impl Taken {
+impl SampledValue {
     /// What OpenMetrics has behind a bucket's sample.
     pub(crate) fn write(&self, out: &mut String) {
         let Exemplar { trace_id, span_id, unix_ms } = self.exemplar;
@@ -59,7 +59,7 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Release);
     }
 
-    pub(crate) fn take(&self) -> Option<Taken> {
+    pub(crate) fn take(&self) -> Option<SampledValue> {
         let version = self.version.load(Acquire);
         let trace = u128::from(self.trace[0].load(Relaxed)) << 64 | u128::from(self.trace[1].load(Relaxed));
         let span = self.span.load(Relaxed);
@@ -68,7 +68,7 @@ impl Slot {
         fence(Acquire);
         let is_whole = version != 0 && version.is_multiple_of(2) && self.version.load(Relaxed) == version;
         let exemplar = Exemplar { trace_id: trace.to_be_bytes(), span_id: span.to_be_bytes(), unix_ms };
-        is_whole.then_some(Taken { exemplar, value })
+        is_whole.then_some(SampledValue { exemplar, value })
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
                 }
             });
             while !writing.is_finished() {
-                let Some(Taken { exemplar, value }) = slot.take() else { continue };
+                let Some(SampledValue { exemplar, value }) = slot.take() else { continue };
                 let [.., last] = exemplar.unix_ms.to_be_bytes();
                 assert_eq!((exemplar.trace_id, exemplar.span_id), ([last; 16], [last; 8]));
                 assert_eq!(value, exemplar.unix_ms as f64);
@@ -101,10 +101,10 @@ mod tests {
     fn is_written_as_openmetrics_has_it() {
         let exemplar = Exemplar { trace_id: [0xab; 16], span_id: [0; 8], unix_ms: 1_700_000_000_042 };
         let mut text = String::new();
-        Taken { exemplar, value: 7.5 }.write(&mut text);
+        SampledValue { exemplar, value: 7.5 }.write(&mut text);
         assert_eq!(text, " # {trace_id=\"abababababababababababababababab\"} 7.5 1700000000.042");
         text.clear();
-        Taken { exemplar: Exemplar { span_id: [1; 8], ..exemplar }, value: 7.0 }.write(&mut text);
+        SampledValue { exemplar: Exemplar { span_id: [1; 8], ..exemplar }, value: 7.0 }.write(&mut text);
         assert!(text.contains(",span_id=\"0101010101010101\"} 7 "), "{text}");
     }
 }

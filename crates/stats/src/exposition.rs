@@ -8,7 +8,7 @@ use crate::histogram::HistogramSnapshot;
 use crate::render::Cell;
 use crate::sample::{Reading, Value};
 use crate::scope::{ScopeCore, push_label, sanitized};
-use crate::tags::{Name, Tagging};
+use crate::tags::{Name, Tagging, without_tags};
 
 /// A format Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,22 +201,6 @@ fn add<'a>(families: &mut BTreeMap<String, Family<'a>>, name: String, part: Part
     if family.kind == kind {
         family.parts.push(part);
     }
-}
-
-/// Takes the tags out of a metric's own name as Envoy's extractors do: `…_rq_503` and `…_rq_5xx`.
-pub(crate) fn without_tags(metric: String) -> (String, Option<(&'static str, String)>) {
-    if let Some((stem, last)) = metric.rsplit_once('_')
-        && last.len() == 3
-    {
-        let digits = last.bytes().take_while(u8::is_ascii_digit).count();
-        if digits == 3 {
-            return (stem.to_owned(), Some(("envoy_response_code", last.to_owned())));
-        }
-        if digits == 1 && last.ends_with("xx") {
-            return (format!("{stem}_xx"), Some(("envoy_response_code_class", last[..1].to_owned())));
-        }
-    }
-    (metric, None)
 }
 
 struct Page<'r> {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::exemplar::Taken;
+use crate::exemplar::SampledValue;
 
 /// Upper bounds of Envoy's default histogram buckets, in the histogram's unit (milliseconds for times). Istio's standard metrics
 /// have the same.
@@ -102,7 +102,7 @@ pub struct HistogramSnapshot {
     /// Sum of all values.
     pub sum: f64,
     /// The newest exemplar of each bucket.
-    pub(crate) exemplars: Vec<Option<Taken>>,
+    pub(crate) exemplars: Vec<Option<SampledValue>>,
 }
 
 impl HistogramSnapshot {
@@ -117,7 +117,7 @@ impl HistogramSnapshot {
         self.sum += row.last().map_or(0.0, |sum| f64::from_bits(sum.load(Relaxed)));
     }
 
-    pub(crate) fn add_exemplar(&mut self, bucket: usize, taken: Taken) {
+    pub(crate) fn add_exemplar(&mut self, bucket: usize, taken: SampledValue) {
         self.exemplars.resize(self.buckets.len(), None);
         if let Some(newest) = self.exemplars.get_mut(bucket)
             && newest.is_none_or(|newest| newest.exemplar.unix_ms <= taken.exemplar.unix_ms)

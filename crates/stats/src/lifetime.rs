@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 /// How long a series is kept. It is *idle* when nobody has touched it for long enough: then it is not reported, and workers let go of
-/// it at their next look-up. It *ends* when it is idle and nobody holds it. Whoever still holds an idle one may count in it, and it is
-/// reported again, so that nothing is lost; and counting does not need to know the time.
+/// it at their next look-up. It *ends* when it is idle and nobody holds it. A holder of an idle series may count in it; it is then
+/// reported again, so that nothing is lost. Counting does not need to know the time.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     /// Writers that hold it, or [`ENDED`].

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::exposition::without_tags;
 use crate::scope::{ScopeCore, push_label, sanitized};
 
 /// How the names and labels of metrics are made for Prometheus.
@@ -269,6 +268,22 @@ fn parsed(labels: &str) -> Vec<(String, String)> {
         rest = text.get(end..).unwrap_or_default().trim_start_matches(',');
     }
     parsed
+}
+
+/// Takes the tags out of a metric's own name as Envoy's extractors do: `…_rq_503` and `…_rq_5xx`.
+pub(crate) fn without_tags(metric: String) -> (String, Option<(&'static str, String)>) {
+    if let Some((stem, last)) = metric.rsplit_once('_')
+        && last.len() == 3
+    {
+        let digits = last.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 3 {
+            return (stem.to_owned(), Some(("envoy_response_code", last.to_owned())));
+        }
+        if digits == 1 && last.ends_with("xx") {
+            return (format!("{stem}_xx"), Some(("envoy_response_code_class", last[..1].to_owned())));
+        }
+    }
+    (metric, None)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Those who count: a [`Writer`] on one thread, a [`SharedWriter`] on several.
+//! Handles that count: a [`Writer`] for one thread, a [`SharedWriter`] for several.
 
 use std::cell::Cell;
 use std::fmt;

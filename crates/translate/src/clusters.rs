@@ -14,7 +14,7 @@ use evenkeel_model::{
 };
 use evenkeel_xds::ResourceType;
 
-use crate::context::{Context, InnerProtocol, PortProtocol};
+use crate::context::{Context, PortProtocol};
 use crate::endpoints;
 use crate::failover::EndpointRanking;
 use crate::http::preserving_case;
@@ -47,6 +47,7 @@ use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::tls;
+use crate::traffic::InnerProtocol;
 use crate::{dynamic_dns, secrets, sessions, stat_names};
 
 /// The source address of connections to the workload itself, which capture rules do not redirect.

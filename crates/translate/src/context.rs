@@ -13,6 +13,7 @@ use evenkeel_model::{
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::names;
 use crate::proxy_options::ProxyOptions;
+use crate::traffic::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
 
 /// A generator's view of one proxy and one snapshot. It records every question, so that the results can be kept, and
@@ -263,13 +264,4 @@ impl<'a> Context<'a> {
         let denied = options.dns_capture == Some(false) || options.dns_auto_allocate == Some(false);
         !denied && self.ask(Question::CapturesDns) == Answer::Yes
     }
-}
-
-/// The protocol that a client uses inside the mesh's TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InnerProtocol {
-    /// HTTP.
-    Http,
-    /// Any bytes.
-    Tcp,
 }

@@ -30,6 +30,7 @@ use crate::pb::matcher::{ListStringMatcher, MetadataMatcher, StringMatcher, Valu
 use crate::pb::network_ext_authz::ExtAuthz as NetworkExtAuthz;
 use crate::proto::{HttpRbac, NetworkRbac, RbacRules, any, any_named, duration, network_filter, string_matcher};
 use crate::rbac::{self, Layer};
+use crate::string_match;
 
 /// Prefix of the names of the rules, before the provider's name.
 const MATCH_PREFIX: &str = "istio-ext-authz";
@@ -255,6 +256,6 @@ fn http_service(provider: &AuthzProvider, service: &Service, http: &AuthzHttp) -
 }
 
 fn header_names(names: &[StringMatch]) -> Option<ListStringMatcher> {
-    let pattern = |name: &StringMatch| StringMatcher { ignore_case: true, ..rbac::string(name) };
+    let pattern = |name: &StringMatch| StringMatcher { ignore_case: true, ..string_match::string(name) };
     (!names.is_empty()).then(|| ListStringMatcher { patterns: names.iter().map(pattern).collect() })
 }

@@ -22,6 +22,7 @@ use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy, tcp_proxy::TunnelingConfig};
 use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
 use crate::proxy_options::{Connections, ServerName};
+use crate::traffic::Direction;
 use crate::view::ClientKind;
 use crate::{dynamic_dns, ext_authz, jwt, load_balancer, rbac, routes, sessions, tracing};
 
@@ -30,17 +31,6 @@ const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Value of the `server` header, as in Istio.
 const SERVER_NAME: &str = "istio-envoy";
-
-/// The traffic that a connection manager serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Requests from the workload.
-    Outbound,
-    /// Requests to the workload.
-    Inbound,
-    /// Requests from outside the mesh.
-    Gateway,
-}
 
 /// What calls a port is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use std::time::Duration;
 use evenkeel_model::{JwtKeys, JwtRule, RemoteJwks, Service};
 
 use crate::context::Context;
-use crate::http::Direction;
 use crate::names;
 use crate::pb::config::rbac::permission::Rule as PermissionRule;
 use crate::pb::config::rbac::principal::Identifier;
@@ -28,6 +27,7 @@ use crate::pb::jwt_authn::{
 use crate::pb::matcher::StringMatcher;
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::proto::{HttpRbac, JwtAuthentication, RbacRules, any_named, duration, regex};
+use crate::traffic::Direction;
 use prost::Name;
 
 /// The filter's name, under which its dynamic metadata is.

@@ -54,6 +54,8 @@ mod proto;
 pub mod secrets;
 mod sessions;
 mod stat_names;
+mod string_match;
+pub mod traffic;
 mod whole;
 
 pub use self::proxy_options::ProxyOptions;

@@ -1,6 +1,6 @@
 //! Names of clusters, listeners, routes and SNI values, as Istio spells them.
 
-use crate::context::InnerProtocol;
+use crate::traffic::InnerProtocol;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::Service;
 use evenkeel_model::service::ServicePort;

@@ -21,9 +21,8 @@ use crate::pb::core::CidrRange;
 use crate::pb::hcm::{HttpFilter, http_filter};
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
-use crate::proto::{
-    HttpRbac, NetworkRbac, RbacRules, any_named, network_filter, quote, regex, string_matcher, u32_value,
-};
+use crate::proto::{HttpRbac, NetworkRbac, RbacRules, any_named, network_filter, quote, string_matcher, u32_value};
+use crate::string_match::{regex_matcher, string};
 use crate::tokens;
 
 /// Statistics prefix of network RBAC filters, as Istio's.
@@ -391,20 +390,6 @@ fn template_regex(template: &str) -> String {
         other => quote(other),
     };
     template.split('/').map(segment).collect::<Vec<_>>().join("/")
-}
-
-pub(crate) fn string(value: &StringMatch) -> StringMatcher {
-    match value {
-        StringMatch::Exact(text) => string_matcher(MatchPattern::Exact(text.to_string())),
-        StringMatch::Prefix(text) => string_matcher(MatchPattern::Prefix(text.to_string())),
-        StringMatch::Suffix(text) => string_matcher(MatchPattern::Suffix(text.to_string())),
-        StringMatch::Regex(text) => regex_matcher(text),
-        StringMatch::Present => regex_matcher(".+"),
-    }
-}
-
-fn regex_matcher(pattern: &str) -> StringMatcher {
-    string_matcher(MatchPattern::SafeRegex(regex(pattern)))
 }
 
 fn text(value: &StringMatch) -> &str {

@@ -12,9 +12,10 @@ use evenkeel_model::{
     Resolution, RouteSet, Service, Sidecar, SidecarOutboundPolicy,
 };
 
-use crate::context::{Context, InnerProtocol, PortProtocol};
+use crate::context::{Context, PortProtocol};
 use crate::names::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER, UNIX_PREFIX};
 use crate::routes::action::cluster_of;
+use crate::traffic::InnerProtocol;
 
 /// The longest chain of aliases that is followed, in hops.
 const MAX_ALIAS_HOPS: usize = 16;

@@ -7,7 +7,6 @@ use evenkeel_base::Spanned;
 use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
 
-use crate::context::InnerProtocol;
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
 use crate::pb::matcher::string_matcher::MatchPattern;
@@ -16,6 +15,7 @@ use crate::pb::tls::tls_parameters::TlsProtocol;
 use crate::pb::{core, raw_buffer, tls};
 use crate::proto::{ads, any, bool_value, duration, string_matcher};
 use crate::secrets;
+use crate::traffic::InnerProtocol;
 
 /// The static cluster of the bootstrap that reaches the agent's SDS server.
 const SDS_CLUSTER: &str = "sds-grpc";

@@ -12,7 +12,7 @@ use crate::pb::matcher::string_matcher::MatchPattern as Text;
 use crate::pb::matcher::value_matcher::MatchPattern;
 use crate::pb::matcher::{ListMatcher, MetadataMatcher, OrMatcher, StringMatcher, ValueMatcher, list_matcher};
 use crate::proto::{regex, string_matcher};
-use crate::rbac::string;
+use crate::string_match::string;
 
 const FILTER: &str = "envoy.filters.http.jwt_authn";
 /// The key under which the filter leaves the claims of a token.

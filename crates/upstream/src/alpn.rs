@@ -21,7 +21,7 @@ pub const HTTP2: &[u8] = b"h2";
 
 /// The protocol wanted on a new upstream connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedProtocol {
     /// Any bytes.
     Bytes,
     /// HTTP/1.1, one request at a time.
@@ -44,27 +44,27 @@ pub enum Negotiated {
 }
 
 /// The ALPN protocols to offer, given `all` that the TLS context configures.
-pub fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
+pub fn offer(all: &[Vec<u8>], wanted: WantedProtocol) -> Vec<&[u8]> {
     let configured = all.iter().map(Vec::as_slice);
     match wanted {
         _ if configured.len() == 0 => match wanted {
-            Wanted::Bytes => Vec::new(),
-            Wanted::Http1 | Wanted::SharedHttp1 => vec![HTTP1],
-            Wanted::Http2 => vec![HTTP2],
-            Wanted::Either => vec![HTTP2, HTTP1],
+            WantedProtocol::Bytes => Vec::new(),
+            WantedProtocol::Http1 | WantedProtocol::SharedHttp1 => vec![HTTP1],
+            WantedProtocol::Http2 => vec![HTTP2],
+            WantedProtocol::Either => vec![HTTP2, HTTP1],
         },
-        Wanted::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
+        WantedProtocol::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
         // What Istio's ALPN filter does; that filter is not needed here.
-        Wanted::Http2 => {
+        WantedProtocol::Http2 => {
             let to_sidecar = leads_to_sidecar(all);
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
             configured.map(of_http2).chain(to_sidecar.then_some(HTTP2)).collect()
         }
         // A receiver would take bytes for HTTP. Istio offers these protocols from its ALPN filter, so only for requests.
-        Wanted::Bytes if configured.len() > 1 => {
+        WantedProtocol::Bytes if configured.len() > 1 => {
             configured.filter(|protocol| ![MESH_HTTP1, MESH_HTTP2].contains(protocol)).collect()
         }
-        Wanted::Bytes | Wanted::Http1 | Wanted::Either => configured.collect(),
+        WantedProtocol::Bytes | WantedProtocol::Http1 | WantedProtocol::Either => configured.collect(),
     }
 }
 
@@ -74,10 +74,12 @@ pub fn leads_to_sidecar(configured: &[Vec<u8>]) -> bool {
 }
 
 /// The protocol of a connection on which ALPN agreed on `agreed`.
-pub fn negotiated(agreed: Option<&[u8]>, wanted: Wanted) -> Negotiated {
+pub fn negotiated(agreed: Option<&[u8]>, wanted: WantedProtocol) -> Negotiated {
     match (wanted, agreed) {
-        (Wanted::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Negotiated::Http2(Version::Http11),
-        (Wanted::Http2, _) | (Wanted::Either, Some(HTTP2 | MESH_HTTP2)) => Negotiated::Http2(Version::Http2),
+        (WantedProtocol::SharedHttp1, Some(MULTIPLEXED_HTTP1)) => Negotiated::Http2(Version::Http11),
+        (WantedProtocol::Http2, _) | (WantedProtocol::Either, Some(HTTP2 | MESH_HTTP2)) => {
+            Negotiated::Http2(Version::Http2)
+        }
         _ => Negotiated::Http1,
     }
 }
@@ -99,22 +101,22 @@ mod tests {
 
     #[test]
     fn what_is_offered() {
-        let check = |configured: &[&str], wanted: Wanted, expected: &str| {
+        let check = |configured: &[&str], wanted: WantedProtocol, expected: &str| {
             let configured: Vec<_> = configured.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
             let offered: Vec<_> = offer(&configured, wanted).into_iter().map(String::from_utf8_lossy).collect();
             assert_eq!(offered.join(","), expected, "{wanted:?}");
         };
-        check(&[], Wanted::Bytes, "");
-        check(&["istio-http/1.1", "istio"], Wanted::Bytes, "istio");
-        check(&["istio-h2", "istio", "h2"], Wanted::Bytes, "istio,h2");
-        check(&["istio"], Wanted::Bytes, "istio");
-        check(&[], Wanted::Http1, "http/1.1");
-        check(&[], Wanted::Http2, "h2");
-        check(&[], Wanted::Either, "h2,http/1.1");
-        check(&["istio-http/1.1", "istio"], Wanted::SharedHttp1, "evenkeel-h2-http/1.1,istio-http/1.1,istio");
-        check(&["istio-http/1.1", "istio"], Wanted::Http1, "istio-http/1.1,istio");
-        check(&["istio-http/1.1", "istio"], Wanted::Http2, "istio-h2,istio,h2");
-        check(&["foo"], Wanted::Either, "foo");
+        check(&[], WantedProtocol::Bytes, "");
+        check(&["istio-http/1.1", "istio"], WantedProtocol::Bytes, "istio");
+        check(&["istio-h2", "istio", "h2"], WantedProtocol::Bytes, "istio,h2");
+        check(&["istio"], WantedProtocol::Bytes, "istio");
+        check(&[], WantedProtocol::Http1, "http/1.1");
+        check(&[], WantedProtocol::Http2, "h2");
+        check(&[], WantedProtocol::Either, "h2,http/1.1");
+        check(&["istio-http/1.1", "istio"], WantedProtocol::SharedHttp1, "evenkeel-h2-http/1.1,istio-http/1.1,istio");
+        check(&["istio-http/1.1", "istio"], WantedProtocol::Http1, "istio-http/1.1,istio");
+        check(&["istio-http/1.1", "istio"], WantedProtocol::Http2, "istio-h2,istio,h2");
+        check(&["foo"], WantedProtocol::Either, "foo");
     }
 
     #[test]
@@ -122,13 +124,13 @@ mod tests {
         let check = |wanted, agreed: Option<&str>, expected| {
             assert_eq!(negotiated(agreed.map(str::as_bytes), wanted), expected, "{wanted:?} {agreed:?}");
         };
-        check(Wanted::SharedHttp1, Some("evenkeel-h2-http/1.1"), Negotiated::Http2(Version::Http11));
-        check(Wanted::SharedHttp1, Some("istio-http/1.1"), Negotiated::Http1);
-        check(Wanted::SharedHttp1, Some("h2"), Negotiated::Http1);
-        check(Wanted::SharedHttp1, None, Negotiated::Http1);
-        check(Wanted::Http2, None, Negotiated::Http2(Version::Http2));
-        check(Wanted::Either, Some("h2"), Negotiated::Http2(Version::Http2));
-        check(Wanted::Either, None, Negotiated::Http1);
+        check(WantedProtocol::SharedHttp1, Some("evenkeel-h2-http/1.1"), Negotiated::Http2(Version::Http11));
+        check(WantedProtocol::SharedHttp1, Some("istio-http/1.1"), Negotiated::Http1);
+        check(WantedProtocol::SharedHttp1, Some("h2"), Negotiated::Http1);
+        check(WantedProtocol::SharedHttp1, None, Negotiated::Http1);
+        check(WantedProtocol::Http2, None, Negotiated::Http2(Version::Http2));
+        check(WantedProtocol::Either, Some("h2"), Negotiated::Http2(Version::Http2));
+        check(WantedProtocol::Either, None, Negotiated::Http1);
         assert_eq!(negotiated_by_client(Some(b"istio"), true), None);
         assert_eq!(negotiated_by_client(Some(b"h2"), false), Some(Negotiated::Http2(Version::Http2)));
         assert_eq!(negotiated_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Negotiated::Http2(Version::Http11)));

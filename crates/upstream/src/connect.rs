@@ -18,14 +18,15 @@ use evenkeel_tls::Called;
 use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::host::Host;
 use super::open::ConnectTimes;
-use crate::alpn::{Wanted, offer};
+use crate::alpn::{WantedProtocol, offer};
 use crate::conn::burst;
 use crate::proxy_protocol;
 use crate::stream::Stream;
+use crate::turn;
 
 /// Why a connection could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +48,7 @@ pub enum ConnectError {
 pub async fn connect(
     cluster: &Cluster,
     host: &Host,
-    wanted: Wanted,
+    wanted: WantedProtocol,
     client: Option<&ConnectionView>,
 ) -> Result<Stream, ConnectError> {
     connect_timed(cluster, host, wanted, client).await.map(|(stream, _)| stream)
@@ -57,7 +58,7 @@ pub async fn connect(
 pub(super) async fn connect_timed(
     cluster: &Cluster,
     host: &Host,
-    wanted: Wanted,
+    wanted: WantedProtocol,
     client: Option<&ConnectionView>,
 ) -> Result<(Stream, ConnectTimes), ConnectError> {
     let limit = cluster.connect_timeout;
@@ -70,11 +71,11 @@ pub(super) async fn connect_timed(
 async fn open(
     cluster: &Cluster,
     host: &Host,
-    wanted: Wanted,
+    wanted: WantedProtocol,
     client: Option<&ConnectionView>,
 ) -> Result<(Stream, ConnectTimes), ConnectError> {
-    let begin = Instant::now();
-    let made = || ConnectTimes::new(begin, Instant::now());
+    let begin = turn::now();
+    let made = || ConnectTimes::new(begin, turn::now());
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => {
             connect_tcp(cluster, *address, host.source).await.map_err(|error| refused(&error))?
@@ -106,7 +107,7 @@ async fn open(
             match burst::ahead_of(Box::pin(connecting)).await {
                 Ok(stream) => {
                     let session = Some(Arc::clone(stream.session()));
-                    let times = ConnectTimes { handshake_end: Some(Instant::now()), session, ..times };
+                    let times = ConnectTimes { handshake_end: Some(turn::now()), session, ..times };
                     Ok((Stream::Tls(Box::new(stream)), times))
                 }
                 Err(error) => Err(ConnectError::Tls(error.to_string())),

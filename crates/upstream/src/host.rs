@@ -15,6 +15,7 @@ use super::health::host::{HealthFlags, HostHealth, Tally};
 use super::keep_alive::KeepAlive;
 use super::open::Idle;
 use super::shared_pools::Pools;
+use crate::turn;
 
 /// An endpoint with this worker's connections and counters.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ impl Host {
             hostname: endpoint.hostname.clone(),
             transport,
             endpoint: RefCell::new(endpoint.clone()),
-            joined: Cell::new(Instant::now()),
+            joined: Cell::new(turn::now()),
             was_healthy: Cell::new(true),
             tally: shared.tally(),
             shared,
@@ -232,7 +233,7 @@ impl Host {
         let healthy = self.health() == Health::Healthy;
         let recovered = healthy && !self.was_healthy.replace(healthy);
         if recovered && cluster.health_checks.is_some() {
-            self.joined.set(Instant::now());
+            self.joined.set(turn::now());
         }
     }
 

@@ -11,7 +11,6 @@ use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_runtime_config::overload::PrematureResets;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
-use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -20,8 +19,9 @@ use super::open::{ConnectTimes, Established};
 use super::pool::AcquireError;
 use super::shared_pools::{Choice, Connecting, Multiplexed, Peer};
 use super::stats::cluster::Counter;
-use crate::alpn::{Negotiated, Wanted, leads_to_sidecar, negotiated};
+use crate::alpn::{Negotiated, WantedProtocol, leads_to_sidecar, negotiated};
 use crate::h2::{self, Client, Limits, Reset, ResetBy};
+use crate::turn;
 
 /// Limit for a response's head in bytes if the cluster sets none; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
@@ -91,7 +91,7 @@ impl PooledConnection {
 
 impl StreamSlot {
     /// A slot on one of the host's connections with room.
-    fn on(host: &Rc<Host>, wanted: Wanted, choice: Choice) -> Option<Self> {
+    fn on(host: &Rc<Host>, wanted: WantedProtocol, choice: Choice) -> Option<Self> {
         let (connection, reused) = host.multiplexed.of(wanted).place(choice)?;
         Some(Self { connection, host: host.clone(), reused })
     }
@@ -137,20 +137,20 @@ fn server_name(authority: &str) -> &str {
 
 impl Cluster {
     /// The protocol to use with `host` for a request that came in over `downstream`.
-    fn wanted(&self, host: &Host, downstream: Version) -> Wanted {
+    fn wanted(&self, host: &Host, downstream: Version) -> WantedProtocol {
         let config = self.config.borrow();
         let shared = || match &host.transport {
             // HTTP/2 has no capitals.
-            _ if config.http.preserve_header_case => Wanted::Http1,
-            Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => Wanted::SharedHttp1,
-            _ => Wanted::Http1,
+            _ if config.http.preserve_header_case => WantedProtocol::Http1,
+            Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => WantedProtocol::SharedHttp1,
+            _ => WantedProtocol::Http1,
         };
         match &config.http.protocol {
             UpstreamProtocol::Http1 => shared(),
-            UpstreamProtocol::Http2(_) => Wanted::Http2,
-            UpstreamProtocol::Downstream(_) if downstream == Version::Http2 => Wanted::Http2,
+            UpstreamProtocol::Http2(_) => WantedProtocol::Http2,
+            UpstreamProtocol::Downstream(_) if downstream == Version::Http2 => WantedProtocol::Http2,
             UpstreamProtocol::Downstream(_) => shared(),
-            UpstreamProtocol::Auto(_) => Wanted::Either,
+            UpstreamProtocol::Auto(_) => WantedProtocol::Either,
         }
     }
 
@@ -168,23 +168,23 @@ impl Cluster {
         self.ready(host, self.wanted(host, downstream))
     }
 
-    fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
-        if wanted != Wanted::Http1
+    fn ready(&self, host: &Rc<Host>, wanted: WantedProtocol) -> Option<PooledConnection> {
+        if wanted != WantedProtocol::Http1
             && let Some(place) = StreamSlot::on(host, wanted, Choice::Best)
         {
             return Some(PooledConnection::Http2(place));
         }
         match wanted {
-            Wanted::Http2 => None,
-            Wanted::Bytes | Wanted::Http1 | Wanted::SharedHttp1 | Wanted::Either => {
+            WantedProtocol::Http2 => None,
+            WantedProtocol::Bytes | WantedProtocol::Http1 | WantedProtocol::SharedHttp1 | WantedProtocol::Either => {
                 self.reuse(host).map(PooledConnection::Http1)
             }
         }
     }
 
     /// A slot on a connection that was avoided in favour of a new one, which cannot be made.
-    fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
-        let shared = wanted != Wanted::Http1;
+    fn pressed(&self, host: &Rc<Host>, wanted: WantedProtocol) -> Option<PooledConnection> {
+        let shared = wanted != WantedProtocol::Http1;
         shared.then(|| StreamSlot::on(host, wanted, Choice::Any)).flatten().map(PooledConnection::Http2)
     }
 
@@ -210,11 +210,11 @@ impl Cluster {
     ) -> Result<PooledConnection, AcquireError> {
         let wanted = self.wanted(host, downstream);
         match (need, wanted) {
-            (_, Wanted::Http2) => self.acquire_wanted(host, wanted, priority).await,
-            (Need::Tunnel, _) | (Need::Fresh, Wanted::Bytes | Wanted::Http1) => {
+            (_, WantedProtocol::Http2) => self.acquire_wanted(host, wanted, priority).await,
+            (Need::Tunnel, _) | (Need::Fresh, WantedProtocol::Bytes | WantedProtocol::Http1) => {
                 self.connect(host).await.map(PooledConnection::Http1)
             }
-            (Need::Fresh, Wanted::SharedHttp1 | Wanted::Either) => {
+            (Need::Fresh, WantedProtocol::SharedHttp1 | WantedProtocol::Either) => {
                 if let Some(place) = StreamSlot::on(host, wanted, Choice::Best) {
                     return Ok(PooledConnection::Http2(place));
                 }
@@ -246,7 +246,7 @@ impl Cluster {
     async fn acquire_wanted(
         &self,
         host: &Rc<Host>,
-        wanted: Wanted,
+        wanted: WantedProtocol,
         priority: Priority,
     ) -> Result<PooledConnection, AcquireError> {
         if let Some(upstream) = self.ready(host, wanted) {
@@ -257,9 +257,9 @@ impl Cluster {
         let pool = host.multiplexed.of(wanted);
         loop {
             let may_share = match wanted {
-                Wanted::Bytes | Wanted::Http1 => false,
-                Wanted::Http2 => true,
-                Wanted::SharedHttp1 | Wanted::Either => pool.peer.get() != Peer::OneAtATime,
+                WantedProtocol::Bytes | WantedProtocol::Http1 => false,
+                WantedProtocol::Http2 => true,
+                WantedProtocol::SharedHttp1 | WantedProtocol::Either => pool.peer.get() != Peer::OneAtATime,
             };
             if may_share && (pool.connecting.get() > 0 || pool.is_settling()) {
                 pool.changed.notified().await;
@@ -286,7 +286,7 @@ impl Cluster {
     }
 
     /// Puts a new connection to use: for one request at a time, or for many at once.
-    fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> PooledConnection {
+    fn begin(&self, host: &Rc<Host>, wanted: WantedProtocol, made: Established) -> PooledConnection {
         let pool = host.multiplexed.of(wanted);
         let agreed = made.stream.session().and_then(|session| session.alpn.as_deref());
         let Negotiated::Http2(_) = negotiated(agreed, wanted) else {
@@ -330,7 +330,7 @@ impl Cluster {
             epoch,
             local,
             times,
-            until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
+            until: config.http.max_connection_duration.map(|limit| turn::now() + limit),
         });
         // A connection made for one client, or for a configuration or host that is gone, serves only the request it was made for.
         let lasting = !host.removed.get()

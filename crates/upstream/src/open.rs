@@ -14,6 +14,7 @@ use super::breaker::{Share, Slot};
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
 use crate::edge::EdgeCounts;
 use crate::stream::Stream;
+use crate::turn;
 
 /// The times at which the steps of connecting happened, and what came of it.
 #[derive(Debug, Clone)]
@@ -63,7 +64,10 @@ impl Drop for OpenConnection {
         self.cx_active.set(self.cx_active.get().saturating_sub(1));
         self.shared.stats.inc(Counter::upstream_cx_destroy);
         self.shared.stats.shift(Gauge::upstream_cx_active, -1);
-        self.shared.stats.record(Histogram::upstream_cx_length_ms, self.times.begin.elapsed().as_millis() as u64);
+        self.shared.stats.record(
+            Histogram::upstream_cx_length_ms,
+            turn::now().saturating_duration_since(self.times.begin).as_millis() as u64,
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use super::host::{Host, bump};
 use super::open::{ConnectTimes, ConnectionSlots, Established, Idle, IdleGuard, OpenConnection};
 use super::race;
 use super::stats::cluster::{Counter, Gauge, Histogram};
-use crate::alpn::Wanted;
+use crate::alpn::WantedProtocol;
 use crate::turn;
 
 /// Idle connections one worker keeps for one host.
@@ -56,18 +56,18 @@ impl Cluster {
     /// A new connection for one HTTP/1.1 request that takes it over: an upgrade.
     pub async fn connect(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
         self.stats().inc(Counter::upstream_cx_http1_total);
-        self.connect_unshared(host, Wanted::Http1, None).await
+        self.connect_unshared(host, WantedProtocol::Http1, None).await
     }
 
     /// A new connection for an arbitrary byte stream, on behalf of one client.
     pub async fn connect_tcp(&self, host: &Rc<Host>, client: &ConnectionView) -> Result<Connection, AcquireError> {
-        self.connect_unshared(host, Wanted::Bytes, Some(client)).await
+        self.connect_unshared(host, WantedProtocol::Bytes, Some(client)).await
     }
 
     async fn connect_unshared(
         &self,
         host: &Rc<Host>,
-        wanted: Wanted,
+        wanted: WantedProtocol,
         client: Option<&ConnectionView>,
     ) -> Result<Connection, AcquireError> {
         let room = self.unshared_room(host)?;
@@ -189,7 +189,7 @@ impl Cluster {
         &self,
         host: &Rc<Host>,
         room: ConnectionSlots,
-        wanted: Wanted,
+        wanted: WantedProtocol,
         client: Option<&ConnectionView>,
     ) -> Result<Established, ConnectError> {
         let config = self.config();
@@ -203,7 +203,10 @@ impl Cluster {
                 self.shared.stats.inc(Counter::upstream_cx_connect_timeout);
             }
         })?;
-        self.shared.stats.record(Histogram::upstream_cx_connect_ms, times.begin.elapsed().as_millis() as u64);
+        self.shared.stats.record(
+            Histogram::upstream_cx_connect_ms,
+            turn::now().saturating_duration_since(times.begin).as_millis() as u64,
+        );
         (open.local, open.times) = (stream.local_addr(), times);
         Ok(Established { stream, open })
     }
@@ -215,7 +218,7 @@ impl Cluster {
         bump(&host.counts.cx_active);
         self.shared.stats.inc(Counter::upstream_cx_total);
         self.shared.stats.shift(Gauge::upstream_cx_active, 1);
-        let now = Instant::now();
+        let now = turn::now();
         OpenConnection {
             shared: self.shared.clone(),
             cx_active: Rc::clone(&host.counts.cx_active),

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::open::ConnectTimes;
-use crate::alpn::Wanted;
+use crate::alpn::WantedProtocol;
 use crate::h2::{Client, Offer};
 use crate::turn;
 
@@ -88,10 +88,12 @@ impl Pools {
         self.shared_http1.sweep();
     }
 
-    pub(super) fn of(&self, wanted: Wanted) -> &Pool {
+    pub(super) fn of(&self, wanted: WantedProtocol) -> &Pool {
         match wanted {
-            Wanted::SharedHttp1 => &self.shared_http1,
-            Wanted::Bytes | Wanted::Http1 | Wanted::Http2 | Wanted::Either => &self.http2,
+            WantedProtocol::SharedHttp1 => &self.shared_http1,
+            WantedProtocol::Bytes | WantedProtocol::Http1 | WantedProtocol::Http2 | WantedProtocol::Either => {
+                &self.http2
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use evenkeel_model::{Gateway, GatewayRef, HttpRoute, Snapshot};
 
 /// Routes that look at claims where no RequestAuthentication puts any (IST0149): a condition on a claim never holds there,
 /// and one in `withoutHeaders` always does.
-pub fn without_tokens(_: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
+pub fn without_tokens(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
     for set in snapshot.route_sets.iter() {
         let Some(rule) = set.http.iter().find(|rule| has_claims(rule)) else { continue };
         for at in &set.gateways {
@@ -25,7 +25,12 @@ pub fn without_tokens(_: &[&Object], snapshot: &Snapshot, found: &mut Diagnostic
             let (kind, namespace, name) = (set.kind, &set.namespace, &set.name);
             let message = format!("{kind} {namespace}/{name} routes by claims of tokens, and {what}");
             let finding = Diagnostic::warning("claims-without-tokens", rule.origin.clone(), message);
-            found.push(finding.with_help("write a RequestAuthentication that selects the gateway's Pods"));
+            let finding = finding.with_help("write a RequestAuthentication that selects the gateway's Pods");
+            let object = objects.iter().find(|own| (own.kind(), &own.namespace, &own.name) == (kind, namespace, name));
+            found.push(match object {
+                Some(object) => finding.about(object.reference()),
+                None => finding,
+            });
         }
     }
 }

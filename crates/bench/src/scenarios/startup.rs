@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
-use evenkeel_ca::authority::CA_CERT_FILE;
+use evenkeel_ca::files::CA_CERT_FILE;
 use evenkeel_ca::tokens::{TokenKey, Workload};
 
 use super::{Context, SETTLING, Scenario, pause};

@@ -212,7 +212,7 @@ impl Ledgers {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            // Who has it locked runs. A shared lock, so that two readers do not take each other for one.
+            // A locked file has a running owner. The lock here is shared, so that two readers do not take each other for an owner.
             let runs = file.try_lock_shared().is_err();
             fold.generation = 0;
             fold.read(&mut file)?;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 
 use super::state::State;
-use crate::authority::{Authority, hex};
+use crate::authority::Authority;
+use crate::files::hex;
 use crate::plugged;
 
 /// Bytes of a version.

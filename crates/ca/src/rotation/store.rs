@@ -21,7 +21,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::signing::Signing;
 use super::state::{Kind, Origin, Signer, State};
-use crate::authority::{Authority, AuthorityError, CA_CERT_FILE, CA_KEY_FILE, SignError};
+use crate::authority::{Authority, SignError};
+use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE};
 use crate::key_file::{self, KeyFileError};
 use crate::plugged::{self, CERT_CHAIN_FILE, PluggedFiles, ROOT_CERT_FILE};
 

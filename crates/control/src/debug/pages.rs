@@ -289,7 +289,7 @@ impl Pages {
             .flat_map(|service| service.ports.iter().map(move |port| (service, port)))
             .flat_map(|(service, port)| snapshot.endpoints(service, port.number));
         let serves = endpoints.any(|e| e.ready && matches!(&e.address, EndpointAddress::Ip(ip) if *ip == address));
-        // Who is told of a world is behind from then on until it has answered; before that nobody knows who will be.
+        // A proxy is behind from when a world is published to it until it has answered; before that it is not known which proxies will be.
         let told = self.proxies.published() >= world.generation;
         let reports = self.proxies.reports();
         let behind = reports.iter().filter(|report| report.status.settled_generation < report.told);

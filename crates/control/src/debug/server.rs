@@ -91,7 +91,7 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_l
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
     }
-    // Whoever asks whether it lives gets his answer whatever others ask.
+    // Readiness is answered first: other requests must not delay a probe.
     if path == READY {
         return pages.page(path, query, None);
     }

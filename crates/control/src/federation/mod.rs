@@ -159,7 +159,7 @@ impl Federation {
         self.told = wanted.len() > MAX_ENDPOINTS;
         let wanted: BTreeSet<Arc<str>> = wanted.into_iter().take(MAX_ENDPOINTS).collect();
         for gone in self.endpoints.keys().filter(|url| !wanted.contains(*url)) {
-            // Whoever is not trusted any more leaves nothing that might be trusted later.
+            // A bundle that is no longer trusted is removed, so that it is not trusted again later.
             let _ = fs::remove_file(self.folder.join(file_name(gone)));
         }
         self.endpoints.retain(|url, _| wanted.contains(url));

@@ -3,8 +3,8 @@
 //! It is cut into segments, each a file that begins with a checkpoint of everything and so can be read by itself; the
 //! oldest go when there are too many. A record is one line: a checksum and JSON. A line that a crash has torn is cut off.
 //!
-//! Control planes that share the directory write segments of their own. Who writes one has a lock on it, so that another
-//! that drops the oldest leaves it there.
+//! Control planes that share the directory write segments of their own. The writer of a segment locks it, so that
+//! another control plane, which removes the oldest segments, leaves it there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -31,7 +31,7 @@ const MAX_SEGMENT_CHANGES: usize = 2_000;
 const MAX_PROXIES: usize = 20_000;
 /// Segments that are kept, in files; those being written stay, however old they are.
 const MAX_SEGMENTS: usize = 8;
-/// Past texts of one file that are looked through for a good one, in texts.
+/// Past texts of one file that are searched for one without errors, in texts.
 const MAX_PAST_TEXTS: usize = 256;
 /// Those of all files, in bytes.
 const MAX_PAST_BYTES: usize = 64 * 1024 * 1024;

@@ -1,7 +1,7 @@
-//! What the translator's thread is asked to do, and in which order it does it.
+//! The requests to the translator's thread, and the order in which it serves them.
 //!
-//! Tasks leave a note and go on, or await the answer: the lock is held for as long as a note takes, never while anything is
-//! translated. What is asked twice is done once.
+//! Tasks write a note and continue, or await the answer. The lock is held only to write a note, never during translation.
+//! Two equal requests are served once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{Admitted, Client, ConnectError};
 
-/// Proxies that wait for the translator at a time, in proxies: who comes then waits until there is room.
+/// Proxies that wait for the translator at a time, in proxies; further ones wait for room.
 pub const MAX_WAITING_JOINS: usize = 1024;
 
 /// Notes to the translator's thread; `R` is what a proxy that joins is answered with.
@@ -24,11 +24,11 @@ pub(super) struct Mailbox<R> {
 
 #[derive(Debug)]
 struct Notes<R> {
-    /// Proxies that have gone: one for each stream at most, and no stream is opened but by the reader, who reads these first.
+    /// Proxies that have disconnected: at most one for each stream, because only the reader opens streams, and it reads these first.
     left: Vec<Arc<ProxyView>>,
     /// There is another world.
     publish: bool,
-    /// It is to be made anew; whom to tell then.
+    /// Everything is to be rebuilt; these are told when it is done.
     rebuild: Vec<oneshot::Sender<()>>,
     give_back: bool,
     joins: VecDeque<Join<R>>,
@@ -44,22 +44,22 @@ pub(super) enum Work<R> {
     Leave(Vec<Arc<ProxyView>>),
     /// Follow the present world.
     Publish,
-    /// Make all anew, and tell these.
+    /// Rebuild everything, then tell these.
     Rebuild(Vec<oneshot::Sender<()>>),
     /// Return free memory to the system.
     GiveBack,
-    /// Take in a proxy.
+    /// Register a proxy.
     Join(Box<Join<R>>),
     #[cfg(test)]
     Ask(Question),
 }
 
-/// A proxy that waits to be told what it is to hold.
+/// A proxy that waits for its first configuration.
 #[derive(Debug)]
 pub(super) struct Join<R> {
     pub client: Client,
     pub admitted: Admitted,
-    /// Closed if its client has gone meanwhile.
+    /// Closed if its client has disconnected meanwhile.
     pub answer: oneshot::Sender<Result<R, ConnectError>>,
     _room: OwnedSemaphorePermit,
 }
@@ -97,7 +97,7 @@ impl<R> Mailbox<R> {
         self.note(|notes| notes.publish = true);
     }
 
-    /// All is to be made anew. The answer comes when it is; none comes if the thread ends before.
+    /// Requests a rebuild. The answer comes when it is done; none comes if the thread ends before.
     pub fn rebuild(&self) -> oneshot::Receiver<()> {
         let (done, answer) = oneshot::channel();
         self.note(|notes| notes.rebuild.push(done));
@@ -109,7 +109,7 @@ impl<R> Mailbox<R> {
         self.note(|notes| notes.give_back = true);
     }
 
-    /// A proxy comes. Waits for room, and for its turn.
+    /// Registers a proxy: waits for room, and for its turn.
     pub async fn join(&self, client: Client, admitted: Admitted) -> Result<R, ConnectError> {
         let room = self.room.clone().acquire_owned().await.map_err(|_| ConnectError::Closed)?;
         let (answer, registered) = oneshot::channel();
@@ -129,7 +129,7 @@ impl<R> Mailbox<R> {
         self.lock().joins.len()
     }
 
-    /// Nothing more is done. Who waits is told.
+    /// Ends the work; those that wait are answered with an error.
     pub fn close(&self) {
         self.room.close();
         let mut notes = self.lock();
@@ -137,8 +137,8 @@ impl<R> Mailbox<R> {
         self.more.notify_one();
     }
 
-    /// Waits for the next thing to do; `None` at the end. A change of the world comes before proxies that join, so that nothing is
-    /// made for these that is out of date already; after a change one of them is to be first.
+    /// Waits for the next request; `None` at the end. A change of the world is served before proxies that join, so that they get no
+    /// outdated configuration; after a change one joining proxy is served first.
     pub fn next(&self, join_first: bool) -> Option<Work<R>> {
         let mut notes = self.lock();
         loop {

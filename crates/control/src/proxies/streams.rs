@@ -185,7 +185,7 @@ impl Streams {
                 Some(class) => (class.shared, class.behind) = (change.shared, true),
                 None => continue,
             }
-            // Who looks before it has told what it asks for is not among them, and finds what is there now.
+            // A stream that has not registered its interests yet is not among them; it gets the present state when it reads.
             for some in self.interests.concerned_by(&change.touched).chunks(AT_ONCE) {
                 let mut state = self.lock();
                 for id in some.iter().filter(|id| !moved.contains(id)) {

@@ -80,7 +80,7 @@ impl Translation {
                 Work::Leave(views) => views.iter().for_each(|view| self.translator.leave(view)),
                 Work::Rebuild(waiting) => {
                     self.rebuild();
-                    // Who asked may not wait any more.
+                    // The requester may have stopped waiting.
                     waiting.into_iter().for_each(|done| _ = done.send(()));
                 }
                 Work::GiveBack => memory::collect(),

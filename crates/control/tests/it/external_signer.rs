@@ -463,9 +463,9 @@ async fn a_signer_that_fails_is_asked_again_and_one_that_refuses_is_not() {
 }
 
 /// Tells when it is dropped.
-struct Told(Option<oneshot::Sender<()>>);
+struct Notifier(Option<oneshot::Sender<()>>);
 
-impl Drop for Told {
+impl Drop for Notifier {
     fn drop(&mut self) {
         let _ = self.0.take().map(|sender| sender.send(()));
     }
@@ -486,7 +486,7 @@ async fn a_silent_signer_ends_with_the_limit_and_with_the_agent() {
     fake.does(move |_| {
         let (sender, receiver) = oneshot::channel();
         slots.lock().expect("a list").push(receiver);
-        let told = Told(Some(sender));
+        let told = Notifier(Some(sender));
         Box::pin(async move {
             let _told = told;
             std::future::pending().await

@@ -113,7 +113,7 @@ impl World {
         };
         let (before, then) = (open_ports(self, &claim, client, server), open_ports(after, &claim, client, server));
         for (port, way) in before {
-            // Whoever calls by another name, or by the address, may still get there.
+            // A client that calls by another name, or by the address, may still get there.
             if then.contains(&(port, way.clone())) {
                 continue;
             }

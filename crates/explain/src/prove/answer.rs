@@ -66,10 +66,10 @@ pub struct Proof {
     /// Why none does.
     pub reasons: Vec<Reason>,
     /// Ways that were looked at.
-    pub ways: usize,
+    pub call_paths: usize,
     /// What else is worth knowing: what was not decided, and why.
     pub notes: Vec<String>,
-    /// Gateways that callers inside the mesh may call, each with what to say if a way leads on from there.
+    /// Gateways that callers inside the mesh may call, each with what to say if a call path leads on from there.
     #[serde(skip)]
     pub(super) gateways: Vec<(Arc<Workload>, String)>,
 }
@@ -98,7 +98,7 @@ pub struct Witness {
     pub transport: &'static str,
     /// The policy that allows it; `null`: no policy has to.
     pub allowed_by: Option<String>,
-    /// What other filters on the way do, such as ask an external authorizer, which is assumed to let it pass.
+    /// What other filters on the call path do, such as ask an external authorizer, which is assumed to let it pass.
     pub provided: Vec<String>,
     /// The command that sends it.
     pub curl: String,
@@ -106,7 +106,7 @@ pub struct Witness {
     pub explain: Option<String>,
 }
 
-/// Why nothing gets through on some ways.
+/// Why nothing gets through on some call paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
     /// The reason in one sentence.
@@ -145,7 +145,7 @@ impl std::fmt::Display for Party {
 }
 
 impl Proof {
-    /// Nothing gets through yet, and no way was looked at.
+    /// Nothing gets through yet, and no call path was examined.
     pub(super) fn new(claim: &Claim) -> Self {
         Self {
             from: claim.from.to_string(),
@@ -153,7 +153,7 @@ impl Proof {
             verdict: Reachability::Unreachable,
             witness: None,
             reasons: Vec::new(),
-            ways: 0,
+            call_paths: 0,
             notes: Vec::new(),
             gateways: Vec::new(),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_filters::explain::asked;
+use evenkeel_filters::explain::query;
 use evenkeel_filters::explain::{Explainer, Step};
 use evenkeel_model::Workload;
 use evenkeel_runtime_config::view::PlainRequest;
@@ -253,7 +253,7 @@ fn gets_through(
         let proxy = world.proxy(from);
         let Some(listener) = hop::listener(&proxy, Side::Outbound, address) else { return false };
         let (explanation, trace) =
-            asked::trace(explainer, &proxy.config, listener, &hop::asked(&arrival, vec![listener.name.to_string()]));
+            query::trace(explainer, &proxy.config, listener, &hop::asked(&arrival, vec![listener.name.to_string()]));
         let Some(Step::Endpoints { cluster, .. }) = explanation.steps.last() else { return false };
         if explanation.answer.is_some() {
             return false;
@@ -280,7 +280,7 @@ fn accepts(world: &World, explainer: &mut Explainer, to: &Arc<Workload>, arrival
     let proxy = world.proxy(to);
     let listener = hop::listener(&proxy, Side::Inbound, arrival.destination).expect("a listener");
     let (explanation, trace) =
-        asked::trace(explainer, &proxy.config, listener, &hop::asked(&arrival, vec![listener.name.to_string()]));
+        query::trace(explainer, &proxy.config, listener, &hop::asked(&arrival, vec![listener.name.to_string()]));
     let has = arrival.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
     let needs = trace.chain.as_ref().is_some_and(|chain| chain.tls.is_some());
     matches!(explanation.steps.last(), Some(Step::Endpoints { .. })) && explanation.answer.is_none() && (has || !needs)

@@ -1,4 +1,4 @@
-//! All ways of a caller to some workloads.
+//! All call paths of a caller to some workloads.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,13 +13,19 @@ use evenkeel_runtime_config::{Config, HttpConnectionManager};
 use evenkeel_translate::names::BLACK_HOLE_CLUSTER;
 
 use super::answer::{Claim, Party, Proof};
-use super::way::{First, Routed, Way};
-use super::ways::{self, Client, Dialled, Kind, Leg, Met};
+use super::call_path::{CallPath, First, Routed};
+use super::call_paths::{self, Client, Dialled, Kind, ProxyArrival, UpstreamConnection};
 use crate::hop::{self, Side};
 use crate::world::World;
 
-/// All ways of a client to the targets; without targets, to hosts outside the mesh.
-pub fn of(world: &World, claim: &Claim, client: &Client, targets: &[Arc<Workload>], proof: &mut Proof) -> Vec<Way> {
+/// All call paths of a client to the targets; without targets, to hosts outside the mesh.
+pub fn of(
+    world: &World,
+    claim: &Claim,
+    client: &Client,
+    targets: &[Arc<Workload>],
+    proof: &mut Proof,
+) -> Vec<CallPath> {
     match client {
         Client::Anyone => targets.iter().flat_map(|target| of_anyone(world, claim, target)).collect(),
         Client::Outside(gateway) => of_outside(world, claim, (client, gateway), targets, proof),
@@ -27,15 +33,15 @@ pub fn of(world: &World, claim: &Claim, client: &Client, targets: &[Arc<Workload
     }
 }
 
-fn of_anyone(world: &World, claim: &Claim, target: &Arc<Workload>) -> Vec<Way> {
-    let dialled = ways::dialled(world, std::slice::from_ref(target), (claim.host.as_deref(), claim.port));
+fn of_anyone(world: &World, claim: &Claim, target: &Arc<Workload>) -> Vec<CallPath> {
+    let dialled = call_paths::dialled(world, std::slice::from_ref(target), (claim.host.as_deref(), claim.port));
     let is_own = |dialled: &Dialled| target.addresses.contains(&dialled.address.ip());
     dialled
         .into_iter()
         .filter(is_own)
-        .map(|dialled| Way {
+        .map(|dialled| CallPath {
             client: Client::Anyone,
-            leg: Leg { to: dialled.address, tls: dialled.tls.clone() },
+            upstream: UpstreamConnection { to: dialled.address, tls: dialled.tls.clone() },
             dialled,
             first: None,
             server: Some(Arc::clone(target)),
@@ -49,11 +55,11 @@ fn of_workload(
     (client, workload): (&Client, &Arc<Workload>),
     targets: &[Arc<Workload>],
     proof: &mut Proof,
-) -> Vec<Way> {
+) -> Vec<CallPath> {
     let mut all = Vec::new();
-    let mut dialled = ways::dialled(world, targets, (claim.host.as_deref(), claim.port));
+    let mut dialled = call_paths::dialled(world, targets, (claim.host.as_deref(), claim.port));
     if claim.to == Party::Outside {
-        dialled.extend(ways::elsewhere(claim));
+        dialled.extend(call_paths::elsewhere(claim));
     }
     // Those that lead to a target by their name come first: a witness is best called as people do.
     let leads = |dialled: &Dialled| {
@@ -67,18 +73,18 @@ fn of_workload(
     };
     dialled.sort_by_cached_key(|dialled| (dialled.kind != Kind::Http, !leads(dialled)));
     for dialled in dialled {
-        if !ways::leaves_through_proxy(world, workload, dialled.address) {
+        if !call_paths::leaves_through_proxy(world, workload, dialled.address) {
             for to in world.without_proxy_all(dialled.host.as_ref(), dialled.address) {
                 let Some(server) = target_at(world, targets, to) else { continue };
-                let leg = Leg { to, tls: dialled.tls.clone() };
-                all.push(Way { client: client.clone(), dialled: dialled.clone(), first: None, leg, server });
+                let upstream = UpstreamConnection { to, tls: dialled.tls.clone() };
+                all.push(CallPath { client: client.clone(), dialled: dialled.clone(), first: None, upstream, server });
             }
             continue;
         }
-        let met = |world: &World| Met {
+        let met = |world: &World| ProxyArrival {
             proxy: world.proxy(workload),
             side: Side::Outbound,
-            source: workload.addresses.first().copied().unwrap_or(ways::OUTSIDE.into()),
+            source: workload.addresses.first().copied().unwrap_or(call_paths::OUTSIDE.into()),
             destination: dialled.address,
             tls: dialled.tls.clone(),
             kind: dialled.kind,
@@ -94,9 +100,9 @@ fn of_outside(
     (client, gateway): (&Client, &Arc<Workload>),
     targets: &[Arc<Workload>],
     proof: &mut Proof,
-) -> Vec<Way> {
+) -> Vec<CallPath> {
     let proxy = world.proxy(gateway);
-    let address = gateway.addresses.first().copied().unwrap_or(ways::OUTSIDE.into());
+    let address = gateway.addresses.first().copied().unwrap_or(call_paths::OUTSIDE.into());
     let mut all = Vec::new();
     let servers = world.snapshot.gateways_for(&gateway.labels);
     let ports: Vec<u16> = servers.iter().flat_map(|gateway| gateway.servers.iter().map(|server| server.port)).collect();
@@ -106,7 +112,7 @@ fn of_outside(
         }
         let destination = SocketAddr::new(address, port);
         let Some(listener) = hop::listener(&proxy, Side::Gateway, destination) else { continue };
-        for tls in ways::gateway_clients(listener) {
+        for tls in call_paths::gateway_clients(listener) {
             for kind in [Kind::Http, Kind::Bytes, Kind::Tls] {
                 if (kind == Kind::Tls) != tls.is_some() && kind != Kind::Http {
                     continue;
@@ -114,10 +120,10 @@ fn of_outside(
                 let name = claim.host.clone().or_else(|| tls.as_ref()?.server_name.clone());
                 let name = name.unwrap_or_else(|| address.to_string());
                 let dialled = Dialled { address: destination, host: None, name, kind, tls: tls.clone() };
-                let met = |world: &World| Met {
+                let met = |world: &World| ProxyArrival {
                     proxy: world.proxy(gateway),
                     side: Side::Gateway,
-                    source: ways::OUTSIDE.into(),
+                    source: call_paths::OUTSIDE.into(),
                     destination,
                     tls: dialled.tls.clone(),
                     kind,
@@ -129,14 +135,14 @@ fn of_outside(
     all
 }
 
-/// The ways through a first proxy.
+/// The call paths through a first proxy.
 fn through(
     world: &World,
     (client, dialled): (&Client, &Dialled),
-    met: &dyn Fn(&World) -> Met,
+    met: &dyn Fn(&World) -> ProxyArrival,
     targets: &[Arc<Workload>],
     proof: &mut Proof,
-) -> Vec<Way> {
+) -> Vec<CallPath> {
     let first = met(world);
     let Some((_, chain)) = first.served() else { return Vec::new() };
     let config = Arc::clone(&first.proxy.config);
@@ -169,9 +175,9 @@ fn through(
         };
         let is_http = route.is_some();
         let own = dialled.tls.as_ref().filter(|_| chain.tls.is_none());
-        for leg in ways::legs(world, &first.proxy, compiled, (dialled.address, is_http), own) {
-            let Some(server) = target_at(world, targets, leg.to) else {
-                note_gateway(world, &leg, proof);
+        for upstream in call_paths::upstreams(world, &first.proxy, compiled, (dialled.address, is_http), own) {
+            let Some(server) = target_at(world, targets, upstream.to) else {
+                note_gateway(world, &upstream, proof);
                 continue;
             };
             let route = route.as_ref().map(|own| Routed {
@@ -180,16 +186,24 @@ fn through(
                 at: own.at,
             });
             let first = First { met: met(world), chain: Arc::clone(&chain), route, cluster: cluster.clone() };
-            all.push(Way { client: client.clone(), dialled: dialled.clone(), first: Some(first), leg, server });
+            all.push(CallPath {
+                client: client.clone(),
+                dialled: dialled.clone(),
+                first: Some(first),
+                upstream,
+                server,
+            });
         }
     }
     all
 }
 
-/// A way over a further gateway is not followed.
-fn note_gateway(world: &World, leg: &Leg, proof: &mut Proof) {
-    let Some(gateway) = world.snapshot.workload_at(leg.to.ip()).filter(|own| world.is_gateway(own)) else { return };
-    let note = format!("ways over the gateway {}.{} are not followed", gateway.workload_name, gateway.namespace);
+/// A call path over a further gateway is not followed.
+fn note_gateway(world: &World, upstream: &UpstreamConnection, proof: &mut Proof) {
+    let Some(gateway) = world.snapshot.workload_at(upstream.to.ip()).filter(|own| world.is_gateway(own)) else {
+        return;
+    };
+    let note = format!("call paths over the gateway {}.{} are not followed", gateway.workload_name, gateway.namespace);
     if !proof.gateways.iter().any(|(known, _)| Arc::ptr_eq(known, gateway)) {
         proof.gateways.push((Arc::clone(gateway), note));
     }

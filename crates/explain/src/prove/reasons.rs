@@ -1,26 +1,26 @@
-//! Why no request gets through on a way: the objects without which one would.
+//! Why no request gets through on a call path: the objects without which one would.
 
 use super::answer::{Claim, Party, Reason};
+use super::call_path::{CallPath, LeftOut};
 use super::search::is_open;
-use super::way::{LeftOut, Way};
 use crate::place::Source;
 use crate::policies;
 use crate::world::World;
 
-/// Why nothing gets through on a way.
-pub fn of(world: &World, claim: &Claim, way: &Way) -> Reason {
-    let from = way.client.name();
-    let Some(server) = &way.server else {
-        return Reason { text: format!("{from} cannot reach {}", way.leg.to), sources: Vec::new() };
+/// Why nothing gets through on a call path.
+pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
+    let from = call_path.client.name();
+    let Some(server) = &call_path.server else {
+        return Reason { text: format!("{from} cannot reach {}", call_path.upstream.to), sources: Vec::new() };
     };
     let name = format!("{}.{}", server.workload_name, server.namespace);
-    let port = way.leg.to.port();
-    if let Some(met) = way.at_server(world) {
+    let port = call_path.upstream.to.port();
+    if let Some(met) = call_path.at_server(world) {
         let needs = met.served().map(|(_, chain)| chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()));
-        let has = way.leg.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        let has = call_path.upstream.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
         if needs.is_none() || (needs == Some(true) && !has) {
             let peer = policies::authentication(world, server, port);
-            let how = super::ways::secured(way.leg.tls.as_ref());
+            let how = super::call_paths::secured(call_path.upstream.tls.as_ref());
             let text = format!("{name} accepts on port {port} only mutual TLS ({}), and {from} sends {how}", peer.mode);
             return Reason { text, sources: peer.source.into_iter().collect() };
         }
@@ -29,18 +29,18 @@ pub fn of(world: &World, claim: &Claim, way: &Way) -> Reason {
     let enforced: Vec<_> = enforced.into_iter().filter(|policy| !policy.dry_run).collect();
     let named =
         |policy: &evenkeel_model::AuthorizationPolicy| format!("ns[{}]-policy[{}]", policy.namespace, policy.name);
-    // What can be left out without opening the way is not the reason.
+    // What can be left out without opening the call path is not the reason.
     let mut left_out = LeftOut::default();
     let mut kept = Vec::new();
     let denying = enforced.iter().filter(|policy| policy.action.to_string() == "DENY");
     for policy in denying.clone() {
         left_out.policies.push(named(policy));
     }
-    let needs_allow = !is_open(way, world, claim, &left_out);
+    let needs_allow = !is_open(call_path, world, claim, &left_out);
     left_out.allow = !needs_allow;
     if needs_allow {
         let without_any = LeftOut { allow: true, ..left_out.clone() };
-        if !is_open(way, world, claim, &without_any) {
+        if !is_open(call_path, world, claim, &without_any) {
             let text = format!("no route or filter chain leads such requests from {from} to {name}, port {port}");
             return Reason { text, sources: Vec::new() };
         }
@@ -54,7 +54,7 @@ pub fn of(world: &World, claim: &Claim, way: &Way) -> Reason {
     for policy in denying {
         let mut tried = left_out.clone();
         tried.policies.retain(|own| *own != named(policy));
-        if is_open(way, world, claim, &tried) {
+        if is_open(call_path, world, claim, &tried) {
             left_out = tried;
         } else {
             kept.push(source(world, policy));
@@ -74,7 +74,7 @@ fn source(world: &World, policy: &evenkeel_model::AuthorizationPolicy) -> Source
     world.source(format!("{kind} {}/{}", policy.namespace, policy.name), &policy.origin, field)
 }
 
-/// Why there is not even a way.
+/// Why there is not even a call path.
 pub fn no_way(claim: &Claim) -> String {
     match (&claim.from, &claim.to) {
         (Party::Outside, _) => "no route of a gateway leads there".to_owned(),

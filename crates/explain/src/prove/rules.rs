@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_base::cidr::IpNet;
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::access_log::{Format, FormatPart};
 use evenkeel_runtime_config::dynamic_metadata::MetadataMatcher;
 use evenkeel_runtime_config::hcm::{EscapedSlashes, HttpFilterConfig};
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderEdits};
@@ -14,6 +13,7 @@ use evenkeel_runtime_config::rbac::policy::{Permission, Policy, Principal};
 use evenkeel_runtime_config::rbac::{RbacAction, RbacFilter};
 use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, PathMatch, Route, RouteMatch, VirtualHost};
 use evenkeel_runtime_config::string_match::StringMatcher;
+use evenkeel_runtime_config::substitution_format::{Format, FormatPart};
 
 use super::language::{Language, Normal, Rewrite, Text};
 use super::space::{Expr, Name, Parts, TOLD, Value};

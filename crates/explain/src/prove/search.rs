@@ -1,13 +1,13 @@
-//! The search for a request that gets through on one way.
+//! The search for a request that gets through on one call path.
 
 use super::answer::{Claim, Witness};
+use super::call_path::{CallPath, LeftOut};
 use super::formula::Formula;
 use super::space::{Expr, Space};
 use super::trial;
-use super::way::{LeftOut, Way};
 use crate::world::World;
 
-/// Requests that are tried on one way before it is given up, in requests.
+/// Requests that are tried on one call path before it is given up, in requests.
 const MAX_TRIALS: usize = 32;
 
 /// What a search has found.
@@ -21,33 +21,33 @@ pub enum Found {
 }
 
 /// Searches for a request that gets through: one without a token if there is any, because that can be tried.
-pub fn search(way: &Way, world: &World, claim: &Claim) -> Found {
+pub fn search(call_path: &CallPath, world: &World, claim: &Claim) -> Found {
     let without = Claim { without_jwt: true, ..claim.clone() };
-    let found = among(way, world, &without);
+    let found = among(call_path, world, &without);
     if claim.without_jwt || matches!(found, Found::Witness(_)) {
         return found;
     }
-    match (found, among(way, world, claim)) {
+    match (found, among(call_path, world, claim)) {
         // Tokens open what is closed without: that depends on what issuers sign.
         (Found::Nothing, Found::Undecided(_)) => Found::Undecided(format!(
             "{} to {}: nothing gets through without a token, and with one it depends on what the issuer signs",
-            way.client.name(),
-            way.leg.to
+            call_path.client.name(),
+            call_path.upstream.to
         )),
         (_, found) => found,
     }
 }
 
-fn among(way: &Way, world: &World, claim: &Claim) -> Found {
+fn among(call_path: &CallPath, world: &World, claim: &Claim) -> Found {
     let space;
     let formula;
     {
-        let server = way.at_server(world);
-        let expr = way.expr(claim, server.as_ref(), &LeftOut::default());
+        let server = call_path.at_server(world);
+        let expr = call_path.expr(claim, server.as_ref(), &LeftOut::default());
         if matches!(expr, Expr::Const(false)) {
             return Found::Nothing;
         }
-        let given = way.given(claim, server.as_ref());
+        let given = call_path.given(claim, server.as_ref());
         space = match Space::new(&expr, &given) {
             Ok(space) => space,
             Err(error) => return Found::Undecided(error.to_string()),
@@ -67,7 +67,7 @@ fn among(way: &Way, world: &World, claim: &Claim) -> Found {
             Ok(None) => break,
             Ok(Some(classes)) => {
                 let values = space.values(&classes);
-                if let Some(witness) = trial::tried(way, world, &values) {
+                if let Some(witness) = trial::tried(call_path, world, &values) {
                     return Found::Witness(Box::new(witness));
                 }
                 all.push(space.except(&classes));
@@ -77,16 +77,16 @@ fn among(way: &Way, world: &World, claim: &Claim) -> Found {
     Found::Undecided(format!(
         "{} to {}: policies allow requests there, but something else decides about them (another filter, a header that \
          proxies make, chance, a path that is rewritten to another form)",
-        way.client.name(),
-        way.leg.to
+        call_path.client.name(),
+        call_path.upstream.to
     ))
 }
 
 /// Whether there is a request, with some policies left out; what nobody knows counts as met.
-pub fn is_open(way: &Way, world: &World, claim: &Claim, left_out: &LeftOut) -> bool {
-    let server = way.at_server(world);
-    let expr = way.expr(claim, server.as_ref(), left_out);
-    let Ok(space) = Space::new(&expr, &way.given(claim, server.as_ref())) else { return true };
+pub fn is_open(call_path: &CallPath, world: &World, claim: &Claim, left_out: &LeftOut) -> bool {
+    let server = call_path.at_server(world);
+    let expr = call_path.expr(claim, server.as_ref(), left_out);
+    let Ok(space) = Space::new(&expr, &call_path.given(claim, server.as_ref())) else { return true };
     let formula = space.formula(&expr);
     !matches!(formula.solve(&space.counts()), Ok(None))
 }

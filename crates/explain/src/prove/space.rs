@@ -74,7 +74,7 @@ pub enum Expr<'e> {
 
 /// What is given of the request, and what it may be at all.
 #[derive(Debug, Clone, Default)]
-pub struct Given {
+pub struct KnownRequest {
     /// The method; `None`: any.
     pub method: Option<String>,
     /// The authority; `None`: any.
@@ -96,7 +96,7 @@ pub struct Space {
 
 impl Space {
     /// The classes that the tests of a condition tell apart.
-    pub fn new(expr: &Expr<'_>, given: &Given) -> Result<Self, TooMany> {
+    pub fn new(expr: &Expr<'_>, given: &KnownRequest) -> Result<Self, TooMany> {
         let mut parts: BTreeMap<Name, (Vec<Language>, Vec<IpNet>)> = BTreeMap::new();
         for name in [Name::Method, Name::Authority, Name::Path] {
             parts.entry(name).or_default();

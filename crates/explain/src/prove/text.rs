@@ -10,7 +10,11 @@ impl Proof {
             Reachability::Unreachable => ("✗", "unreachable: no request gets through"),
             Reachability::Undecided => ("?", "not decided"),
         };
-        let mut out = format!("{} → {}\n{mark} {says}  ({} ways)\n", self.from, self.to, self.ways);
+        let paths = match self.call_paths {
+            1 => "1 call path".to_owned(),
+            count => format!("{count} call paths"),
+        };
+        let mut out = format!("{} → {}\n{mark} {says}  ({paths})\n", self.from, self.to);
         if let Some(witness) = &self.witness {
             out.push_str(&format!(
                 "\nthis gets through, from {} to {}, over {}\n",

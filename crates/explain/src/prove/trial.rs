@@ -8,9 +8,9 @@ use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::PlainRequest;
 
 use super::answer::Witness;
+use super::call_path::{CallPath, First};
+use super::call_paths::{self, Client, Dialled, Kind};
 use super::space::{Name, Value};
-use super::way::{First, Way};
-use super::ways::{self, Client, Dialled, Kind};
 use crate::answer::{Hop, Outcome};
 use crate::hop::{self, Arrival, CLIENT_PORT, Side};
 use crate::world::World;
@@ -19,7 +19,7 @@ use crate::world::World;
 const MAX_DRAWS: u64 = 64;
 
 /// Tries a request with the proxies' own decision.
-pub fn tried(way: &Way, world: &World, values: &BTreeMap<Name, Value>) -> Option<Witness> {
+pub fn tried(call_path: &CallPath, world: &World, values: &BTreeMap<Name, Value>) -> Option<Witness> {
     let text = |name: Name| match values.get(&name) {
         Some(Value::Text(text)) => text.clone(),
         _ => String::new(),
@@ -39,26 +39,26 @@ pub fn tried(way: &Way, world: &World, values: &BTreeMap<Name, Value>) -> Option
         Some(Value::Address(address)) => Some(*address),
         _ => None,
     };
-    if way.dialled.tls.is_some() {
+    if call_path.dialled.tls.is_some() {
         request.scheme = "https".to_owned();
     }
-    let request = (way.dialled.kind == Kind::Http).then_some(request);
-    let draws = if way.first.is_some() { MAX_DRAWS } else { 1 };
+    let request = (call_path.dialled.kind == Kind::Http).then_some(request);
+    let draws = if call_path.first.is_some() { MAX_DRAWS } else { 1 };
     let ((hop, provided), draw) =
-        (0..draws).find_map(|draw| Some((walked(way, world, request.clone(), (source, draw))?, draw)))?;
+        (0..draws).find_map(|draw| Some((walked(call_path, world, request.clone(), (source, draw))?, draw)))?;
     let allowed_by =
         hop.and_then(|hop| hop.policies.into_iter().find(|policy| policy.action == "ALLOW" && policy.decides));
     let allowed_by = allowed_by.map(|policy| match policy.source.position() {
         Some(position) => format!("{}, {position}", policy.source.object),
         None => policy.source.object,
     });
-    let witness = witness(way, (method, authority, path, headers), (source, draw), allowed_by);
+    let witness = witness(call_path, (method, authority, path, headers), (source, draw), allowed_by);
     Some(Witness { provided, ..witness })
 }
 
-/// Takes a request all the way. `None`: it does not get through. The result is what the workload's own proxy said.
+/// Takes a request all the call path. `None`: it does not get through. The result is what the workload's own proxy said.
 fn walked(
-    way: &Way,
+    call_path: &CallPath,
     world: &World,
     request: Option<PlainRequest>,
     (source, draw): (Option<IpAddr>, u64),
@@ -67,14 +67,14 @@ fn walked(
     let mut provided = Vec::new();
     let mut arrival = Arrival {
         socket: None,
-        source: SocketAddr::new(source.unwrap_or(ways::OUTSIDE.into()), CLIENT_PORT),
-        destination: way.dialled.address,
-        tls: way.dialled.tls.clone(),
+        source: SocketAddr::new(source.unwrap_or(call_paths::OUTSIDE.into()), CLIENT_PORT),
+        destination: call_path.dialled.address,
+        tls: call_path.dialled.tls.clone(),
         request,
-        host: way.dialled.host.clone(),
+        host: call_path.dialled.host.clone(),
         random: 0,
     };
-    if let Some(first) = &way.first {
+    if let Some(first) = &call_path.first {
         if first.met.side == Side::Outbound {
             arrival.source = SocketAddr::new(first.met.source, CLIENT_PORT);
         }
@@ -87,14 +87,14 @@ fn walked(
         provided.extend(hop.filters);
         arrival.request = departure?.request;
     }
-    arrival.destination = way.leg.to;
-    arrival.tls.clone_from(&way.leg.tls);
-    if let Some(source) = way.source() {
+    arrival.destination = call_path.upstream.to;
+    arrival.tls.clone_from(&call_path.upstream.tls);
+    if let Some(source) = call_path.source() {
         arrival.source = SocketAddr::new(source, CLIENT_PORT);
     }
-    let Some(server) = way.at_server(world) else { return Some((None, provided)) };
+    let Some(server) = call_path.at_server(world) else { return Some((None, provided)) };
     let needs = server.served()?.1.tls.as_ref().is_some_and(|tls| tls.is_mutual());
-    if needs && way.leg.tls.as_ref().is_none_or(|tls| tls.identity.is_none()) {
+    if needs && call_path.upstream.tls.as_ref().is_none_or(|tls| tls.identity.is_none()) {
         return None;
     }
     let (hop, _) = hop::take(world, &server.proxy, server.side, &arrival);
@@ -103,16 +103,16 @@ fn walked(
 }
 
 fn witness(
-    way: &Way,
+    call_path: &CallPath,
     (method, authority, path, headers): (String, String, String, Vec<(String, String)>),
     (source, draw): (Option<IpAddr>, u64),
     allowed_by: Option<String>,
 ) -> Witness {
-    let Dialled { address, name, kind, tls, .. } = &way.dialled;
+    let Dialled { address, name, kind, tls, .. } = &call_path.dialled;
     let is_plain = tls.is_none();
     let default = if is_plain { 80 } else { 443 };
     let scheme = if is_plain { "http" } else { "https" };
-    let shown = match way.client {
+    let shown = match call_path.client {
         Client::Outside(_) => {
             tls.as_ref().and_then(|tls| tls.server_name.clone()).unwrap_or_else(|| host_of(&authority))
         }
@@ -132,7 +132,7 @@ fn witness(
     let options: String =
         all.iter().map(|(name, value)| format!(" -H {}", quoted(&format!("{name}: {value}")))).collect();
     let method_option = if method == "GET" { String::new() } else { format!(" -X {}", quoted(&method)) };
-    let (prefix, resolve) = match &way.client {
+    let (prefix, resolve) = match &call_path.client {
         Client::Workload(own) => {
             (format!("evenkeel exec {} -n {} -- ", own.workload_name, own.namespace), String::new())
         }
@@ -147,7 +147,7 @@ fn witness(
         Kind::Bytes => format!("{prefix}curl -sS {}", quoted(&format!("telnet://{at}"))),
         Kind::Tls => format!("{prefix}curl -sSk {}", quoted(&format!("https://{at}/"))),
     };
-    let from = match &way.client {
+    let from = match &call_path.client {
         Client::Workload(own) => Some(format!("--from {}.{}", own.workload_name, own.namespace)),
         Client::Outside(_) => Some("--from-outside".to_owned()),
         Client::Anyone => None,
@@ -155,7 +155,7 @@ fn witness(
     let random = if draw == 0 {
         String::new()
     } else {
-        format!(" --random {}", way.first.as_ref().and_then(|first| self::draw(first, draw)).unwrap_or(draw))
+        format!(" --random {}", call_path.first.as_ref().and_then(|first| self::draw(first, draw)).unwrap_or(draw))
     };
     let explain = from.map(|from| match kind {
         Kind::Http => format!("evenkeel explain {from} --url {}{method_option}{options}{random}", quoted(&url)),
@@ -163,8 +163,11 @@ fn witness(
         Kind::Tls => format!("evenkeel explain {from} --tcp {at} --tls{random}"),
     });
     Witness {
-        from: way.client.name(),
-        to: way.server.as_ref().map_or_else(|| way.leg.to.to_string(), |own| format!("{}.{}", own.pod, own.namespace)),
+        from: call_path.client.name(),
+        to: call_path
+            .server
+            .as_ref()
+            .map_or_else(|| call_path.upstream.to.to_string(), |own| format!("{}.{}", own.pod, own.namespace)),
         kind: match kind {
             Kind::Http => "http",
             Kind::Bytes => "bytes",
@@ -175,7 +178,7 @@ fn witness(
         authority,
         headers,
         source: source.map(|source| source.to_string()),
-        transport: ways::secured(way.leg.tls.as_ref()),
+        transport: call_paths::secured(call_path.upstream.tls.as_ref()),
         allowed_by,
         provided: Vec::new(),
         curl,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_explain::question::parse_header;
 use evenkeel_explain::{Answer, Caller, Question, QuestionError, Target, World};
-use evenkeel_filters::explain::asked::{AskedCall, AskedHead, RecentRequest};
+use evenkeel_filters::explain::query::{QueriedCall, QueriedHead, RecentRequest};
 
 /// The mesh of `mesh.yaml`, and further documents in `more.yaml`.
 pub fn world(more: &str) -> World {
@@ -47,7 +47,7 @@ pub fn recent(id: &str, words: &str, (direction, destination): (&str, &str)) -> 
     let headers: Vec<(String, String)> = words[2..].iter().map(|text| parse_header(text).expect("a header")).collect();
     let (host, path) = words[1].trim_start_matches("http://").split_once('/').expect("a path");
     let secret = |name: &&String| matches!(name.as_str(), "authorization" | "cookie");
-    let request = AskedHead {
+    let request = QueriedHead {
         method: words[0].to_owned(),
         authority: host.to_owned(),
         path: format!("/{path}"),
@@ -56,11 +56,11 @@ pub fn recent(id: &str, words: &str, (direction, destination): (&str, &str)) -> 
         headers,
         left_out: 0,
     };
-    let call = AskedCall {
+    let call = QueriedCall {
         source: Some("10.244.0.1:40000".parse().expect("an address")),
         destination: Some(destination.parse().expect("an address")),
         request: Some(request),
-        ..AskedCall::default()
+        ..QueriedCall::default()
     };
     let (id, direction) = (id.to_owned(), direction.to_owned());
     RecentRequest { id, direction, call, started_us: 1_700_000_000_000_000, ..RecentRequest::default() }

@@ -155,7 +155,7 @@ fn the_keys_of_the_answer_are_stable() {
     let json = serde_json::to_value(&proof).expect("JSON");
     let keys =
         |json: &serde_json::Value| -> Vec<String> { json.as_object().expect("an object").keys().cloned().collect() };
-    assert_eq!(keys(&json), ["from", "to", "verdict", "witness", "reasons", "ways", "notes"]);
+    assert_eq!(keys(&json), ["from", "to", "verdict", "witness", "reasons", "callPaths", "notes"]);
     assert_eq!(
         keys(&json["witness"]),
         [

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use evenkeel_explain::Recent;
 use evenkeel_explain::answer::ProxyName;
-use evenkeel_explain::recent::Kept;
-use evenkeel_filters::explain::asked::{Decision, ProxyDecision, RecentRequest};
+use evenkeel_explain::recent::RecordedRequest;
+use evenkeel_filters::explain::query::{Decision, ProxyDecision, RecentRequest};
 use evenkeel_testkit::golden;
 
 use crate::mesh::{recent, world};
 
-fn kept(request: RecentRequest, now: Result<Decision, String>) -> Kept {
+fn kept(request: RecentRequest, now: Result<Decision, String>) -> RecordedRequest {
     let (workload, pod, namespace) = ("web".to_owned(), "web-0".to_owned(), "shop".to_owned());
     let proxy = ProxyName { side: "", workload, pod, namespace };
-    Kept { proxy, request, now: now.map(|decision| ProxyDecision { decision, ..ProxyDecision::default() }) }
+    RecordedRequest { proxy, request, now: now.map(|decision| ProxyDecision { decision, ..ProxyDecision::default() }) }
 }
 
 fn served() -> RecentRequest {

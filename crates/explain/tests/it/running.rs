@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::{RunningProxies, World};
-use evenkeel_filters::explain::asked::{AskedCall, EndpointState, ProxyDecision, RecentRequest};
+use evenkeel_filters::explain::query::{EndpointState, ProxyDecision, QueriedCall, RecentRequest};
 use evenkeel_testkit::golden;
 
 use crate::mesh::{ask, question, with, world};
@@ -16,7 +16,7 @@ struct Others {
 }
 
 impl RunningProxies for Others {
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+    fn decide(&self, proxy: &ProxyName, call: &QueriedCall) -> Result<ProxyDecision, String> {
         if proxy.side == "inbound" {
             return Err("no answer within 10 s".to_owned());
         }

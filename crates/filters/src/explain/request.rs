@@ -28,8 +28,8 @@ use crate::decide::{
 use crate::format::{Record, header_value};
 use crate::header_mutation;
 use crate::http::{
-    Asked, Body, ClusterScope, Decision, FilterStreams, HeadView, HttpFilters, Remark, Reply, RequestContext, Services,
-    Woken,
+    Body, ClusterScope, Decision, FilterDecision, FilterStreams, HeadView, HttpFilters, Remark, Reply, RequestContext,
+    Services, Woken,
 };
 use crate::info::{ConnectionInfo, StreamInfo};
 use crate::resolution::ForwardProxyFacts;
@@ -180,8 +180,8 @@ impl<'c> Written<'c> {
     }
 
     /// Records a filter's decision. `None`: the next filter is called, or the same one again.
-    fn note(&mut self, asked: Asked) -> Option<Filtered<Reply>> {
-        let Asked { name, decision, remark } = asked;
+    fn note(&mut self, asked: FilterDecision) -> Option<Filtered<Reply>> {
+        let FilterDecision { name, decision, remark } = asked;
         let chance = self.numbers.drawn.get();
         let mut say = |says| self.steps.push(Step::Filter { name: Arc::clone(&name), says, chance });
         let ends_turn =

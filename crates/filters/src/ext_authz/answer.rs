@@ -30,7 +30,7 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 pub(super) enum Verdict {
     /// The request passes, changed like this.
-    Allowed(Box<Wanted>),
+    Allowed(Box<HeaderChanges>),
     /// It is refused like this.
     Denied(Box<Refusal>),
     /// There is no decision. The service may have said how to tell the client.
@@ -42,7 +42,7 @@ pub(super) enum Verdict {
 
 /// Changes that a service wants.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct HeaderChanges {
     /// Of the request's headers.
     pub(super) request: Vec<Edit>,
     /// Request headers to remove.
@@ -55,7 +55,7 @@ pub(super) struct Wanted {
     pub(super) remove_parameters: Vec<String>,
 }
 
-impl Wanted {
+impl HeaderChanges {
     /// Something about the request changes.
     pub(super) fn changes_request(&self) -> bool {
         let Self { request, remove, set_parameters, remove_parameters, response: _ } = self;
@@ -113,7 +113,7 @@ impl Answer {
             metadata.clone_from(&ok.dynamic_metadata);
         }
         let verdict = match (status.map_or(0, |status| status.code), http_response) {
-            (0, Some(HttpResponse::OkResponse(ok))) => Verdict::Allowed(Box::new(Wanted {
+            (0, Some(HttpResponse::OkResponse(ok))) => Verdict::Allowed(Box::new(HeaderChanges {
                 request: edits(ok.headers, Of::Request, &mut unknown_action),
                 remove: ok.headers_to_remove,
                 response: edits(ok.response_headers_to_add, Of::Response, &mut unknown_action),
@@ -162,7 +162,7 @@ impl Answer {
         let named = headers.iter().filter(|(_, name, _)| target.metadata_headers.has(name));
         let text = |bytes| String::from_utf8_lossy(bytes).into();
         let metadata = named.map(|(_, name, value)| (text(name), MetadataValue::Text(text(value)))).collect();
-        let wanted = Wanted { request, remove, response, ..Wanted::default() };
+        let wanted = HeaderChanges { request, remove, response, ..HeaderChanges::default() };
         Self { verdict: Verdict::Allowed(Box::new(wanted)), metadata, unknown_action: false }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::ext_authz::MutationRules;
 
-use super::answer::{Action, Edit, Wanted};
+use super::answer::{Action, Edit, HeaderChanges};
 use super::check::is_of_framing;
 
 /// The service wants what HTTP does not have, or what it may not do.
@@ -13,8 +13,8 @@ use super::check::is_of_framing;
 pub(super) struct Invalid;
 
 /// Whether names and values of all headers and query parameters are such that HTTP can carry them.
-pub(super) fn are_valid(wanted: &Wanted) -> bool {
-    let Wanted { request, response, set_parameters, remove: _, remove_parameters: _ } = wanted;
+pub(super) fn are_valid(wanted: &HeaderChanges) -> bool {
+    let HeaderChanges { request, response, set_parameters, remove: _, remove_parameters: _ } = wanted;
     let parameter = |text: &String| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
     edits_are_valid(request)
         && edits_are_valid(response)
@@ -33,7 +33,11 @@ pub(super) fn edits_are_valid(edits: &[Edit]) -> bool {
 }
 
 /// Changes the request.
-pub(super) fn change(head: &mut RequestHead, wanted: &Wanted, rules: Option<&MutationRules>) -> Result<(), Invalid> {
+pub(super) fn change(
+    head: &mut RequestHead,
+    wanted: &HeaderChanges,
+    rules: Option<&MutationRules>,
+) -> Result<(), Invalid> {
     let may = |name: &[u8]| match rules {
         Some(rules) if !rules.allow(name) => {
             if rules.disallow_is_error {
@@ -107,7 +111,7 @@ fn apply(headers: &mut Headers, name: &[u8], edit: &Edit) {
 }
 
 /// The path with other query parameters. They get into the order of their names, as in Envoy.
-fn with_parameters(path: &[u8], wanted: &Wanted) -> Vec<u8> {
+fn with_parameters(path: &[u8], wanted: &HeaderChanges) -> Vec<u8> {
     let (path, query) = match path.iter().position(|byte| *byte == b'?') {
         Some(at) => (path.get(..at).unwrap_or(path), path.get(at + 1..).unwrap_or_default()),
         None => (path, &b""[..]),

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::ext_authz::{ExtAuthz, HttpTarget, PathChange, Told};
+use evenkeel_runtime_config::ext_authz::{CheckAttributes, ExtAuthz, HttpTarget, PathChange};
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
@@ -213,7 +213,7 @@ fn joined<'h>(headers: &'h Headers, name: &[u8], value: &'h [u8]) -> Option<Cow<
 }
 
 /// What is asked about a connection.
-pub(super) fn connection(connection: &ConnectionView, told: &Told, metadata: &DynamicMetadata) -> Vec<u8> {
+pub(super) fn connection(connection: &ConnectionView, told: &CheckAttributes, metadata: &DynamicMetadata) -> Vec<u8> {
     let mut message = Message::default();
     message.message(1, |attributes| {
         peers(attributes, connection, told, b"");
@@ -224,7 +224,7 @@ pub(super) fn connection(connection: &ConnectionView, told: &Told, metadata: &Dy
     message.into_bytes()
 }
 
-fn peers(attributes: &mut Message, connection: &ConnectionView, told: &Told, service: &[u8]) {
+fn peers(attributes: &mut Message, connection: &ConnectionView, told: &CheckAttributes, service: &[u8]) {
     let identity = connection.peer.as_deref();
     attributes.message(1, |source| {
         source.message(1, |address| write_address(address, connection.remote));
@@ -245,7 +245,7 @@ fn principal(identity: &PeerIdentity) -> &str {
     identity.uri_sans.first().or(identity.dns_sans.first()).unwrap_or(&identity.subject)
 }
 
-fn tls_session(attributes: &mut Message, connection: &ConnectionView, told: &Told) {
+fn tls_session(attributes: &mut Message, connection: &ConnectionView, told: &CheckAttributes) {
     if told.tls_session {
         let name = connection.server_name.as_deref().filter(|_| connection.tls).unwrap_or_default();
         attributes.message(12, |session| session.text(1, name.as_bytes()));
@@ -278,9 +278,8 @@ fn namespace(metadata: &mut Message, name: &str, fields: &[(Box<str>, MetadataVa
 
 /// Time since 1970 at which the request began.
 fn began(context: &RequestContext<'_>) -> Duration {
-    let age = context.now.saturating_duration_since(context.info.times.start());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(age)
+    let start = context.services.wall_clock(context.info.times.start(), context.now);
+    start.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn write_time(message: &mut Message, since_1970: Duration) {

@@ -8,12 +8,12 @@ use evenkeel_runtime_config::ext_authz::{AuthzService, BodyOverride, ExtAuthz, E
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_stats::Writer;
 
-use super::answer::{Answer, Edit, Refusal, Verdict, Wanted};
+use super::answer::{Answer, Edit, HeaderChanges, Refusal, Verdict};
 use super::changes;
 use super::check::{Question, SentBody, sent_body};
 use super::counts::{self, Counter, OfCluster, Stats};
 use super::logged::Logged;
-use super::service::{self, Asked, Reply as Came};
+use super::service::{self, PendingCheck, Reply as CheckReply};
 use crate::http::{
     Body, Decision, Filter, Hooks, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, Setup, Woken,
 };
@@ -38,7 +38,7 @@ pub struct Decided(Option<Box<Progress>>);
 #[derive(Debug, Default)]
 struct Progress {
     /// The service is asked.
-    asked: Option<Asked>,
+    asked: Option<PendingCheck>,
     /// Headers that it wants in the response.
     response: Vec<Edit>,
 }
@@ -57,11 +57,11 @@ impl Filter for HttpFilter {
         let route = context.per_route::<ExtAuthzPerRoute>();
         let service = route.and_then(|route| route.service.as_ref()).unwrap_or(&self.config.service);
         if let Some(asked) = state.0.as_mut().and_then(|progress| progress.asked.take()) {
-            let came = match context.woken {
+            let reply = match context.woken {
                 Some(Woken::Ready) => asked.take(service),
-                Some(Woken::TimedOut) | None => Came::default(),
+                Some(Woken::TimedOut) | None => CheckReply::default(),
             };
-            return self.decided(state, &asked, came, context);
+            return self.decided(state, &asked, reply, context);
         }
         // Without a route nothing is forwarded.
         if context.route.route.is_none() || route.is_some_and(|route| route.disabled) {
@@ -145,8 +145,14 @@ impl HttpFilter {
     }
 
     /// Does what the service says.
-    fn decided(&self, state: &mut Decided, asked: &Asked, came: Came, context: &mut RequestContext<'_>) -> Decision {
-        let Came { answer, bytes } = came;
+    fn decided(
+        &self,
+        state: &mut Decided,
+        asked: &PendingCheck,
+        reply: CheckReply,
+        context: &mut RequestContext<'_>,
+    ) -> Decision {
+        let CheckReply { answer, bytes } = reply;
         let Answer { verdict, metadata, unknown_action } = answer;
         self.log(asked, bytes, context);
         self.leave(metadata, &verdict, asked, context);
@@ -170,7 +176,7 @@ impl HttpFilter {
         }
     }
 
-    fn allow(&self, state: &mut Decided, wanted: Wanted, context: &mut RequestContext<'_>) -> Decision {
+    fn allow(&self, state: &mut Decided, wanted: HeaderChanges, context: &mut RequestContext<'_>) -> Decision {
         if changes::change(context.head, &wanted, self.config.mutation_rules.as_ref()).is_err() {
             return self.invalid(context);
         }
@@ -240,7 +246,7 @@ impl HttpFilter {
         &self,
         mut metadata: evenkeel_runtime_config::dynamic_metadata::Fields,
         verdict: &Verdict,
-        asked: &Asked,
+        asked: &PendingCheck,
         context: &mut RequestContext<'_>,
     ) {
         if metadata.is_empty() {
@@ -256,7 +262,7 @@ impl HttpFilter {
         context.info.metadata.merge(NAMESPACE, &metadata);
     }
 
-    fn log(&self, asked: &Asked, bytes: Option<(usize, usize)>, context: &mut RequestContext<'_>) {
+    fn log(&self, asked: &PendingCheck, bytes: Option<(usize, usize)>, context: &mut RequestContext<'_>) {
         if !self.config.emit_filter_state_stats {
             return;
         }

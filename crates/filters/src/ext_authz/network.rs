@@ -9,7 +9,7 @@ use evenkeel_stats::{ScopeName, Writer};
 use super::answer::Verdict;
 use super::check;
 use super::counts::{ConnectionStats, Connections, OfConnections};
-use super::service::{self, Asked, Reply as Came};
+use super::service::{self, PendingCheck, Reply as CheckReply};
 use crate::format::{Record, header_value};
 use crate::http::Woken;
 use crate::info::{ConnectionInfo, StreamInfo};
@@ -32,14 +32,14 @@ pub enum Admission {
     #[default]
     New,
     /// The service is asked.
-    Asked(Box<Call>),
+    Pending(Box<Call>),
     /// The connection may proceed.
     Admitted,
 }
 
 /// A call that a connection waits for.
 #[derive(Debug)]
-pub struct Call(Asked);
+pub struct Call(PendingCheck);
 
 impl Filter for NetworkFilter {
     type Config = NetworkExtAuthz;
@@ -61,20 +61,20 @@ impl Filter for NetworkFilter {
                 Decision::Continue
             }
             Admission::New => self.ask(state, context),
-            Admission::Asked(call) => {
+            Admission::Pending(call) => {
                 self.counts.shift(Connections::active, -1);
                 *state = Admission::Admitted;
-                let came = match context.woken {
+                let reply = match context.woken {
                     Some(Woken::Ready) => call.0.take_grpc(),
-                    Some(Woken::TimedOut) | None => Came::default(),
+                    Some(Woken::TimedOut) | None => CheckReply::default(),
                 };
-                self.decide(came, context)
+                self.decide(reply, context)
             }
         }
     }
 
     fn complete(&self, state: &mut Admission, _: &End, _: &mut ConnectionFacts) {
-        if let Admission::Asked(_) = std::mem::take(state) {
+        if let Admission::Pending(_) = std::mem::take(state) {
             self.counts.shift(Connections::active, -1);
         }
     }
@@ -106,12 +106,12 @@ impl NetworkFilter {
         let record = Record::headless(&stream, &connection, (context.services.wall_clock(now, now), now));
         let metadata = service::metadata(&config.service, |format| header_value(format, &record));
         let (asked, pause) = service::grpc(&config.service, callouts, message, metadata, now);
-        *state = Admission::Asked(Box::new(Call(asked)));
+        *state = Admission::Pending(Box::new(Call(asked)));
         Decision::Pause(pause)
     }
 
-    fn decide(&self, came: Came, context: &mut ConnectionContext<'_>) -> Decision {
-        let answer = came.answer;
+    fn decide(&self, reply: CheckReply, context: &mut ConnectionContext<'_>) -> Decision {
+        let answer = reply.answer;
         if !answer.metadata.is_empty() {
             context.facts.metadata.merge(NAMESPACE, &answer.metadata);
         }

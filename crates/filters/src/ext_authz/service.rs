@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use evenkeel_http::Headers;
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::ext_authz::{AuthzService, CallTarget, GrpcTarget, HttpTarget};
+use evenkeel_runtime_config::substitution_format::Format;
 
 use super::answer::Answer;
 use super::check::Question;
@@ -21,14 +21,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A call that a request or connection waits for. It ends with its [`Pause`].
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingCheck {
     pub(super) since: Instant,
-    came: Rc<RefCell<Option<Came>>>,
+    reply: Rc<RefCell<Option<RawReply>>>,
 }
 
 /// What has come back, unread.
 #[derive(Debug)]
-enum Came {
+enum RawReply {
     /// A message, if the call has succeeded, and how long the call's own was.
     Grpc {
         message: Option<Vec<u8>>,
@@ -45,12 +45,12 @@ pub(super) struct Reply {
     pub(super) bytes: Option<(usize, usize)>,
 }
 
-impl Asked {
+impl PendingCheck {
     /// What a service has said; a call without a reply has failed.
     pub(super) fn take(&self, service: &AuthzService) -> Reply {
-        match (self.came.borrow_mut().take(), service) {
-            (Some(came @ Came::Grpc { .. }), AuthzService::Grpc(_)) => came.of_grpc(),
-            (Some(Came::Http(answer)), AuthzService::Http(target)) => {
+        match (self.reply.borrow_mut().take(), service) {
+            (Some(reply @ RawReply::Grpc { .. }), AuthzService::Grpc(_)) => reply.of_grpc(),
+            (Some(RawReply::Http(answer)), AuthzService::Http(target)) => {
                 Reply { answer: Answer::of_http(target, answer), bytes: None }
             }
             _ => Reply::default(),
@@ -59,11 +59,11 @@ impl Asked {
 
     /// What a gRPC service has said.
     pub(super) fn take_grpc(&self) -> Reply {
-        self.came.borrow_mut().take().map(Came::of_grpc).unwrap_or_default()
+        self.reply.borrow_mut().take().map(RawReply::of_grpc).unwrap_or_default()
     }
 }
 
-impl Came {
+impl RawReply {
     fn of_grpc(self) -> Reply {
         match self {
             Self::Grpc { message: Some(message), sent } => {
@@ -76,7 +76,7 @@ impl Came {
 }
 
 /// Asks whoever decides by this configuration. The body of the request is known.
-pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (Asked, Pause) {
+pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (PendingCheck, Pause) {
     let context = question.context;
     let (callouts, now) = (context.services.callouts(), context.now);
     match service {
@@ -104,7 +104,7 @@ pub(super) fn grpc(
     message: Vec<u8>,
     metadata: Headers,
     now: Instant,
-) -> (Asked, Pause) {
+) -> (PendingCheck, Pause) {
     let mut options = options(&target.call);
     options.envoy_headers = !target.skip_envoy_headers;
     options.max_answer_bytes = target.max_message_bytes.unwrap_or(MAX_ANSWER_BYTES);
@@ -116,21 +116,21 @@ pub(super) fn grpc(
         options,
     };
     let (call, sent) = (grpc::call(callouts, &method, &message), message.len());
-    let came = Rc::new(RefCell::new(None));
-    let place = Rc::clone(&came);
+    let reply = Rc::new(RefCell::new(None));
+    let place = Rc::clone(&reply);
     let wait = async move {
         let message = call.await.ok().map(|answer| answer.message);
-        *place.borrow_mut() = Some(Came::Grpc { message, sent });
+        *place.borrow_mut() = Some(RawReply::Grpc { message, sent });
     };
-    (Asked { since: now, came }, Pause::until(wait, limit(&target.call)))
+    (PendingCheck { since: now, reply }, Pause::until(wait, limit(&target.call)))
 }
 
-fn http(target: &HttpTarget, question: &Question<'_, '_>, now: Instant) -> (Asked, Pause) {
+fn http(target: &HttpTarget, question: &Question<'_, '_>, now: Instant) -> (PendingCheck, Pause) {
     let head = question.to_http(target);
-    let came = Rc::new(RefCell::new(None));
+    let reply = Rc::new(RefCell::new(None));
     // It would ask the service for a tunnel.
     if head.method() == b"CONNECT" {
-        return (Asked { since: now, came }, Pause::until(std::future::ready(()), limit(&target.call)));
+        return (PendingCheck { since: now, reply }, Pause::until(std::future::ready(()), limit(&target.call)));
     }
     let call = HttpCall {
         cluster: target.call.cluster.clone(),
@@ -139,9 +139,9 @@ fn http(target: &HttpTarget, question: &Question<'_, '_>, now: Instant) -> (Aske
         options: CallOptions { names_itself: false, ..options(&target.call) },
     };
     let call = question.context.services.callouts().http(call);
-    let place = Rc::clone(&came);
-    let wait = async move { *place.borrow_mut() = call.await.ok().map(Came::Http) };
-    (Asked { since: now, came }, Pause::until(wait, limit(&target.call)))
+    let place = Rc::clone(&reply);
+    let wait = async move { *place.borrow_mut() = call.await.ok().map(RawReply::Http) };
+    (PendingCheck { since: now, reply }, Pause::until(wait, limit(&target.call)))
 }
 
 fn options(target: &CallTarget) -> CallOptions {

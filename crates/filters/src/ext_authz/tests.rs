@@ -8,7 +8,7 @@ use evenkeel_envoy_api::google::protobuf::value::Kind;
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::ext_authz::{
-    AuthzService, CallTarget, ExtAuthz, GrpcTarget, HttpTarget, Names, PathChange, RequestBody, Told, When,
+    AuthzService, CallTarget, CheckAttributes, ExtAuthz, GrpcTarget, HttpTarget, Names, PathChange, RequestBody, When,
 };
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
@@ -17,7 +17,7 @@ use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::ConnectionView;
 use prost::Message as _;
 
-use super::answer::{Action, Answer, Edit, Verdict, Wanted};
+use super::answer::{Action, Answer, Edit, HeaderChanges, Verdict};
 use super::{changes, check};
 use crate::callouts::HttpAnswer;
 use crate::http::fixture::Fixture;
@@ -41,7 +41,7 @@ fn config() -> ExtAuthz {
         clear_route_cache: false,
         status_on_error: 403,
         validate_mutations: false,
-        told: Told::default(),
+        told: CheckAttributes::default(),
         stat_prefix: "".into(),
         allowed_headers: None,
         disallowed_headers: Names::default(),
@@ -70,7 +70,7 @@ fn messages_are_readable_and_complete() {
     let object = MetadataValue::Object(vec![("n".into(), MetadataValue::Number(1.5_f64.to_bits()))]);
     metadata.merge("f", &[("l".into(), list), ("o".into(), object), ("t".into(), MetadataValue::Text("x".into()))]);
     let view = ConnectionView::plaintext("10.0.0.1:1234".parse().unwrap(), "[::1]:80".parse().unwrap());
-    let told = Told { metadata_namespaces: vec!["f".into(), "none".into()], ..Told::default() };
+    let told = CheckAttributes { metadata_namespaces: vec!["f".into(), "none".into()], ..CheckAttributes::default() };
     let request = CheckRequest::decode(check::connection(&view, &told, &metadata).as_slice()).unwrap();
     let attributes = request.attributes.unwrap();
     let text = format!("{:?} {:?}", attributes.source, attributes.destination);
@@ -192,8 +192,8 @@ fn edit(name: &str, value: &str, action: Action) -> Edit {
 
 #[test]
 fn requests_change_as_wanted() {
-    let wanted = |request: Vec<Edit>| Wanted { request, ..Wanted::default() };
-    let changed = |wanted: &Wanted| {
+    let wanted = |request: Vec<Edit>| HeaderChanges { request, ..HeaderChanges::default() };
+    let changed = |wanted: &HeaderChanges| {
         let mut head = RequestHead::default();
         head.set_method(b"GET");
         head.set_path(b"/p?b=2&a=1&flag");
@@ -228,11 +228,11 @@ fn requests_change_as_wanted() {
         let text = format!("{request:?}");
         assert_eq!(changed(&wanted(vec![request])), expected, "{text}");
     }
-    let removed = Wanted {
+    let removed = HeaderChanges {
         remove: ["Old", "content-length", "host", ":path", ""].map(str::to_owned).to_vec(),
         set_parameters: vec![("c".into(), "4".into()), ("b".into(), "5".into())],
         remove_parameters: vec!["flag".into()],
-        ..Wanted::default()
+        ..HeaderChanges::default()
     };
     assert_eq!(changed(&removed), "GET a.test /p?a=1&b=5&c=4 content-length=3");
 }
@@ -245,7 +245,8 @@ fn invalid_changes_are_found() {
     {
         assert!(!valid(name, value), "{name:?} {value:?}");
     }
-    let parameter = |name: &str| Wanted { set_parameters: vec![(name.into(), "1".into())], ..Wanted::default() };
+    let parameter =
+        |name: &str| HeaderChanges { set_parameters: vec![(name.into(), "1".into())], ..HeaderChanges::default() };
     assert!(changes::are_valid(&parameter("a-b.c")) && !changes::are_valid(&parameter("a b")));
     assert!(!changes::are_valid(&parameter("a&b")));
 }

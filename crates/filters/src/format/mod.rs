@@ -11,7 +11,8 @@ mod sink;
 mod tests;
 mod time;
 
-use evenkeel_runtime_config::access_log::{Format, FormatPart, JsonFormat, LogFormat};
+use evenkeel_runtime_config::access_log::{JsonFormat, LogFormat};
+use evenkeel_runtime_config::substitution_format::{Format, FormatPart};
 
 pub use record::{HeadLookup, NoHead, Record, ResponseView, Trailers};
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use evenkeel_base::grpc::{STATUS_NAMES, is_grpc, status_of_http};
-use evenkeel_runtime_config::access_log::{FilterStateFormat, GrpcStatusFormat, Operator, Precision, TimePoint};
 use evenkeel_runtime_config::metadata::MetadataValue;
+use evenkeel_runtime_config::substitution_format::{
+    FilterStateFormat, GrpcStatusFormat, Operator, Precision, TimePoint,
+};
 use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, Record};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 
 use super::operators::list;
 use super::*;

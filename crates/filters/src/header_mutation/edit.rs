@@ -1,8 +1,8 @@
 //! Edits of a message's headers.
 
 use evenkeel_http::Headers;
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderAddition, HeaderMutation};
+use evenkeel_runtime_config::substitution_format::Format;
 
 /// Adds one header with this value.
 pub fn add_header(headers: &mut Headers, addition: &HeaderAddition, value: &[u8]) {

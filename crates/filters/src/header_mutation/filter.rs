@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use evenkeel_http::Headers;
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
+use evenkeel_runtime_config::substitution_format::Format;
 
 use super::edit::Edited;
 use super::query;

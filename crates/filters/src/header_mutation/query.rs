@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use evenkeel_http::RequestHead;
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::header_edits::AppendAction;
 use evenkeel_runtime_config::header_mutation::QueryMutation;
+use evenkeel_runtime_config::substitution_format::Format;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 /// What is encoded in added values, as in Envoy: all but letters, digits, and these.

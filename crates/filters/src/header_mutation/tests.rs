@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use evenkeel_http::{Headers, ResponseHead};
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
 use evenkeel_runtime_config::header_edits::{AppendAction, HeaderAddition, HeaderMutation};
 use evenkeel_runtime_config::header_mutation::{HeaderMutationFilter, Mutations};
+use evenkeel_runtime_config::substitution_format::Format;
 
 use crate::Body;
 use crate::http::fixture::Fixture;

@@ -56,7 +56,7 @@ pub struct FilterStreams {
 }
 
 /// What one filter decided about a request.
-pub(crate) struct Asked {
+pub(crate) struct FilterDecision {
     /// The filter's name.
     pub(crate) name: Arc<str>,
     pub(crate) decision: Decision,
@@ -196,13 +196,13 @@ impl HttpFilters {
         &'r self,
         streams: &mut FilterStreams,
         context: &mut RequestContext<'r>,
-    ) -> Option<Asked> {
+    ) -> Option<FilterDecision> {
         let at = streams.position;
         let decision = self.ask_next(streams, context)?;
         let (entry, slot) = self.filters.get(at).zip(streams.slots.get(at))?;
         let on = streams.off >> at & 1 == 0;
         let remark = if on { entry.filter.remark(slot, context) } else { None };
-        Some(Asked { name: Arc::clone(&entry.name), decision, remark })
+        Some(FilterDecision { name: Arc::clone(&entry.name), decision, remark })
     }
 
     /// Passes a piece of the request's body through the filters, until one finds it invalid.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::dynamic_forward_proxy::DnsCache;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_runtime_config::substitution_format::Format;
 use evenkeel_runtime_config::view::ConnectionView;
 
 use super::cluster_scope::ClusterScope;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 
 /// Times of events of a request or proxied connection, by Envoy's names for them ([`TimePoint`]).
 #[derive(Debug, Clone)]

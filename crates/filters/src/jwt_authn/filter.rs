@@ -3,16 +3,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use evenkeel_http::{HeaderId, RequestHead};
 use evenkeel_jwt::{Jwks, Status};
 use evenkeel_runtime_config::jwt_authn::{JwtAuthn, KeySource, PerRoute, Requirement};
-use evenkeel_stats::{ScopeName, Writer, layout};
+use evenkeel_stats::ScopeName;
 
 use super::accepted::Accepted;
 use super::cache::Cache;
-use super::clock::Clock;
-use super::judge::{Bench, Judge, Keys, Missing};
+use super::counts::{Counts, stats};
+use super::judge::{Judge, JudgeContext, Keys, Missing};
 use super::remote::Remote;
 use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
 use crate::info::Form;
@@ -25,28 +26,11 @@ const REQUEST_METHOD: &[u8] = b"access-control-request-method";
 /// Longest path in `www-authenticate`, in bytes; the rest is cut off, as in Envoy.
 const MAX_REALM_PATH_BYTES: usize = 256;
 
-layout! {
-    /// `http.PREFIX.jwt_authn.`
-    pub mod stats {
-        counters {
-            allowed, cors_preflight_bypassed, denied, jwks_fetch_failed, jwks_fetch_success, jwt_cache_hit,
-            jwt_cache_miss
-        }
-        gauges {}
-        histograms {}
-        statuses None
-    }
-}
-
-/// One worker's counters of one filter.
-pub(super) type Counts = Writer<stats::Stats>;
-
 /// `envoy.filters.http.jwt_authn`.
 #[derive(Debug)]
 pub struct HttpFilter {
     config: Arc<JwtAuthn>,
     counts: Rc<Counts>,
-    clock: Clock,
     /// Verified tokens, by the index of their provider.
     caches: Vec<RefCell<Cache>>,
     /// The keys that have to be fetched, by the index of their provider.
@@ -98,7 +82,6 @@ impl Filter for HttpFilter {
         });
         Self {
             counts: Rc::new(setup.registry.scope(name).writer()),
-            clock: Clock::default(),
             caches: providers.iter().map(|provider| RefCell::new(Cache::new(provider.cache))).collect(),
             remotes: remotes.collect(),
             config,
@@ -229,8 +212,10 @@ impl HttpFilter {
         (keys, are_current): KeysOf<'j>,
         context: &RequestContext<'_>,
     ) -> Judge<'j> {
-        let now = self.clock.seconds(context.now);
-        let bench = Bench { config: &self.config, caches: &self.caches, keys, are_current, now, hits: 0, misses: 0 };
+        let now = context.services.wall_clock(context.now, context.now);
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let bench =
+            JudgeContext { config: &self.config, caches: &self.caches, keys, are_current, now, hits: 0, misses: 0 };
         Judge { bench, head, metadata: Vec::new(), reroute: false, last: None }
     }
 

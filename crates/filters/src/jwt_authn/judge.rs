@@ -29,7 +29,7 @@ pub(super) struct Missing(pub(super) usize);
 
 /// Evaluates a requirement. Effects on the request are immediate, in the order of the requirements, as in Envoy.
 pub(super) struct Judge<'j> {
-    pub(super) bench: Bench<'j>,
+    pub(super) bench: JudgeContext<'j>,
     pub(super) head: &'j mut RequestHead,
     /// Dynamic metadata to set, whatever the result.
     pub(super) metadata: Vec<Arc<FilterMetadata>>,
@@ -184,7 +184,7 @@ impl<'j> Judge<'j> {
 }
 
 /// What tokens are judged by.
-pub(super) struct Bench<'j> {
+pub(super) struct JudgeContext<'j> {
     pub(super) config: &'j JwtAuthn,
     /// Verified tokens, by the index of their provider.
     pub(super) caches: &'j [RefCell<Cache>],
@@ -201,7 +201,7 @@ pub(super) struct Bench<'j> {
     pub(super) misses: u64,
 }
 
-impl<'j> Bench<'j> {
+impl<'j> JudgeContext<'j> {
     /// Judges a token by a provider.
     fn known_provider(
         &mut self,

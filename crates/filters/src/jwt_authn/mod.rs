@@ -6,7 +6,7 @@
 
 mod accepted;
 mod cache;
-mod clock;
+mod counts;
 mod filter;
 mod judge;
 mod places;

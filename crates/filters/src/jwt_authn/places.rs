@@ -100,29 +100,7 @@ fn is_named(key: &[u8], name: &str) -> bool {
 
 /// Without percent-encoding; an incomplete escape stays as it is.
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.contains(&b'%') {
-        return text.into();
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        let escaped = match after {
-            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
-            _ => None,
-        };
-        match escaped {
-            Some((high, low)) => {
-                bytes.push(high << 4 | low);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    bytes.into()
+    percent_encoding::percent_decode(text).into()
 }
 
 /// Removes a token from where it was. Cookies stay, as in Envoy.

@@ -17,8 +17,8 @@ use evenkeel_http::{HeaderId, RequestHead};
 use evenkeel_jwt::{Jwks, MAX_JWKS_BYTES, Status};
 use evenkeel_runtime_config::jwt_authn::RemoteJwks;
 
-use super::filter::Counts;
-use super::filter::stats::Counter;
+use super::counts::Counts;
+use super::counts::stats::Counter;
 use super::judge::Keys;
 use crate::callouts::{CallOptions, HttpAnswer, HttpCall};
 use crate::http::{Pause, Services};

@@ -45,7 +45,7 @@ pub struct FilteredConnection {
 
 /// A direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the client; also used for new connections.
     Up = 0,
     /// To the client.
@@ -54,8 +54,8 @@ pub enum Way {
 
 impl FilteredConnection {
     /// Ends the pause of the filter to be called next.
-    pub fn wake(&mut self, way: Way, woken: Woken) {
-        self.woken[way as usize] = Some(woken);
+    pub fn wake(&mut self, direction: Direction, woken: Woken) {
+        self.woken[direction as usize] = Some(woken);
     }
 }
 
@@ -125,7 +125,7 @@ impl NetworkFilters {
         }
         while let Some((entry, slot)) = self.filters.get(state.admitted).zip(state.slots.get_mut(state.admitted)) {
             if entry.hooks.has(Hooks::NEW_CONNECTION) {
-                let woken = state.woken[Way::Up as usize].take();
+                let woken = state.woken[Direction::Up as usize].take();
                 let mut context = around.context(entry, &mut state.facts, woken);
                 match entry.filter.new_connection(slot, &mut context) {
                     Decision::Continue => {}
@@ -141,7 +141,7 @@ impl NetworkFilters {
     pub fn data(&self, state: &mut FilteredConnection, data: &mut Data<'_>, around: Surroundings<'_>) -> Decision {
         while let Some((entry, slot)) = self.filters.get(state.read).zip(state.slots.get_mut(state.read)) {
             if entry.hooks.has(Hooks::DATA) {
-                let woken = state.woken[Way::Up as usize].take();
+                let woken = state.woken[Direction::Up as usize].take();
                 let mut context = around.context(entry, &mut state.facts, woken);
                 let decision = entry.filter.data(slot, data, &mut context);
                 if !matches!(decision, Decision::Continue) {
@@ -167,7 +167,7 @@ impl NetworkFilters {
         while let Some(at) = self.filters.len().checked_sub(state.written + 1) {
             let Some((entry, slot)) = self.filters.get(at).zip(state.slots.get_mut(at)) else { break };
             if entry.hooks.has(Hooks::UPSTREAM_DATA) {
-                let woken = state.woken[Way::Down as usize].take();
+                let woken = state.woken[Direction::Down as usize].take();
                 let mut context = around.context(entry, &mut state.facts, woken);
                 let decision = entry.filter.upstream_data(slot, data, &mut context);
                 if !matches!(decision, Decision::Continue) {

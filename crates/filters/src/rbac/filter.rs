@@ -1,7 +1,5 @@
 //! The two filters: enforced rules decide, shadow rules are counted.
 
-use std::borrow::Cow;
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
@@ -10,7 +8,7 @@ use evenkeel_runtime_config::rbac::{NetworkRbac, RbacAction, RbacFilter, RbacPer
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
-use super::{Outcome, Subject, denied_details, evaluate};
+use super::{Outcome, Subject, Verdict, denied_details, evaluate};
 use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
 use crate::network::{self, Close, ConnectionContext};
 
@@ -233,65 +231,5 @@ impl Counts {
             false => stats::Counter::denied,
         });
         Some(outcome)
-    }
-}
-
-/// What a filter's enforced rules say, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    /// It may pass.
-    pub allowed: bool,
-    /// The policy that decided; `None`: none matched.
-    pub policy: Option<Arc<str>>,
-}
-
-impl Verdict {
-    /// Of a network filter about a connection.
-    pub(crate) fn of_connection(filter: &RbacFilter, connection: &ConnectionView) -> Self {
-        Self::of(filter, &Subject::of_connection(connection, None))
-    }
-
-    fn of<R: RequestView>(filter: &RbacFilter, subject: &Subject<'_, R>) -> Self {
-        let outcome = match &filter.rules {
-            None => Outcome { allowed: true, policy: None },
-            Some(rules) => evaluate(rules, subject),
-        };
-        Self { allowed: outcome.allowed, policy: outcome.policy.map(|policy| policy.name.clone()) }
-    }
-}
-
-impl<'s> Subject<'s, NoRequest> {
-    fn of_connection(connection: &'s ConnectionView, metadata: Option<&'s DynamicMetadata>) -> Self {
-        Self { connection, remote: connection.remote.ip(), request: None, metadata }
-    }
-}
-
-/// The request of a network filter: there never is one.
-#[derive(Debug)]
-pub struct NoRequest(Infallible);
-
-impl RequestView for NoRequest {
-    fn method(&self) -> &[u8] {
-        match self.0 {}
-    }
-
-    fn path(&self) -> &[u8] {
-        match self.0 {}
-    }
-
-    fn authority(&self) -> &[u8] {
-        match self.0 {}
-    }
-
-    fn scheme(&self) -> &[u8] {
-        match self.0 {}
-    }
-
-    fn header(&self, _name: &str) -> Option<Cow<'_, [u8]>> {
-        match self.0 {}
-    }
-
-    fn any_value(&self, _name: &str, _wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
-        match self.0 {}
     }
 }

@@ -3,6 +3,7 @@
 mod filter;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,7 +16,8 @@ use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
 pub(crate) use filter::leave_shadow;
-pub use filter::{HttpFilter, NetworkFilter, Verdict, stats};
+pub use filter::{HttpFilter, NetworkFilter, stats};
+pub use verdict::Verdict;
 
 /// What rules are evaluated over.
 #[derive(Debug)]

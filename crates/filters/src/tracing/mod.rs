@@ -16,9 +16,11 @@ mod tags;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod try_end;
 mod w3c;
 mod zipkin;
 
 pub use reporter::Reporter;
 pub use sampling::clear_reason;
-pub use trace::{Trace, Tracer, TryEnd};
+pub use trace::{Trace, Tracer};
+pub use try_end::TryEnd;

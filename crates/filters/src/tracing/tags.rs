@@ -7,7 +7,7 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::tracing::{CustomTag, MetadataOf, TagValue, Tracing};
 
 use super::span::Tags;
-use super::trace::TryEnd;
+use super::try_end::TryEnd;
 use crate::format::Record;
 use crate::info::ResponseFlags;
 

@@ -14,6 +14,7 @@ use super::reporter::Reporter;
 use super::sampling::{self, Reason};
 use super::span::Span;
 use super::tags::Facts;
+use super::try_end::TryEnd;
 use super::{b3, otlp, w3c, zipkin};
 use crate::format::Record;
 use crate::http::Services;
@@ -134,30 +135,6 @@ pub struct Trace {
 struct Attempt {
     span: Span,
     protocol: Option<&'static str>,
-}
-
-/// How a try ended.
-#[derive(Debug, Clone, Copy)]
-pub enum TryEnd<'t> {
-    /// With a response.
-    Answered {
-        /** Its status. */
-        status: u16,
-        /** The rest of the response is not wanted. */
-        canceled: bool,
-    },
-    /// The stream was reset, or there was no connection.
-    Reset {
-        /** Envoy's words. */
-        reason: &'t str,
-        /** What went wrong. */
-        flags: ResponseFlags,
-    },
-    /// This proxy has given up.
-    Canceled {
-        /** What went wrong. */
-        flags: ResponseFlags,
-    },
 }
 
 impl Trace {

@@ -7,20 +7,8 @@ use evenkeel_api::{Kind, Object, ObjectKey, Resource, istio};
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::http_fields::text;
-use super::routes::Reader;
-use crate::{Destination, HeaderMatch, HttpMatch, HttpRoute, Mirror, StringMatch, Visibility};
-
-/// A route that delegates: what the delegate's routes inherit.
-pub(super) struct RootRoute<'a> {
-    /// As written.
-    pub(super) written: &'a Spanned<istio::HttpRoute>,
-    /// Its conditions.
-    pub(super) matches: Vec<HttpMatch>,
-    /// `mirror`.
-    pub(super) mirror: Option<Destination>,
-    /// `mirrors`.
-    pub(super) mirrors: Vec<Mirror>,
-}
+use super::routes::{Reader, RootRoute};
+use crate::{HeaderMatch, HttpMatch, HttpRoute, StringMatch, Visibility};
 
 /// The VirtualService that a route delegates to.
 pub(super) fn delegate_key(delegate: &istio::Delegate, root: &Object) -> ObjectKey {

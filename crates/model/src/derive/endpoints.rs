@@ -1,6 +1,5 @@
 //! Endpoints: Pods that a Service selects, and those in ServiceEntries and EndpointSlices.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntrySpec;
@@ -222,7 +221,7 @@ fn of_entry(
     described: &Service,
     by_port: &mut EndpointsByPort,
 ) {
-    let Some(address) = written.address.as_ref().and_then(|a| read_address(a)) else { return };
+    let Some(address) = written.address.as_ref().and_then(|a| EndpointAddress::read(a)) else { return };
     let account = written.service_account.as_ref();
     let identity = account.and_then(|a| SpiffeId::new(&cx.mesh().trust_domain, &service.namespace, &a.0).ok());
     let locality = written.locality.clone().unwrap_or_else(|| workloads::locality(&written.labels).to_string());
@@ -241,16 +240,6 @@ fn of_entry(
             mtls,
             ..bare(service, address.clone(), port)
         });
-    }
-}
-
-pub(super) fn read_address(text: &str) -> Option<EndpointAddress> {
-    if let Some(path) = text.strip_prefix("unix://") {
-        return Some(EndpointAddress::Unix(path.into()));
-    }
-    match text.parse::<IpAddr>() {
-        Ok(ip) => Some(EndpointAddress::Ip(ip)),
-        Err(_) => Hostname::parse(text).ok().map(EndpointAddress::Name),
     }
 }
 
@@ -276,7 +265,7 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
 fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port: u16) -> Option<Endpoint> {
     let written = endpoint.addresses.first()?;
     // The decoder has checked that it is an address or a name.
-    let address = read_address(written)?;
+    let address = EndpointAddress::read(written)?;
     let pod = endpoint.target_ref.as_ref().filter(|t| t.kind == "Pod");
     let workload = pod.and_then(|t| cx.workload(t.namespace.as_deref().unwrap_or(&service.namespace), &t.name));
     let condition = |of: fn(&EndpointConditions) -> Option<bool>| endpoint.conditions.as_ref().and_then(of);

@@ -189,6 +189,7 @@ fn of_host(cx: &Cx<'_>, object: &Object, hosts: Vec<Spanned<Hostname>>, http: Ve
         gateways: vec![gateway],
         export_to: Visibility::from_export_to(std::iter::empty(), &object.namespace),
         http,
+        sorted_by_path: true,
         tls: Vec::new(),
         tcp: Vec::new(),
         origin: object.origin.clone(),

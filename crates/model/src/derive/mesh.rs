@@ -86,7 +86,9 @@ fn of_objects(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> Me
                     };
                     found.push(refused::closed(object, effect));
                 }
-                settings::apply(&mut mesh, said, found);
+                let mut of_settings = Diagnostics::new();
+                settings::apply(&mut mesh, said, &mut of_settings);
+                found.extend(of_settings.about(object.reference()));
             }
             continue;
         }

@@ -50,8 +50,6 @@ use self::tracking::Tracker;
 use crate::address_book::Allotment;
 use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
 
-pub(crate) use self::route_sets::Rank;
-
 /// Builds the snapshot of all objects, which are in the order of precedence: where two conflict, the earlier one wins.
 /// `mesh` has the settings that a ConfigMap `istio` does not override; `book` has the addresses assigned so far, and is
 /// updated.

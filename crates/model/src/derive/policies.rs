@@ -106,7 +106,7 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
         }
         if is_ignored {
             policy.refused = true;
-            // Whoever would have decided is not asked: what was to be decided is refused.
+            // The provider cannot be asked, so the requests that it would decide about are refused.
             if policy.action == AuthorizationAction::Custom {
                 policy.action = AuthorizationAction::Deny;
                 policy.provider = None;

@@ -11,11 +11,12 @@ use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
 use super::{delegates, ingresses, set, virtual_services};
+use crate::index::RouteSetRank;
 use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap};
 
 /// The routes of an object as it is written, with those of its delegates.
 #[derive(Debug, Clone)]
-pub(super) struct Whole {
+pub(super) struct CompleteRoutes {
     place: Place,
     object: Arc<Object>,
     service: Arc<RouteSet>,
@@ -25,27 +26,25 @@ pub(super) struct Whole {
 
 /// The objects that name a host, in the order of precedence; the number is the position of the host in the object.
 type Claimants = SortedMap<(Place, usize), ObjectKey>;
-/// A place in the list of route sets; one object may appear there in several parts.
-pub(crate) type Rank = (Place, usize);
 
 /// A place in the order of a gateway's route sets.
-type AtGateway = (GatewayRef, Rank);
+type AtGateway = (GatewayRef, RouteSetRank);
 
 /// Route sets and their hosts.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    wholes: HashMap<ObjectKey, Whole>,
+    wholes: HashMap<ObjectKey, CompleteRoutes>,
     in_mesh: BTreeMap<Hostname, Claimants>,
     at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
     /// The objects with routes that delegate to an object.
     roots: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
-    parts: HashMap<ObjectKey, Vec<(Rank, Arc<RouteSet>)>>,
+    parts: HashMap<ObjectKey, Vec<(RouteSetRank, Arc<RouteSet>)>>,
     /// In the order of precedence.
-    listed: BTreeMap<Rank, Arc<RouteSet>>,
-    by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<RouteSet>>>,
-    by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<RouteSet>>>,
+    listed: BTreeMap<RouteSetRank, Arc<RouteSet>>,
+    by_host: BTreeMap<Hostname, SortedMap<RouteSetRank, Arc<RouteSet>>>,
+    by_destination: BTreeMap<Hostname, SortedMap<RouteSetRank, Arc<RouteSet>>>,
     /// The places in `listed` that have changed.
-    changed: BTreeSet<Rank>,
+    changed: BTreeSet<RouteSetRank>,
     changed_hosts: BTreeSet<Hostname>,
     changed_destinations: BTreeSet<Hostname>,
     /// Gateways with the places in `listed` that may have changed there.
@@ -105,7 +104,7 @@ impl Results for Table {
 }
 
 /// The routes of an object of any kind.
-fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Made> {
+fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<ConvertedObject> {
     let (place, object) = cx.placed(id)?;
     let (service, delegates) = match &object.resource {
         Resource::VirtualService(written) => {
@@ -116,7 +115,7 @@ fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Made> {
         Resource::Ingress(written) => (ingresses::whole(cx, object, written, found)?, BTreeSet::new()),
         _ => return None,
     };
-    Some(Made { place: place.clone(), object: object.clone(), service, delegates })
+    Some(ConvertedObject { place: place.clone(), object: object.clone(), service, delegates })
 }
 
 /// Reports objects whose routes for a host are merged at a gateway.
@@ -154,7 +153,7 @@ fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> boo
         let whole = cx.whole(id)?;
         Some((whole, &whole.service.hosts.get(rank.1)?.span))
     });
-    let claims: Vec<(&Whole, &Span)> = claims.filter(|(whole, _)| !whole.service.http.is_empty()).collect();
+    let claims: Vec<(&CompleteRoutes, &Span)> = claims.filter(|(whole, _)| !whole.service.http.is_empty()).collect();
     for (at, (later, span)) in claims.iter().enumerate() {
         let before = claims.iter().take(at);
         let first = before.clone().find(|(first, _)| first.service.export_to.overlaps(&later.service.export_to));
@@ -174,8 +173,8 @@ fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> boo
 }
 
 /// The route sets of an object. A delegate has none of its own: it is part of others.
-fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<RouteSet>)> {
-    let Some(Whole { place, service, object, .. }) = cx.whole(id) else { return Vec::new() };
+fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(RouteSetRank, Arc<RouteSet>)> {
+    let Some(CompleteRoutes { place, service, object, .. }) = cx.whole(id) else { return Vec::new() };
     match &object.resource {
         Resource::Ingress(ingress) => {
             // Its hosts have different routes.
@@ -204,7 +203,7 @@ fn note_unused_delegate(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) ->
 }
 
 /// What a step has made of an object.
-struct Made {
+struct ConvertedObject {
     place: Place,
     object: Arc<Object>,
     service: RouteSet,
@@ -212,13 +211,13 @@ struct Made {
 }
 
 impl Table {
-    fn set_whole(&mut self, id: &ObjectKey, new: Option<Made>, tracker: &mut Tracker) {
+    fn set_whole(&mut self, id: &ObjectKey, new: Option<ConvertedObject>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
-        let new = new.map(|Made { place, object, service, delegates }| {
+        let new = new.map(|ConvertedObject { place, object, service, delegates }| {
             // If the object was written anew, the route set is new, too: positions in it may differ.
             let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
             let service = same.map_or_else(|| Arc::new(service), |old| old.service.clone());
-            Whole { place, object, service, delegates }
+            CompleteRoutes { place, object, service, delegates }
         });
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.place == new.place && Arc::ptr_eq(&old.service, &new.service),
@@ -239,7 +238,7 @@ impl Table {
         self.wholes.extend(new.map(|new| (id.clone(), new)));
     }
 
-    fn note_roots(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
+    fn note_roots(&mut self, id: &ObjectKey, whole: &CompleteRoutes, is_there: bool, tracker: &mut Tracker) {
         for delegate in &whole.delegates {
             let roots = self.roots.entry(delegate.clone()).or_default();
             match is_there {
@@ -253,7 +252,7 @@ impl Table {
         }
     }
 
-    fn claim(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
+    fn claim(&mut self, id: &ObjectKey, whole: &CompleteRoutes, is_there: bool, tracker: &mut Tracker) {
         let service = &whole.service;
         for (at, host) in service.hosts.iter().map(|host| &host.value).enumerate() {
             if service.applies_at(&GatewayRef::Mesh) {
@@ -277,11 +276,11 @@ impl Table {
         self.in_mesh.contains_key(host)
     }
 
-    fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<RouteSet>)>) {
+    fn set_parts(&mut self, id: &ObjectKey, new: Vec<(RouteSetRank, Arc<RouteSet>)>) {
         let old = self.parts.remove(id).unwrap_or_default();
         let whole = self.wholes.get(id);
         // A part is replaced only if the whole route set is, or if the part has changed.
-        let reuse = |(rank, part): (Rank, Arc<RouteSet>)| {
+        let reuse = |(rank, part): (RouteSetRank, Arc<RouteSet>)| {
             let is_whole = whole.is_some_and(|whole| Arc::ptr_eq(&whole.service, &part));
             let before = old.iter().find(|(before, old)| *before == rank && same_written(old, &part));
             let part = before.filter(|_| !is_whole).map_or(part, |(_, old)| old.clone());
@@ -299,7 +298,7 @@ impl Table {
         }
     }
 
-    fn list(&mut self, rank: &Rank, part: &Arc<RouteSet>, is_there: bool) {
+    fn list(&mut self, rank: &RouteSetRank, part: &Arc<RouteSet>, is_there: bool) {
         match is_there {
             true => drop(self.listed.insert(rank.clone(), part.clone())),
             false if self.listed.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => {
@@ -320,7 +319,7 @@ impl Table {
     }
 
     /// The places whose route set may have changed, with the present one.
-    fn changed(&mut self) -> Vec<(Rank, Option<Arc<RouteSet>>)> {
+    fn changed(&mut self) -> Vec<(RouteSetRank, Option<Arc<RouteSet>>)> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|rank| (rank.clone(), self.listed.get(&rank).cloned())).collect()
     }
@@ -371,7 +370,12 @@ fn put<K: Ord + Clone>(
     }
 }
 
-fn put_ranked(list: &mut SortedMap<Rank, Arc<RouteSet>>, rank: &Rank, part: &Arc<RouteSet>, is_there: bool) {
+fn put_ranked(
+    list: &mut SortedMap<RouteSetRank, Arc<RouteSet>>,
+    rank: &RouteSetRank,
+    part: &Arc<RouteSet>,
+    is_there: bool,
+) {
     match is_there {
         true => drop(list.insert(rank.clone(), part.clone())),
         false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => drop(list.remove(rank)),
@@ -380,7 +384,7 @@ fn put_ranked(list: &mut SortedMap<Rank, Arc<RouteSet>>, rank: &Rank, part: &Arc
 }
 
 /// Takes a list out of the map; it is put back unless it is empty.
-fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<RouteSet>>>, key: &K) -> List<RouteSet> {
+fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<RouteSetRank, Arc<RouteSet>>>, key: &K) -> List<RouteSet> {
     let list: List<RouteSet> = lists.get(key).into_iter().flat_map(SortedMap::values).cloned().collect();
     if list.is_empty() {
         lists.remove(key);
@@ -389,7 +393,7 @@ fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<RouteSet>>>, 
 }
 
 impl<'t> Cx<'t> {
-    fn whole(&self, id: &ObjectKey) -> Option<&'t Whole> {
+    fn whole(&self, id: &ObjectKey) -> Option<&'t CompleteRoutes> {
         self.read(Fact::Whole(id)).routes.wholes.get(id)
     }
 }

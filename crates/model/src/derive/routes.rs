@@ -6,7 +6,6 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
-use super::delegates::RootRoute;
 use super::destination_rules::missing_host_help;
 use super::http_fields::{
     cors_of, direct_response_of, fault_of, header_matches, headers_of, millionths, mirror_share, parameter_matches,
@@ -18,6 +17,18 @@ use crate::{
     Destination, DestinationState, GatewayRef, Headers, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route, Labels,
     Millionths, Mirror, TlsRoute, WeightedDestination,
 };
+
+/// A route that delegates: what the delegate's routes inherit.
+pub(super) struct RootRoute<'a> {
+    /// As written.
+    pub(super) written: &'a Spanned<istio::HttpRoute>,
+    /// Its conditions.
+    pub(super) matches: Vec<HttpMatch>,
+    /// `mirror`.
+    pub(super) mirror: Option<Destination>,
+    /// `mirrors`.
+    pub(super) mirrors: Vec<Mirror>,
+}
 
 /// Reads the routes of one VirtualService.
 pub(super) struct Reader<'a, 't> {

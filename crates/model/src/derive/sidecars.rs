@@ -42,7 +42,7 @@ pub(super) fn mesh_step(run: &mut Run<'_>) -> bool {
         let root = &cx.mesh().root_namespace;
         for object in mesh_settings(cx).filter(|object| object.namespace == *root) {
             let Some((said, _)) = istio::MeshConfig::of_object(object) else { continue };
-            telemetry::note_missing_services(cx, &said, found);
+            telemetry::note_missing_services(cx, object, &said, found);
             if let Some(proxy) = said.outbound_traffic_policy.and_then(|policy| policy.egress_proxy) {
                 egress_proxy(cx, object, &proxy, found);
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::Object;
 use evenkeel_api::istio::{
     self, AccessLogEncoding, AccessLogService, DefaultLog, ExtensionProvider, FileAccessLog, ProviderHeader,
 };
@@ -47,7 +48,8 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
 }
 
 /// Reports the services of providers in use that are not there: nothing is sent to them.
-pub(super) fn note_missing_services(cx: &Cx<'_>, said: &istio::MeshConfig, found: &mut Diagnostics) {
+pub(super) fn note_missing_services(cx: &Cx<'_>, object: &Object, said: &istio::MeshConfig, found: &mut Diagnostics) {
+    let mut note = |finding: Diagnostic| found.push(finding.about(object.reference()));
     let tracer = said.tracer().and_then(|(_, provider)| {
         let zipkin = provider.zipkin.as_ref().map(|zipkin| (&zipkin.service, zipkin.port.0));
         zipkin.or_else(|| provider.opentelemetry.as_ref().map(|otel| (&otel.service, otel.port.0)))
@@ -61,7 +63,7 @@ pub(super) fn note_missing_services(cx: &Cx<'_>, said: &istio::MeshConfig, found
         let Some(host) = &place.host else {
             let message = format!("`{}` is not the name of a service; nothing is sent to it", written.value);
             let help = "write `[NAMESPACE/]HOST`, with the full name of the host";
-            found.push(Diagnostic::warning("bad-host", written.span.clone(), message).with_help(help));
+            note(Diagnostic::warning("bad-host", written.span.clone(), message).with_help(help));
             continue;
         };
         let services = cx.services_of(host);
@@ -74,7 +76,7 @@ pub(super) fn note_missing_services(cx: &Cx<'_>, said: &istio::MeshConfig, found
             Some(_) => continue,
         };
         let message = format!("{problem}; nothing is sent to it");
-        found.push(Diagnostic::warning(code, written.span.clone(), message).with_help("add it, or correct the name"));
+        note(Diagnostic::warning(code, written.span.clone(), message).with_help("add it, or correct the name"));
     }
 }
 

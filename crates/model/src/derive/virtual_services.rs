@@ -38,6 +38,7 @@ pub(super) fn route_set(
             namespace,
         ),
         http,
+        sorted_by_path: false,
         tls,
         tcp,
         origin: object.origin.clone(),

@@ -14,7 +14,6 @@ use evenkeel_base::mutual_addresses::{MutualPorts, split, write_network};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::endpoints::read_address;
 use super::objects::entry_labels;
 use super::run::Run;
 use super::step::{Results, ServiceKey, Step};
@@ -128,7 +127,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
     let spec = &entry.spec;
     let account = spec.service_account.as_ref().map_or("default", |account| &account.0);
     let labels = entry_labels(object, entry);
-    let address = spec.address.as_ref().and_then(|address| read_address(address));
+    let address = spec.address.as_ref().and_then(|address| EndpointAddress::read(address));
     let port = |(name, number): (&String, &Port)| ContainerPort { name: Some(name.as_str().into()), number: number.0 };
     let mut made = Workload {
         pod: entry_name(&object.name),

@@ -8,10 +8,12 @@ mod filter;
 mod grpc;
 mod writer;
 
-use std::time::SystemTime;
-
 use evenkeel_filters::format::Record;
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
+use evenkeel_upstream::turn;
+use tokio::time::Instant;
+
+use crate::clock::wall_clock;
 
 pub use filter::admits;
 pub use grpc::Collectors;
@@ -19,7 +21,6 @@ pub use writer::{FlushOptions, LogHandle, LogThread, WorkerLog};
 
 /// The record of a connection, as of now.
 pub(crate) fn record_of_connection<'a>(stream: &'a StreamInfo, connection: &'a ConnectionInfo) -> Record<'a> {
-    let (now, wall) = (tokio::time::Instant::now().into_std(), SystemTime::now());
-    let age = now.saturating_duration_since(stream.times.start());
-    Record::headless(stream, connection, (wall.checked_sub(age).unwrap_or(wall), now))
+    let start = wall_clock(Instant::from_std(stream.times.start()));
+    Record::headless(stream, connection, (start, turn::now().into_std()))
 }

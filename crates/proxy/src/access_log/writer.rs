@@ -318,7 +318,8 @@ fn open(path: &str) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_runtime_config::access_log::{Format, LogFilter, LogFormat};
+    use evenkeel_runtime_config::access_log::{LogFilter, LogFormat};
+    use evenkeel_runtime_config::substitution_format::Format;
 
     use super::*;
     use crate::access_log::record_of_connection;

@@ -1,4 +1,5 @@
-//! Who asks: what changes the proxy is for programs of its own user on its own machine, and nothing is for web pages.
+//! The caller of the admin port: requests that change the proxy are accepted only from programs of its own user on its own machine,
+//! and none from web pages.
 //!
 //! TCP tells nothing of the program at the other end, but the kernel's table of sockets does: `/proc/thread-self/net/tcp`
 //! has the user of every socket in this network namespace, and a connection's other end is there if it is on this machine.

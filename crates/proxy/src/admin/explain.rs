@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::explain::Explainer;
-use evenkeel_filters::explain::asked::{AskedCall, EndpointState, ProxyDecision, decide};
+use evenkeel_filters::explain::query::{EndpointState, ProxyDecision, QueriedCall, decide};
 use evenkeel_runtime_config::cluster::Health;
 use evenkeel_upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
 use http::StatusCode;
@@ -44,7 +44,7 @@ async fn answer(admin: &Admin, body: Incoming) -> Result<ProxyDecision, Reply> {
     if bytes.is_empty() {
         return Err(refused("use POST with the call as a JSON object; `evenkeel explain --proxy` does so".to_owned()));
     }
-    let call: AskedCall =
+    let call: QueriedCall =
         serde_json::from_slice(&bytes).map_err(|error| refused(format!("the call is not as expected: {error}")))?;
     let (config, pool) = {
         let state = admin.shared.state.borrow();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_filters::explain::asked::{RecentRequest, RecentRequests};
+use evenkeel_filters::explain::query::{RecentRequest, RecentRequests};
 use http::StatusCode;
 
 use super::{Admin, Query, Reply, apart};

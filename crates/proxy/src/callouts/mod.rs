@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::SystemTime;
 
 use evenkeel_filters::callouts::{
     CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, Problem,
@@ -23,9 +24,11 @@ use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
 use evenkeel_upstream::turn;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
+use crate::clock::wall_clock;
 use crate::http::Failure;
-use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
+use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, UpstreamOptions};
 use evenkeel_filters::decide::announce_timeout;
 
 /// Maximum number of callouts in flight on a worker, including mirrored requests; further ones fail at once
@@ -111,7 +114,7 @@ impl WorkerCallouts {
             head.headers.set(HeaderId::EnvoyInternal, b"true");
             options.timeout.into_iter().for_each(|timeout| announce_timeout(&mut head.headers, timeout, false, true));
         }
-        let wanted = Wanted {
+        let wanted = UpstreamOptions {
             retry: options.retry.clone(),
             hash: options.hash,
             metadata_match: options.metadata_match.clone(),
@@ -135,6 +138,10 @@ impl Services for WorkerCallouts {
     fn callouts(&self) -> &dyn Callouts {
         self
     }
+
+    fn wall_clock(&self, at: std::time::Instant, _: std::time::Instant) -> SystemTime {
+        wall_clock(Instant::from_std(at))
+    }
 }
 
 impl Callouts for WorkerCallouts {
@@ -147,7 +154,7 @@ impl Callouts for WorkerCallouts {
         };
         Callout::new(Task::spawn(async move {
             let _active = active;
-            let mut source = Whole { body, given: 0 };
+            let mut source = WholeBody { body, given: 0 };
             let mut sink = Collected { answer: HttpAnswer::default(), max_bytes: options.max_answer_bytes };
             // The request is complete already, so the timeout starts now.
             let until = Until::at(after(turn::now(), options.timeout));
@@ -184,12 +191,12 @@ impl Callouts for WorkerCallouts {
 }
 
 /// A body that is available as a whole.
-struct Whole {
+struct WholeBody {
     body: Vec<u8>,
     given: usize,
 }
 
-impl Source for Whole {
+impl Source for WholeBody {
     fn poll_piece(&mut self, take: &mut dyn FnMut(&[u8]), _: &mut Context<'_>) -> Poll<Sent> {
         let rest = self.body.get(self.given..).unwrap_or_default();
         let piece = rest.get(..BLOCK_BYTES).unwrap_or(rest);
@@ -248,13 +255,6 @@ fn error_of(broken: &Broken, answered: bool) -> CalloutError {
         Broken::Failed(failure) => failure,
         Broken::TooLarge => return CalloutError::new(Problem::TooLarge, 502, "response_payload_too_large"),
     };
-    let problem = match failure {
-        Failure::NoHealthyHost(_) => Problem::NoHealthyHost,
-        Failure::Overflow | Failure::DropOverload | Failure::UnconditionalDropOverload => Problem::Refused,
-        Failure::Connect(_) | Failure::ConnectTimeout => Problem::Connect,
-        Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout => Problem::Timeout,
-        _ => Problem::Reset,
-    };
     let details = if answered { failure.details_after_head() } else { failure.details() };
-    CalloutError::new(problem, failure.status(), details)
+    CalloutError::new(failure.row().problem, failure.status(), details)
 }

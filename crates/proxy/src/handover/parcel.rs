@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_filters::ConnectionInfo;
 use evenkeel_runtime_config::proxy_protocol::Tlv;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::turn;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -94,7 +95,7 @@ impl Facts {
     /// The transferable part of `info`.
     pub(crate) fn of(info: &ConnectionInfo) -> Self {
         let ConnectionView { direct_remote, remote, local, tlvs, server_name, .. } = &info.view;
-        let age = Instant::from_std(info.accepted).elapsed();
+        let age = turn::now().saturating_duration_since(Instant::from_std(info.accepted));
         Self {
             direct_remote: *direct_remote,
             remote: *remote,
@@ -107,7 +108,7 @@ impl Facts {
 
     /// The same connection in this process, under the id given to it here.
     pub(crate) fn info(&self, id: u64) -> ConnectionInfo {
-        let now = Instant::now();
+        let now = turn::now();
         // `Instant` may not reach back far enough; then the connection counts as new.
         let accepted = now.checked_sub(Duration::from_millis(self.age_ms)).unwrap_or(now);
         let mut info = ConnectionInfo::new(id, accepted.into_std(), self.remote, self.local);

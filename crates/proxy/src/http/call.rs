@@ -33,6 +33,7 @@ use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
 use super::upstream::filtered::Filtered;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
+use crate::clock::wall_clock;
 
 /// Where the body of a call comes from.
 pub(crate) trait Source {
@@ -118,7 +119,7 @@ impl Until {
 
 /// What a call asks of its cluster besides a host.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct UpstreamOptions {
     pub(crate) retry: Option<Arc<RetryPolicy>>,
     pub(crate) hash: Option<u64>,
     pub(crate) metadata_match: Option<Arc<MetadataMatch>>,
@@ -130,7 +131,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Call {
     cluster: Rc<Cluster>,
     request: Option<Box<Request>>,
-    wanted: Wanted,
+    wanted: UpstreamOptions,
     services: Rc<dyn Services>,
 }
 
@@ -196,7 +197,7 @@ impl Call {
         cluster: Rc<Cluster>,
         head: RequestHead,
         framing: Framing,
-        wanted: Wanted,
+        wanted: UpstreamOptions,
         services: Rc<dyn Services>,
     ) -> Self {
         let mut request = Request::begin();
@@ -463,7 +464,7 @@ impl<'c> Running<'c> {
         }
         drop(guard);
         up.complete(&mut request.stream);
-        let now = Instant::now();
+        let now = turn::now();
         let millis = now.duration_since(request.started()).as_millis() as u64;
         cluster.stats().record(Histogram::upstream_rq_time, millis);
         match &result {
@@ -509,7 +510,8 @@ impl<'c> Running<'c> {
     /// How long to wait before the next try. `answered`: there is a response, which may ask for a pause.
     fn back_off(&self, policy: &RetryPolicy, answered: bool) -> Duration {
         let response = answered.then_some(&self.request.response);
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let since_1970 =
+            wall_clock(turn::now()).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.call.services.random();
         let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
         self.call.cluster.stats().inc(match kind {

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
-use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::route::Route;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::turn;
 
@@ -16,7 +16,7 @@ use super::timers::Timers;
 
 /// How much of a body a filter wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum CollectExtent {
     /// All of it; more than a limit is too much.
     All,
     /// Its beginning.
@@ -33,7 +33,7 @@ impl ActiveStream<'_> {
         let is_whole = self.request.body.is_some() && !self.request.body_begins;
         let collected = match is_whole || announced > max_bytes as u64 {
             true => Err(Failure::BodyTooLarge),
-            false => self.receive(max_bytes, Wanted::All, route).await,
+            false => self.receive(max_bytes, CollectExtent::All, route).await,
         };
         let (body, _) = collected?;
         let request = &mut *self.request;
@@ -46,7 +46,7 @@ impl ActiveStream<'_> {
 
     /// Collects the beginning of the body: `bytes` at least, unless it is shorter. Its length is known only if that was all.
     pub(super) async fn collect_start(&mut self, bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
-        let (body, complete) = self.receive(bytes, Wanted::Start, route).await?;
+        let (body, complete) = self.receive(bytes, CollectExtent::Start, route).await?;
         let request = &mut *self.request;
         request.body_begins = !complete;
         if complete {
@@ -61,7 +61,7 @@ impl ActiveStream<'_> {
     async fn receive(
         &mut self,
         bytes: usize,
-        wanted: Wanted,
+        wanted: CollectExtent,
         route: Option<&Route>,
     ) -> Result<(HeldBytes, bool), Failure> {
         // The upstream cannot send 100: it gets the request only when enough of the body is there.
@@ -76,7 +76,7 @@ impl ActiveStream<'_> {
     fn poll_collect(
         &mut self,
         body: &mut HeldBytes,
-        (bytes, wanted): (usize, Wanted),
+        (bytes, wanted): (usize, CollectExtent),
         timers: &mut Timers,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Failure>> {
@@ -93,11 +93,11 @@ impl ActiveStream<'_> {
             };
             match self.down.piece(&mut request.trailers, &mut take, cx)? {
                 Piece::End => return Poll::Ready(Ok(true)),
-                Piece::Data if wanted == Wanted::All && body.len() > bytes => {
+                Piece::Data if wanted == CollectExtent::All && body.len() > bytes => {
                     return Poll::Ready(Err(Failure::BodyTooLarge));
                 }
                 // What ends here is complete with the next piece, which is there already.
-                Piece::Data if wanted == Wanted::Start && body.len() >= bytes && !ends => {
+                Piece::Data if wanted == CollectExtent::Start && body.len() >= bytes && !ends => {
                     return Poll::Ready(Ok(false));
                 }
                 Piece::Data => timers.move_on(),

@@ -227,7 +227,7 @@ impl Drop for ConnectionContext {
         self.shift_protocol(-1);
         if !self.leaves {
             let stats = &self.manager.http;
-            let length = Instant::from_std(self.info.accepted).elapsed();
+            let length = turn::now().saturating_duration_since(Instant::from_std(self.info.accepted));
             stats.inc(Counter::downstream_cx_destroy);
             stats.record(Histogram::downstream_cx_length_ms, length.as_millis() as u64);
         }

@@ -13,7 +13,7 @@ use super::active_stream::ActiveStream;
 use super::affinity::Affinity;
 use super::edits::Edits;
 use super::failure::Failure;
-use super::log::record;
+use super::record::record;
 use super::reply::Reply;
 use super::websocket;
 use crate::stats::http::Counter;

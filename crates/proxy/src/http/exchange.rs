@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use evenkeel_filters::{BadBody, Data, FilterStreams, Flow, HttpFilters, Woken};
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::Cluster;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use evenkeel_filters::callouts::Problem;
 use evenkeel_filters::{BadBody, ResponseFlags};
 use evenkeel_http::HeadError;
 use evenkeel_http::h2::{Fault, Reason};
@@ -120,6 +121,8 @@ pub(crate) struct Row {
     pub(crate) retry: Retry,
     /// What it reports about the host to outlier detection; `None`: nothing.
     pub(crate) outcome: Option<Outcome>,
+    /// What a filter learns whose call ended in it.
+    pub(crate) problem: Problem,
 }
 
 /// The texts for the access log and the client.
@@ -213,12 +216,12 @@ table! {
     Self::UpgradeRefused => 403, NONE, Words("upgrade_failed", ""), Proxy, ENDS;
     Self::NoCluster(status) => *status, NO_CLUSTER_FOUND, Words("cluster_not_found", ""), Proxy, STAYS,
         counter: Some(Counter::no_cluster), tcp_counter: Some(tcp::Counter::downstream_cx_no_route);
-    Self::NoHealthyHost(status) => *status, NO_HEALTHY_UPSTREAM, Words("no_healthy_upstream", "no healthy upstream"), Proxy, STAYS;
+    Self::NoHealthyHost(status) => *status, NO_HEALTHY_UPSTREAM, Words("no_healthy_upstream", "no healthy upstream"), Proxy, STAYS, problem: Problem::NoHealthyHost;
     Self::DropOverload => 503, DROP_OVERLOAD, Words("drop_overload", "drop overload"), Proxy, STAYS,
-        header: Some((b"x-envoy-drop-overload", b"true"));
+        header: Some((b"x-envoy-drop-overload", b"true")), problem: Problem::Refused;
     Self::UnconditionalDropOverload => 503, UNCONDITIONAL_DROP_OVERLOAD, Words("unconditional_drop_overload", "unconditional drop overload"), Proxy, STAYS,
-        header: Some((b"x-envoy-unconditional-drop-overload", b"true"));
-    Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true"));
+        header: Some((b"x-envoy-unconditional-drop-overload", b"true")), problem: Problem::Refused;
+    Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true")), problem: Problem::Refused;
 
     // The texts are in the filter's reply.
     Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
@@ -238,16 +241,16 @@ table! {
     Self::LastedTooLong { complete: false } => 408, NONE, Words("max_duration_timeout", "downstream duration timeout"), Proxy, ENDS;
     Self::LastedTooLong { complete: true } => 504, NONE, Words("max_duration_timeout", "downstream duration timeout"), Proxy, STAYS;
     Self::ResponseTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("response_timeout", "upstream request timeout"), Proxy, STAYS,
-        cluster_counter: Some(cluster_stats::Counter::upstream_rq_timeout), outcome: Some(Outcome::TimedOut);
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_timeout), outcome: Some(Outcome::TimedOut), problem: Problem::Timeout;
     Self::PerTryTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("upstream_per_try_timeout", "upstream request timeout"), Proxy, STAYS,
-        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset;
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset, problem: Problem::Timeout;
     Self::PerTryIdleTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("upstream_per_try_idle_timeout", "upstream request timeout"), Proxy, STAYS,
-        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_idle_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset;
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_idle_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset, problem: Problem::Timeout;
 
     Self::Connect(_) => 503, UPSTREAM_CONNECTION_FAILURE, Reset("remote connection failure"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect, problem: Problem::Connect;
     Self::ConnectTimeout => 503, UPSTREAM_CONNECTION_FAILURE, Reset("connection timeout"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect, problem: Problem::Connect;
     Self::UpstreamClosed { sent: false } => 503, UPSTREAM_CONNECTION_TERMINATION, Reset("connection termination"), Upstream, STAYS,
         outcome: Some(Outcome::ConnectFailed), retry: Retry::Unsent;
     Self::UpstreamClosed { sent: true } => 503, UPSTREAM_CONNECTION_TERMINATION, Reset("connection termination"), Upstream, STAYS,
@@ -275,6 +278,7 @@ impl Row {
             tcp_counter: None,
             retry: Retry::Never,
             outcome: None,
+            problem: Problem::Reset,
         }
     }
 
@@ -443,7 +447,11 @@ mod tests {
             let _ = writeln!(text, "  details={:?} after_head={:?}", failure.details(), failure.details_after_head());
             let _ = writeln!(text, "  body={:?} retried={:?}", row.body(), row.body_after_retries());
             let header = row.header.map(|(name, _)| String::from_utf8_lossy(name));
-            let _ = writeln!(text, "  header={header:?} retry={:?} outcome={:?}", row.retry, row.outcome);
+            let _ = writeln!(
+                text,
+                "  header={header:?} retry={:?} outcome={:?} problem={:?}",
+                row.retry, row.outcome, row.problem
+            );
             let _ =
                 writeln!(text, "  http={:?} cluster={:?} tcp={:?}", row.counter, row.cluster_counter, row.tcp_counter);
         }

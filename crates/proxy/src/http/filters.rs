@@ -26,7 +26,6 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::clock::wall_clock;
 use super::exchange::Exchange;
 use super::failure::Failure;
 use super::grpc;
@@ -35,6 +34,7 @@ use super::reply::Reply;
 use super::request::Request;
 use super::timers::Timers;
 use super::upstream::count::count_status;
+use crate::clock::wall_clock;
 use crate::dns_cache::Lookup;
 use crate::listener::socket::ListenerKey;
 use crate::stats::http::Counter;

@@ -1,13 +1,16 @@
 //! The headers that every response has.
 
 use std::cell::RefCell;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_filters::decide::append_via;
 use evenkeel_http::{HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
+use evenkeel_upstream::turn;
 use httpdate::fmt_http_date;
+
+use crate::clock::wall_clock;
 
 /// Adds the headers every response has: `date`, `server`, `via`.
 pub(super) fn finish_response(headers: &mut Headers, hcm: &HttpConnectionManager, local: bool) {
@@ -40,7 +43,7 @@ struct HttpDate {
 
 impl HttpDate {
     fn now(&mut self) -> &[u8] {
-        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let second = wall_clock(turn::now()).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if second != self.second || self.text.is_empty() {
             self.second = second;
             self.text = fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)).into_bytes();

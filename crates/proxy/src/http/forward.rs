@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use evenkeel_filters::decide::{announce_timeout, set_host};
 use evenkeel_filters::{HostOverride, ResponseFlags};
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
-use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
@@ -28,6 +28,7 @@ use super::timers::Timers;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::upstream::count::{count_failed_try, count_failure, count_reset};
+use crate::clock::wall_clock;
 
 /// Largest request body, in bytes, that is kept for being sent again when no retry policy asks for that: a reused connection may be closed
 /// just when the request goes out.
@@ -405,7 +406,8 @@ impl ActiveStream<'_> {
     fn back_off(&self, forward: &Forward<'_>, answered: bool) -> Duration {
         let Some(policy) = forward.retry.as_deref() else { return Duration::ZERO };
         let response = answered.then_some(&self.request.response);
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let since_1970 =
+            wall_clock(turn::now()).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.conn.worker.random.next();
         let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
         forward.to.cluster.stats().inc(match kind {

@@ -1,7 +1,7 @@
 //! Holds a request until the control plane has answered an on-demand subscription (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;

@@ -4,8 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use evenkeel_http::{HeadError, HeadScan, Limits, RequestRules, Underscores, Version, parse_request};
-use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_http::{HeadError, HeadScan, Version, parse_request};
 use evenkeel_runtime_config::hcm::HeadersWithUnderscores;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
@@ -17,6 +16,7 @@ use super::active_stream::ActiveStream;
 use super::context::ConnectionContext;
 use super::downstream::{Downstream, Http1};
 use super::failure::Failure;
+use super::head_rules::rules;
 use super::request::Request;
 use crate::listener;
 use crate::stats::http::Counter;
@@ -255,20 +255,6 @@ enum Idle {
     Stuck,
     /// It drains: it ends if nothing more arrives.
     Drains,
-}
-
-/// The rules for request heads.
-pub(super) fn rules(hcm: &HttpConnectionManager) -> RequestRules {
-    RequestRules {
-        limits: Limits { max_head_bytes: hcm.max_request_headers_bytes, max_headers: hcm.max_headers_count },
-        underscores: match hcm.underscores {
-            HeadersWithUnderscores::Allow => Underscores::Allow,
-            HeadersWithUnderscores::Reject => Underscores::Reject,
-            HeadersWithUnderscores::Drop => Underscores::Drop,
-        },
-        absolute_urls: hcm.absolute_urls,
-        keep_case: hcm.preserve_header_case,
-    }
 }
 
 enum NextBytes {

@@ -15,7 +15,7 @@ use super::active_stream::ActiveStream;
 use super::context::ConnectionContext;
 use super::downstream::{self, Downstream, Http2};
 use super::failure::Failure;
-use super::http1::rules;
+use super::head_rules::rules;
 use super::lending::{carry, lend};
 use super::log;
 use super::request::Request;

@@ -7,7 +7,7 @@ use evenkeel_filters::header_mutation::add_header;
 use evenkeel_runtime_config::local_reply::LocalReply;
 
 use super::context::ConnectionContext;
-use super::log::record;
+use super::record::record;
 use super::reply::Reply;
 use super::request::Request;
 use crate::access_log;

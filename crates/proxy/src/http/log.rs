@@ -1,40 +1,17 @@
 //! The end of a request: its access log line and its statistics.
 
 use evenkeel_filters::ResponseFlags;
-use evenkeel_filters::format::{Record, ResponseView, Trailers};
 use evenkeel_http::Version;
 use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
-use super::clock::wall_clock;
 use super::context::ConnectionContext;
+use super::record::record;
 use super::request::Request;
 use super::trace;
+use crate::clock::wall_clock;
 use crate::recent::{is_failure, recorded};
 use crate::stats::http::{Counter, Gauge, Histogram};
-
-/// Calls `f` with what is known of the request so far.
-pub(super) fn record<T>(conn: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
-    if request.stream.termination.is_empty() {
-        request.stream.termination = conn.closed_by_filter();
-    }
-    let now = turn::now();
-    let (head, response) = (request.view(), ResponseView(&request.response));
-    let trailers = Trailers(&request.response_trailers);
-    let stream = &request.stream;
-    f(&Record {
-        stream,
-        connection: &conn.info,
-        start: wall_clock(request.started()),
-        now: now.into_std(),
-        request: &head,
-        response: &response,
-        trailers: &trailers,
-        local_reply_body: b"",
-        // While headers are edited, the response's status is known but not sent.
-        status: if stream.status == 0 { request.response.status } else { stream.status },
-    })
-}
 
 impl ActiveStream<'_> {
     /// Counts and logs a request that has ended, however it ended.

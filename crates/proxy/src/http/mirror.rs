@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use super::active_stream::ActiveStream;
 use super::call::{Sink, TooLarge};
 use super::decide::Forward;
-use super::log::record;
+use super::record::record;
 use crate::callouts::stream::{Outgoing, Uplink};
 
 /// Body bytes that may wait for one mirror. With more, the mirror is aborted, and `retry_or_shadow_abandoned` of the original's cluster

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::decide::Tunnel;
-use evenkeel_filters::explain::asked::AskedHead;
+use evenkeel_filters::explain::query::QueriedHead;
 use evenkeel_filters::tracing::Trace;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host, turn};
@@ -76,7 +76,7 @@ pub(super) struct Request {
     /// What is counted of the traffic with the server of the latest try.
     pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
-    pub(super) sampled: Option<Box<AskedHead>>,
+    pub(super) sampled: Option<Box<QueriedHead>>,
     /// What is traced of it, if its connection manager traces.
     pub(super) trace: Option<Box<Trace>>,
 }

@@ -6,7 +6,7 @@ use evenkeel_base::grpc::{http_of_status, status};
 use evenkeel_filters::ResponseDecision;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::turn;
 
@@ -20,7 +20,7 @@ use super::filters::{Instead, announced};
 use super::finish::finish_response;
 use super::forward::Answered;
 use super::grpc;
-use super::log::record;
+use super::record::record;
 use super::reply::Reply;
 use super::timers::Timers;
 use super::upload::Upload;

@@ -7,10 +7,10 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use evenkeel_base::grpc::status_of_http;
-use evenkeel_filters::decide::Levels;
+use evenkeel_filters::decide::{Levels, Matched};
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, ResponseDecision};
 use evenkeel_http::{Framing, HeaderId};
-use evenkeel_runtime_config::access_log::TimePoint;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
 
@@ -21,8 +21,8 @@ use super::edits::Edits as _;
 use super::failure::Failure;
 use super::filters::announced;
 use super::finish::finish_response;
-use super::log::record;
 use super::pause::Held;
+use super::record::record;
 use super::reply::{OfFilter, Reply};
 use super::{grpc, local_reply};
 
@@ -42,6 +42,7 @@ impl ActiveStream<'_> {
         if reply.status == 0 {
             return false;
         }
+        self.show_filters_early_reply();
         self.make_head(&mut reply, levels);
         match self.filter_response(reply.body.is_empty(), true, Some(&reply.body)) {
             ResponseDecision::Continue => {}
@@ -84,6 +85,15 @@ impl ActiveStream<'_> {
             false => self.send_reply_body(body).await,
         };
         sent.is_ok() && self.down.end(close)
+    }
+
+    /// As in Envoy, response filters see replies to requests, too, that no filter has seen: to heads that cannot be parsed, paths that are
+    /// refused, requests that are too many. No route is chosen then.
+    fn show_filters_early_reply(&mut self) {
+        let filters = &self.conn.manager.filters;
+        if !filters.is_empty() && !self.request.filters.is_begun() {
+            filters.begin(&mut self.request.filters, &Matched::context(None).filters);
+        }
     }
 
     /// Makes the reply's head, and its body as it is sent: applies the route's edits, the filter's headers, `local_reply_config` and at

@@ -11,12 +11,12 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
-use super::clock::wall_clock;
 use super::context::ConnectionContext;
 use super::failure::Failure;
-use super::log::record;
+use super::record::record;
 use super::request::Request;
 use super::upstream::Upstream;
+use crate::clock::wall_clock;
 
 impl ActiveStream<'_> {
     /// The route was chosen: begins the trace, or tells it the new route.

@@ -17,6 +17,7 @@ use crate::balance::WorkerSlot;
 use crate::stats::{listener, listener_worker};
 use crate::tcp::{UpstreamHalf, UpstreamSide};
 use crate::worker::{Cause, ConnectionStats, Directive, Worker};
+use evenkeel_upstream::turn;
 
 /// A connection for which a filter chain has been chosen.
 pub(crate) struct Downstream<S = Stream> {
@@ -127,7 +128,7 @@ pub(super) struct Counted {
 impl Counted {
     /// A newly accepted connection.
     pub(super) fn new(worker: &Worker, placement: &Placement) -> Self {
-        let counted = Self::moved(worker, placement, Instant::now());
+        let counted = Self::moved(worker, placement, turn::now());
         for stats in counted.all() {
             stats.listener.inc(listener::Counter::downstream_cx_total);
             stats.worker.inc(listener_worker::Counter::downstream_cx_total);
@@ -168,7 +169,7 @@ impl Drop for Counted {
         if self.moved_away {
             return;
         }
-        let millis = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let millis = u64::try_from(turn::now().saturating_duration_since(self.since).as_millis()).unwrap_or(u64::MAX);
         for stats in self.all() {
             stats.listener.inc(listener::Counter::downstream_cx_destroy);
             stats.listener.record(listener::Histogram::downstream_cx_length_ms, millis);

@@ -23,11 +23,12 @@ use evenkeel_tls::ClientHello;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use super::inspect::{InspectError, Inspected, Wanted};
+use super::inspect::{InspectError, Inspected, InspectionGoals};
 use crate::tcp::{self, UpstreamSide};
 use crate::worker::Worker;
+use evenkeel_upstream::turn;
 
 /// How long a client may be silent before its upstream is connected too. Clients that speak first do so at once; for
 /// one that does not, the upstream connection may turn out unneeded.
@@ -59,7 +60,7 @@ pub(super) async fn detect(
 ) -> Result<Detected, InspectError> {
     let filters = &listener.listener_filters;
     let port = info.view.local.port();
-    let wanted = Wanted { tls: filters.inspects_tls(port), http: filters.inspects_http(port) };
+    let wanted = InspectionGoals { tls: filters.inspects_tls(port), http: filters.inspects_http(port) };
     let patience = filters.timeout.map_or(PATIENCE, |limit| limit.min(PATIENCE));
     let reading = poll_fn(|cx| inspected.poll(stream, wanted, cx));
     match timeout(patience, reading).await {
@@ -111,11 +112,11 @@ async fn wait_for_first_bytes(
     stream: &TcpStream,
     listener: &Listener,
     info: &ConnectionInfo,
-    wanted: Wanted,
+    wanted: InspectionGoals,
     mut inspected: Inspected,
 ) -> Result<Detected, InspectError> {
     let silent = choose_chain(listener, &Inspected::default(), &info.view);
-    let until = after(Instant::now(), longest_wait(listener, silent.as_deref()));
+    let until = after(turn::now(), longest_wait(listener, silent.as_deref()));
     let mut until_whole = None;
     let mut server = match &silent {
         Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, info),
@@ -130,7 +131,7 @@ async fn wait_for_first_bytes(
             return Poll::Ready(Ok(First::Server));
         }
         if until_whole.is_none() && !inspected.bytes.is_empty() {
-            until_whole = after(Instant::now(), Some(LONGEST_BEGINNING));
+            until_whole = after(turn::now(), Some(LONGEST_BEGINNING));
         }
         deadline.poll(earlier(until, until_whole), cx).map(|()| Err(InspectError::Timeout))
     })

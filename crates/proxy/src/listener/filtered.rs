@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::network::{
-    Close, ClosedBy, ConnectionFacts, Data, Decision, End, FilteredConnection, NetworkFilters, Surroundings, Way,
+    Close, ClosedBy, ConnectionFacts, Data, Decision, Direction, End, FilteredConnection, NetworkFilters, Surroundings,
 };
 use evenkeel_filters::{ConnectionInfo, Pause, Woken};
 use evenkeel_runtime_config::view::ConnectionView;
@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::worker::Worker;
+use evenkeel_upstream::turn;
 
 /// Runs the filters' `new_connection`. `Ok` contains the filters' state if they have to follow the connection
 /// ([`Filtered::over`]).
@@ -45,7 +46,7 @@ pub(crate) async fn admit(
         loop {
             if let Some(pause) = &mut waiting {
                 let woken = ready!(pause.poll(cx));
-                connection.state.borrow_mut().wake(Way::Up, woken);
+                connection.state.borrow_mut().wake(Direction::Up, woken);
                 waiting = None;
             }
             let asked = connection.filters.new_connection(&mut connection.state.borrow_mut(), connection.around());
@@ -75,7 +76,7 @@ pub(crate) fn admit_at_once(
     if filters.is_empty() {
         return Ok(());
     }
-    let (facts, admitted) = filters.admit(&info.view, worker, Instant::now().into_std());
+    let (facts, admitted) = filters.admit(&info.view, worker, turn::now().into_std());
     leave(&facts, info);
     admitted
 }
@@ -123,7 +124,7 @@ impl Connection {
     }
 
     fn around(&self) -> Surroundings<'_> {
-        Surroundings { connection: &self.info.view, services: &*self.worker, now: Instant::now().into_std() }
+        Surroundings { connection: &self.info.view, services: &*self.worker, now: turn::now().into_std() }
     }
 
     /// How and why a filter closed the connection.
@@ -170,7 +171,7 @@ struct Waiting {
 
 impl Waiting {
     fn new(pause: Pause) -> Self {
-        Self { until: after(Instant::now(), Some(pause.limit)), pause, deadline: Deadline::default() }
+        Self { until: after(turn::now(), Some(pause.limit)), pause, deadline: Deadline::default() }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
@@ -194,7 +195,7 @@ pub(crate) struct Filtered {
     down: Lane,
     /// Set when a filter has closed the connection: that direction, and when the close is due. The other direction
     /// continues until then.
-    closing: Option<(Way, Instant)>,
+    closing: Option<(Direction, Instant)>,
     deadline: Deadline,
     /// Capacity counted as held.
     counted: usize,
@@ -267,38 +268,38 @@ impl Filtered {
     }
 
     /// Passes the held bytes through the filters. Ready when the filters hold nothing.
-    fn poll_filter(&mut self, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_filter(&mut self, direction: Direction, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            self.poll_closing(way, cx)?;
-            if self.closing.is_some_and(|(by, _)| by == way) {
+            self.poll_closing(direction, cx)?;
+            if self.closing.is_some_and(|(by, _)| by == direction) {
                 return Poll::Pending;
             }
             let connection = &*self.connection;
-            let lane = match way {
-                Way::Up => &mut self.up,
-                Way::Down => &mut self.down,
+            let lane = match direction {
+                Direction::Up => &mut self.up,
+                Direction::Down => &mut self.down,
             };
             if let Some(waiting) = &mut lane.waiting {
                 let woken = ready!(waiting.poll(cx));
                 lane.waiting = None;
-                connection.state.borrow_mut().wake(way, woken);
+                connection.state.borrow_mut().wake(direction, woken);
             }
             if !lane.unseen {
                 return Poll::Ready(Ok(()));
             }
             let mut data = Data { bytes: &mut lane.held, ends: lane.ends };
             let (state, around) = (&mut connection.state.borrow_mut(), connection.around());
-            let decision = match way {
-                Way::Up => connection.filters.data(state, &mut data, around),
-                Way::Down => connection.filters.upstream_data(state, &mut data, around),
+            let decision = match direction {
+                Direction::Up => connection.filters.data(state, &mut data, around),
+                Direction::Down => connection.filters.upstream_data(state, &mut data, around),
             };
             match decision {
                 Decision::Continue => lane.pass(),
                 Decision::Pause(pause) => lane.waiting = Some(Waiting::new(pause)),
                 Decision::Close(close) => {
-                    let now = Instant::now();
+                    let now = turn::now();
                     let until = if close.after.is_zero() { now } else { after(now, Some(close.after)).unwrap_or(now) };
-                    self.closing = Some((way, until));
+                    self.closing = Some((direction, until));
                     connection.by.set(Some(ClosedBy::Filter));
                     _ = connection.closed.set(close);
                 }
@@ -307,12 +308,12 @@ impl Filtered {
     }
 
     /// Fails once a filter's close is due. Until then the direction that the filter closed stands still.
-    fn poll_closing(&mut self, way: Way, cx: &mut Context<'_>) -> io::Result<()> {
+    fn poll_closing(&mut self, direction: Direction, cx: &mut Context<'_>) -> io::Result<()> {
         let Some((by, until)) = self.closing else { return Ok(()) };
-        let due = until <= Instant::now();
+        let due = until <= turn::now();
         // The timer wakes a single task, and the two directions may be polled by different ones: only the direction
         // that stands still polls it.
-        if !due && (by != way || self.deadline.poll(Some(until), cx).is_pending()) {
+        if !due && (by != direction || self.deadline.poll(Some(until), cx).is_pending()) {
             return Ok(());
         }
         let reset = self.connection.closed().is_some_and(|close| close.reset);
@@ -324,7 +325,7 @@ impl Filtered {
 
     /// Writes the bytes for the client. Ready when the stream has taken all of them.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_filter(Way::Down, cx))?;
+        ready!(self.poll_filter(Direction::Down, cx))?;
         while !self.down.rest().is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, self.down.rest()))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -363,7 +364,7 @@ impl Filtered {
             if self.up.ended {
                 return Poll::Ready(Ok(()));
             }
-            ready!(self.poll_filter(Way::Up, cx))?;
+            ready!(self.poll_filter(Direction::Up, cx))?;
             if self.up.rest().is_empty() && !self.up.ended {
                 ready!(self.poll_receive(cx))?;
             }
@@ -371,7 +372,7 @@ impl Filtered {
     }
 
     fn poll_plain_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.poll_closing(Way::Up, cx)?;
+        self.poll_closing(Direction::Up, cx)?;
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
         let count = buffer.filled().len() - before;
@@ -426,7 +427,7 @@ impl AsyncWrite for Filtered {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let filtered = self.get_mut();
         if !filtered.connection.filters.see_upstream_data() {
-            filtered.poll_closing(Way::Down, cx)?;
+            filtered.poll_closing(Direction::Down, cx)?;
             let count = ready!(Pin::new(&mut filtered.stream).poll_write(cx, bytes))?;
             filtered.connection.sent.set(filtered.connection.sent.get() + count as u64);
             return Poll::Ready(Ok(count));

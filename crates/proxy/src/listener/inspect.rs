@@ -68,7 +68,7 @@ pub(super) struct Inspected {
 
 /// What has to be detected.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct InspectionGoals {
     pub(super) tls: bool,
     pub(super) http: bool,
 }
@@ -109,7 +109,7 @@ impl Inspected {
     pub(super) fn poll(
         &mut self,
         stream: &TcpStream,
-        wanted: Wanted,
+        wanted: InspectionGoals,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), InspectError>> {
         while !self.examine(wanted)? {
@@ -140,7 +140,7 @@ impl Inspected {
     }
 
     /// True when more bytes would not tell anything new.
-    fn examine(&mut self, wanted: Wanted) -> Result<bool, InspectError> {
+    fn examine(&mut self, wanted: InspectionGoals) -> Result<bool, InspectError> {
         if self.ended || self.bytes.is_empty() {
             return Ok(self.ended || (!wanted.tls && !wanted.http));
         }
@@ -193,7 +193,7 @@ impl Inspected {
 /// Reads a ClientHello where only TLS is possible; `bytes` were read before.
 pub(super) async fn client_hello(stream: &TcpStream, bytes: Vec<u8>) -> Result<Box<ClientHello>, NoHello> {
     let mut inspected = Inspected { bytes, ..Inspected::default() };
-    let wanted = Wanted { tls: true, http: false };
+    let wanted = InspectionGoals { tls: true, http: false };
     match std::future::poll_fn(|cx| inspected.poll(stream, wanted, cx)).await {
         Ok(()) => {}
         Err(InspectError::Socket(error)) => return Err(NoHello::Socket(error)),

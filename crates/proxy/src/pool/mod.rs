@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evenkeel_filters::edges::Edge;
-use evenkeel_filters::explain::asked::RecentRequest;
+use evenkeel_filters::explain::query::RecentRequest;
 use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
@@ -180,10 +180,17 @@ impl WorkerPool {
     /// Makes `config` the configuration of all workers: binds and unbinds listeners, and carries statistics, limits and
     /// idle upstream connections over for everything that stays. Open connections and requests in flight keep the
     /// configuration they began with; connections of removed filter chains are closed at their next message boundary.
-    pub fn apply(&self, config: &Arc<Config>) -> Vec<BindError> {
+    ///
+    /// The errors of all listeners that are not bound; `None` when no listener has changed, and so no socket.
+    pub fn apply(&self, config: &Arc<Config>) -> Option<Vec<BindError>> {
         let mut state = self.lock();
+        let same_listeners = config.changed_listeners(&state.current.config).is_empty();
         let generation = Arc::new(Generation::next(config, &state.current, &self.registry));
         state.current = Arc::clone(&generation);
+        if same_listeners {
+            self.tell_all(|| Message::Configure(Arc::clone(&generation)));
+            return None;
+        }
         let change = state.change_sockets();
         // Accepting ends before the listener's configuration is removed: connections the kernel has accepted already
         // are still served.
@@ -192,7 +199,7 @@ impl WorkerPool {
         }
         self.tell_all(|| Message::Configure(Arc::clone(&generation)));
         self.listen(change.opened);
-        change.errors
+        Some(change.errors)
     }
 
     /// Retries binding the listeners whose bind failed.

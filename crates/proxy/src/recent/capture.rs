@@ -2,11 +2,11 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use evenkeel_filters::explain::asked::{AskedCall, AskedHead, AskedTls, REDACTED, RecentRequest};
+use evenkeel_filters::explain::query::{QueriedCall, QueriedHead, QueriedTls, REDACTED, RecentRequest};
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_http::{RequestHead, Version};
-use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::listener::TrafficDirection;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 
 use super::redact;
 
@@ -23,7 +23,7 @@ pub(crate) fn is_failure(stream: &StreamInfo) -> bool {
 
 /// A request's head without secrets, as far as it is not too long.
 #[cold]
-pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<AskedHead> {
+pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<QueriedHead> {
     let mut room = MAX_HEAD_BYTES;
     let mut text = |bytes: &[u8]| {
         let kept = bytes.get(..bytes.len().min(room)).unwrap_or_default();
@@ -53,20 +53,20 @@ pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<AskedHead> {
         headers.push((name, String::from_utf8_lossy(value).into_owned()));
     }
     let scheme = if https { "https" } else { "http" }.to_owned();
-    Box::new(AskedHead { method, authority, path, scheme, headers, redacted, left_out })
+    Box::new(QueriedHead { method, authority, path, scheme, headers, redacted, left_out })
 }
 
 /// What became of a request. `head`: as it was received; otherwise as it is now.
 #[cold]
 pub(crate) fn recorded(
     (info, stream, head): (&ConnectionInfo, &StreamInfo, &RequestHead),
-    received: Option<Box<AskedHead>>,
+    received: Option<Box<QueriedHead>>,
     (started, now): (SystemTime, Instant),
 ) -> RecentRequest {
     let edited = received.is_none();
     let tls = info.session.as_ref().filter(|_| info.view.tls).map(|session| {
         let peer = info.view.peer.as_ref();
-        AskedTls {
+        QueriedTls {
             server_name: info.view.server_name.as_deref().map(str::to_owned),
             alpn: session.alpn.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
             identities: peer.map(|peer| peer.uri_sans.clone()).unwrap_or_default(),
@@ -74,7 +74,7 @@ pub(crate) fn recorded(
         }
     });
     let listener = info.listener.as_ref();
-    let call = AskedCall {
+    let call = QueriedCall {
         listeners: listener.iter().map(|listener| listener.name.to_string()).collect(),
         source: Some(info.view.remote),
         destination: Some(info.view.local),

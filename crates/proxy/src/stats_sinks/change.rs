@@ -6,10 +6,10 @@ use evenkeel_stats::{TaggedSample, Value, quantile_of};
 
 /// What a sink was told last, by the metrics' full names.
 #[derive(Debug, Default)]
-pub(super) struct Previous(HashMap<String, Told>);
+pub(super) struct Previous(HashMap<String, PreviousValue>);
 
 #[derive(Debug, Clone)]
-enum Told {
+enum PreviousValue {
     Counter(u64),
     /// It is not 0, or was not once.
     Gauge,
@@ -67,21 +67,21 @@ impl Previous {
 }
 
 /// The change, and what is to be remembered; `None`: it was never used.
-fn change(value: &Value, told: Option<Told>) -> Option<(Change, Told)> {
+fn change(value: &Value, told: Option<PreviousValue>) -> Option<(Change, PreviousValue)> {
     match value {
         Value::Counter(0) => None,
         Value::Counter(value) => {
-            let before = if let Some(Told::Counter(before)) = told { before } else { 0 };
+            let before = if let Some(PreviousValue::Counter(before)) = told { before } else { 0 };
             // A scope may go and come again, and counts from 0 then.
             let delta = value.checked_sub(before).unwrap_or(*value);
-            Some((Change::Counter { value: *value, delta }, Told::Counter(*value)))
+            Some((Change::Counter { value: *value, delta }, PreviousValue::Counter(*value)))
         }
         Value::Gauge(0) if told.is_none() => None,
-        Value::Gauge(value) => Some((Change::Gauge(*value), Told::Gauge)),
+        Value::Gauge(value) => Some((Change::Gauge(*value), PreviousValue::Gauge)),
         Value::Histogram(histogram) if histogram.count() == 0 => None,
         Value::Histogram(histogram) => {
             let (mut buckets, mut sum) = (histogram.buckets.clone(), histogram.sum);
-            if let Some(Told::Histogram(before, sum_before)) = told
+            if let Some(PreviousValue::Histogram(before, sum_before)) = told
                 && before.len() == buckets.len()
                 && before.iter().zip(&buckets).all(|(before, now)| before <= now)
             {
@@ -89,7 +89,7 @@ fn change(value: &Value, told: Option<Told>) -> Option<(Change, Told)> {
                 sum -= sum_before;
             }
             let interval = Interval { bounds: histogram.bounds, buckets, sum };
-            Some((Change::Histogram(interval), Told::Histogram(histogram.buckets.clone(), histogram.sum)))
+            Some((Change::Histogram(interval), PreviousValue::Histogram(histogram.buckets.clone(), histogram.sum)))
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_runtime_config::Cluster;
-use evenkeel_upstream::alpn::Wanted;
+use evenkeel_upstream::alpn::WantedProtocol;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{ConnectError, Host, connect as connect_host};
 use hyper_util::rt::TokioIo;
@@ -42,7 +42,7 @@ pub(crate) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) ->
     let transport = matched.map_or(&cluster.transport, |matched| &matched.transport);
     let address = endpoint.address.to_string();
     let host = Host::new(endpoint, transport.clone());
-    let stream = connect_host(&cluster, &host, Wanted::Http2, None).await;
+    let stream = connect_host(&cluster, &host, WantedProtocol::Http2, None).await;
     let stream = stream.map_err(|error| ChannelError::Connect { address: address.clone(), error })?;
     over(stream).await.map_err(|error| ChannelError::Http2 { address, error })
 }

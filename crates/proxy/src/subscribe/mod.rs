@@ -3,7 +3,7 @@
 pub(crate) mod channel;
 pub(crate) mod key;
 mod stream;
-mod wanted;
+mod subscriptions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use evenkeel_xds::ResourceType;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 
 use self::key::StreamKey;
-use self::wanted::Wanted;
+use self::subscriptions::StreamSubscriptions;
 use crate::state::Shared;
 
 /// All streams, and the bootstrap settings for them.
@@ -29,7 +29,7 @@ pub(crate) struct Subscriptions {
     scope: Scope,
     /// Types with a wildcard subscription.
     whole: BTreeSet<ResourceType>,
-    streams: BTreeMap<StreamKey, Rc<Wanted>>,
+    streams: BTreeMap<StreamKey, Rc<StreamSubscriptions>>,
 }
 
 impl Subscriptions {
@@ -82,12 +82,12 @@ impl Subscriptions {
     }
 
     /// The stream with that key, started if necessary; `None` when the bootstrap names no server for it.
-    fn stream(&mut self, key: StreamKey, shared: &Shared) -> Option<Rc<Wanted>> {
+    fn stream(&mut self, key: StreamKey, shared: &Shared) -> Option<Rc<StreamSubscriptions>> {
         if let Some(stream) = self.streams.get(&key) {
             return Some(Rc::clone(stream));
         }
         let (cluster, delta) = self.server_of(&key)?;
-        let wanted = Rc::<Wanted>::default();
+        let wanted = Rc::<StreamSubscriptions>::default();
         let stream = stream::Stream {
             key: key.clone(),
             cluster,

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use super::channel::{self, ChannelError};
 use super::key::StreamKey;
-use super::wanted::{Unwanted, Wanted};
+use super::subscriptions::{StreamSubscriptions, Unwanted};
 use crate::scope::memory;
 use crate::state::Shared;
 
@@ -28,7 +28,7 @@ pub(super) struct Stream {
     pub cluster: Arc<str>,
     pub delta: bool,
     pub node: Node,
-    pub wanted: Rc<Wanted>,
+    pub wanted: Rc<StreamSubscriptions>,
     pub shared: Shared,
     /// Whether the names that the workload's replicas use have been requested.
     pub recalled: bool,
@@ -213,7 +213,7 @@ fn report_interval(node: &Node) -> Option<Duration> {
 }
 
 /// Completes when the stream is no longer needed.
-async fn unwanted(wanted: &Wanted) -> StreamError {
+async fn unwanted(wanted: &StreamSubscriptions) -> StreamError {
     while wanted.changed().await.is_ok() {}
     StreamError::Unwanted(Unwanted)
 }

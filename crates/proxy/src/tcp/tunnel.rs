@@ -15,9 +15,9 @@ use evenkeel_http::h2::Reason;
 use evenkeel_http::{
     Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, ResponseRules, Version, encode, parse_response,
 };
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::listener::Tunneling;
 use evenkeel_runtime_config::route::Priority;
+use evenkeel_runtime_config::substitution_format::Format;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::h2::{self, Answer, Received, Reset, ResetBy};
 use evenkeel_upstream::{

@@ -31,6 +31,7 @@ use crate::overload::{MemoryLimit, Overload};
 use crate::recent::{self, Recent};
 use crate::reporters::Reporters;
 use crate::stats::{self, worker};
+use evenkeel_upstream::turn;
 
 /// Upper bound of `drain_quiet`, which is otherwise a tenth of the drain time.
 const MAX_DRAIN_QUIET: Duration = Duration::from_secs(1);
@@ -112,7 +113,7 @@ impl Worker {
             upstreams,
             random: Random::from_system(),
             edges: Edges::new(seed.recent.except.clone()),
-            recent: Recent::new(seed.index, seed.recent, Instant::now()),
+            recent: Recent::new(seed.index, seed.recent, turn::now()),
             roster: Roster::default(),
             drains: Drains::default(),
             successor: RefCell::default(),
@@ -235,7 +236,7 @@ impl Worker {
     fn drain_removed(&self, before: &Generation, now: &Generation) {
         let removed = now.removed_chains(before);
         if !removed.is_empty() {
-            self.drains.add(removed.into_iter(), Instant::now() + self.drain_time);
+            self.drains.add(removed.into_iter(), turn::now() + self.drain_time);
             self.roster.wake_all();
         }
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
+use evenkeel_runtime_config::proxy_protocol::ProxyProtocol;
 use evenkeel_runtime_config::{Config, Listener, PersistentMap};
 use evenkeel_stats::{Registry, Scope};
 
 use crate::listener::socket::ListenerKey;
-use crate::stats::{self, http, listener, tcp};
+use crate::stats::{self, http, listener, proxy_protocol, tcp};
 
 /// A configuration and its statistics. Its maps share everything unchanged with those of the previous generation.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub struct Generation {
     pub(super) http_scopes: Scopes<Arc<str>, http::Stats>,
     /// TCP statistics by `stat_prefix`.
     pub(super) tcp_scopes: Scopes<Arc<str>, tcp::Stats>,
+    /// Statistics of the `proxy_protocol` listener filter by `stat_prefix`.
+    pub(super) proxy_protocol_scopes: Scopes<Box<str>, proxy_protocol::Stats>,
 }
 
 /// Statistics scopes with reference counts: each is kept for as long as it is used.
@@ -42,6 +45,7 @@ impl Generation {
             listener_scopes: before.listener_scopes.clone(),
             http_scopes: before.http_scopes.clone(),
             tcp_scopes: before.tcp_scopes.clone(),
+            proxy_protocol_scopes: before.proxy_protocol_scopes.clone(),
         };
         let changed = config.changed_listeners(&before.config);
         let (gone, new) = (
@@ -78,6 +82,10 @@ impl Generation {
     fn use_scopes(&mut self, listener: &Listener, registry: &Registry) {
         let address = &listener.address;
         self.listener_scopes.enter(address.clone(), || registry.scope(stats::listener_name(address)));
+        if let Some(ProxyProtocol { stat_prefix, .. }) = &listener.listener_filters.proxy_protocol {
+            let make = || registry.scope(stats::proxy_protocol_name(stat_prefix));
+            self.proxy_protocol_scopes.enter(stat_prefix.clone(), make);
+        }
         for chain in chains(listener) {
             match &chain.terminal {
                 Terminal::Http(hcm) => {
@@ -94,12 +102,21 @@ impl Generation {
 
     fn release_scopes(&mut self, listener: &Listener) {
         self.listener_scopes.leave(&listener.address);
+        if let Some(filter) = &listener.listener_filters.proxy_protocol {
+            self.proxy_protocol_scopes.leave(&filter.stat_prefix);
+        }
         for chain in chains(listener) {
             match &chain.terminal {
                 Terminal::Http(hcm) => self.http_scopes.leave(&hcm.stat_prefix),
                 Terminal::Tcp(proxy) => self.tcp_scopes.leave(&proxy.stat_prefix),
             }
         }
+    }
+
+    /// Listeners of `before` that this generation does not have, or has with other settings.
+    pub(super) fn removed_listeners<'g>(&self, before: &'g Self) -> Vec<&'g Arc<Listener>> {
+        let changed = self.config.changed_listeners(&before.config);
+        changed.iter().filter_map(|name| before.config.listeners.get(name)).collect()
     }
 
     /// Filter chains that listeners of `before` had and that no longer exist.
@@ -124,7 +141,8 @@ impl Generation {
     }
 }
 
-fn chains(listener: &Listener) -> impl Iterator<Item = &Arc<FilterChain>> {
+/// All filter chains of a listener, the default one included.
+pub(super) fn chains(listener: &Listener) -> impl Iterator<Item = &Arc<FilterChain>> {
     listener.filter_chains.iter().chain(&listener.default_filter_chain)
 }
 

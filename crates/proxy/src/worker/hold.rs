@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::{Config, Demand};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::Worker;
+use evenkeel_upstream::turn;
 
 /// Maximum number of requests and connections held by a worker; further ones proceed with the current configuration.
 pub(crate) const MAX_HELD: usize = 1024;
@@ -55,7 +56,7 @@ impl Worker {
     /// Asks for what the configuration lacks, and waits until `unanswered` returns nothing.
     pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), HoldError> {
         let _slot = self.held.enter().ok_or(HoldError::Overflow)?;
-        let deadline = Instant::now() + LONGEST_HOLD;
+        let deadline = turn::now() + LONGEST_HOLD;
         let mut asked = HashSet::new();
         loop {
             // Registered before the configuration is read, so a new one that arrives in between wakes it.

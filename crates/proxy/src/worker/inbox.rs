@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::edges::Edge;
-use evenkeel_filters::explain::asked::RecentRequest;
+use evenkeel_filters::explain::query::RecentRequest;
 use evenkeel_upstream::ClusterSnapshot;
 use tokio::sync::{mpsc, oneshot};
 

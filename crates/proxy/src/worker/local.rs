@@ -7,15 +7,15 @@ use std::sync::{Arc, Weak};
 use evenkeel_filters::tracing::Tracer;
 use evenkeel_filters::{HttpFilters, NetworkFilters, Setup, network};
 use evenkeel_runtime_config::address::ListenAddress;
-use evenkeel_runtime_config::listener::FilterChain;
-use evenkeel_runtime_config::proxy_protocol::ProxyProtocolVersion;
-use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
+use evenkeel_runtime_config::listener::{FilterChain, Terminal};
+use evenkeel_runtime_config::proxy_protocol::{ProxyProtocol, ProxyProtocolVersion};
+use evenkeel_runtime_config::{FastMap, HttpConnectionManager, Listener};
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 use evenkeel_upstream::h2::stats as h2;
 use evenkeel_upstream::turn;
 
 use super::Worker;
-use super::generation::Generation;
+use super::generation::{self, Generation};
 use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp};
 
 /// Objects made for a piece of configuration, keyed by that piece's address. The `Weak` keeps the address from being
@@ -25,12 +25,12 @@ type ByAddress<C, M> = RefCell<FastMap<usize, (Weak<C>, Rc<M>)>>;
 /// One worker's view of a [`Generation`].
 pub(crate) struct LocalGeneration {
     pub(crate) shared: Arc<Generation>,
-    made: Rc<Made>,
+    made: Rc<WorkerObjects>,
 }
 
 /// Objects this worker has made for listeners. Each generation inherits them from the previous one.
 #[derive(Default)]
-struct Made {
+struct WorkerObjects {
     connection_stats: RefCell<FastMap<ListenAddress, Rc<ConnectionStats>>>,
     managers: ByAddress<HttpConnectionManager, HttpManager>,
     chains: ByAddress<FilterChain, NetworkFilters>,
@@ -79,9 +79,9 @@ pub(crate) struct ProxyProtocolStats {
 }
 
 impl ProxyProtocolStats {
-    fn new(registry: &Registry, prefix: &str) -> Self {
+    fn new(registry: &Registry, any: &Scope<stats::proxy_protocol::Stats>, prefix: &str) -> Self {
         let version = |number| registry.scope(stats::proxy_protocol_version_name(prefix, number)).writer();
-        Self { any: registry.scope(stats::proxy_protocol_name(prefix)).writer(), v1: version(1), v2: version(2) }
+        Self { any: any.writer(), v1: version(1), v2: version(2) }
     }
 
     /// Statistics of one protocol version.
@@ -103,8 +103,8 @@ impl LocalGeneration {
 
     /// The next generation's view, which keeps the objects that are still in use.
     pub(super) fn next(shared: Arc<Generation>, before: &Self) -> Self {
-        if !shared.config.changed_listeners(&before.shared.config).is_empty() {
-            before.made.forget_others(&shared);
+        for listener in shared.removed_listeners(&before.shared) {
+            before.made.forget(listener, &shared);
         }
         Self { shared, made: Rc::clone(&before.made) }
     }
@@ -164,8 +164,14 @@ impl LocalGeneration {
     /// Statistics of the `proxy_protocol` listener filter.
     pub(crate) fn proxy_protocol_stats(&self, worker: &Worker, prefix: &str) -> Rc<ProxyProtocolStats> {
         let mut known = self.made.proxy_protocol_stats.borrow_mut();
-        let stats = known.entry(prefix.into());
-        Rc::clone(stats.or_insert_with(|| Rc::new(ProxyProtocolStats::new(&worker.registry, prefix))))
+        if let Some(stats) = known.get(prefix) {
+            return Rc::clone(stats);
+        }
+        let stats = known.entry(prefix.into()).or_insert_with_key(|prefix| {
+            let any = self.shared.proxy_protocol_scopes.get(prefix).cloned().unwrap_or_else(Scope::detached);
+            Rc::new(ProxyProtocolStats::new(&worker.registry, &any, prefix))
+        });
+        Rc::clone(stats)
     }
 
     /// Statistics of a TCP proxy.
@@ -178,16 +184,25 @@ impl LocalGeneration {
     }
 }
 
-impl Made {
-    /// Drops objects of listeners that `generation` does not have.
-    fn forget_others(&self, generation: &Generation) {
-        let scopes = &generation.listener_scopes;
-        self.connection_stats.borrow_mut().retain(|address, _| scopes.get(address).is_some());
-        self.tcp_stats.borrow_mut().retain(|prefix, _| generation.tcp_scopes.get(prefix).is_some());
-        let filters = || generation.bound.values().filter_map(|bound| bound.listener_filters.proxy_protocol.as_ref());
-        let is_wanted = |prefix: &str| filters().any(|filter| *filter.stat_prefix == *prefix);
-        self.proxy_protocol_stats.borrow_mut().retain(|prefix, _| is_wanted(prefix));
-        self.forget_unused();
+impl WorkerObjects {
+    /// Drops what was made for a removed listener and `generation` has no use for. What its chains' connections may still
+    /// use is dropped by `forget_unused`.
+    fn forget(&self, listener: &Listener, generation: &Generation) {
+        if generation.listener_scopes.get(&listener.address).is_none() {
+            self.connection_stats.borrow_mut().remove(&listener.address);
+        }
+        for chain in generation::chains(listener) {
+            if let Terminal::Tcp(proxy) = &chain.terminal
+                && generation.tcp_scopes.get(&proxy.stat_prefix).is_none()
+            {
+                self.tcp_stats.borrow_mut().remove(&proxy.stat_prefix);
+            }
+        }
+        if let Some(ProxyProtocol { stat_prefix, .. }) = &listener.listener_filters.proxy_protocol
+            && generation.proxy_protocol_scopes.get(stat_prefix).is_none()
+        {
+            self.proxy_protocol_stats.borrow_mut().remove(stat_prefix);
+        }
     }
 
     fn forget_unused(&self) {

@@ -68,21 +68,21 @@ impl Blocks {
 }
 
 /// What one connection keeps.
-pub struct Kept {
+pub struct Retained {
     /// Blocks: size in bytes, and how many.
     blocks: Vec<(usize, f64)>,
     /// Bytes in blocks too large to be told apart.
     large_bytes: usize,
 }
 
-impl Kept {
+impl Retained {
     /// Opens connections with `open` and counts what they keep. What the first one brings into being for all, such as pooled
     /// blocks and upstream connections, is not counted.
     pub fn measure<C>(open: impl Fn() -> C, settled: impl Fn(usize)) -> Self {
         Self::measure_many(CONNECTIONS, open, settled)
     }
 
-    /// As [`Kept::measure`], with so many connections.
+    /// As [`Retained::measure`], with so many connections.
     pub fn measure_many<C>(count: usize, open: impl Fn() -> C, settled: impl Fn(usize)) -> Self {
         let mut clients = Vec::with_capacity(count + 1);
         clients.push(open());

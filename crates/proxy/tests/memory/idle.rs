@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Connection, TestCa, eventually};
 
-use crate::counting::{CONNECTIONS, Kept};
+use crate::counting::{CONNECTIONS, Retained};
 use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
 use crate::{alone, mutual_tls};
 
@@ -50,7 +50,7 @@ fn idle_connections_are_small() {
     let proxy = Proxy::start_with(&static_bootstrap(&listener, &[]), 1);
     proxy.wait_live();
     let address = proxy.listener("http");
-    Kept::measure(|| open_plain(address), |count| settle(&proxy, count)).check("plain", PLAIN_BYTES);
+    Retained::measure(|| open_plain(address), |count| settle(&proxy, count)).check("plain", PLAIN_BYTES);
     drop(proxy);
 
     let ca = TestCa::new();
@@ -63,7 +63,7 @@ fn idle_connections_are_small() {
     let address = proxy.listener("http");
     let tls = TlsClient { server_name: "", root_pem: String::new(), identity: Some(&client), alpn: &[] };
     let open = || tls.open_unverified(address, ask).expect("a handshake");
-    Kept::measure(open, |count| settle(&proxy, count)).check("mutual TLS", TLS_BYTES);
+    Retained::measure(open, |count| settle(&proxy, count)).check("mutual TLS", TLS_BYTES);
     drop(proxy);
 
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -88,5 +88,5 @@ filter_chains:
         servers.borrow_mut().push(server);
         socket
     };
-    Kept::measure(open, |_| ()).check("TCP proxy, both sides", TCP_BYTES);
+    Retained::measure(open, |_| ()).check("TCP proxy, both sides", TCP_BYTES);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Connection, Http2Frames, TestCa, eventually};
 
-use crate::counting::Kept;
+use crate::counting::Retained;
 use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
 use crate::{alone, mutual_tls};
 
@@ -102,13 +102,13 @@ fn heads_that_never_end_hold_little() {
     let (proxy, address) = start(server.address(), "");
     let active = |count| settle(&proxy, "http.http.downstream_cx_active", count);
     let short = b"GET / HTTP/1.1\r\nhost: a\r\nx-slow: ";
-    Kept::measure(|| send_in_pieces(address, short, 8), active).check("the beginning of a head", SHORT_HEAD_BYTES);
+    Retained::measure(|| send_in_pieces(address, short, 8), active).check("the beginning of a head", SHORT_HEAD_BYTES);
     drop(proxy);
 
     let (proxy, address) = start(server.address(), "");
     let active = |count| settle(&proxy, "http.http.downstream_cx_active", count);
     let long = [&short[..], &[b'a'; LONG_HEAD_LENGTH]].concat();
-    Kept::measure(|| send_in_pieces(address, &long, 64), active).check("4 KiB of a head", LONG_HEAD_BYTES);
+    Retained::measure(|| send_in_pieces(address, &long, 64), active).check("4 KiB of a head", LONG_HEAD_BYTES);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn handshakes_that_never_end_hold_little() {
                 .then_some(())
         });
     };
-    Kept::measure(|| send_in_pieces(address, half, 4), active).check("half a ClientHello", CLIENT_HELLO_BYTES);
+    Retained::measure(|| send_in_pieces(address, half, 4), active).check("half a ClientHello", CLIENT_HELLO_BYTES);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn bodies_that_trickle_hold_little() {
         server.keep(upstream);
         socket
     };
-    Kept::measure(open, |_| ()).check("a body that trickles", SLOW_BODY_BYTES);
+    Retained::measure(open, |_| ()).check("a body that trickles", SLOW_BODY_BYTES);
     drop(proxy);
 }
 
@@ -187,7 +187,7 @@ fn answers_that_nobody_reads_hold_two_blocks() {
             answer(head);
             socket
         };
-        Kept::measure_many(FEW, open, |_| ()).check(what, UNREAD_BYTES);
+        Retained::measure_many(FEW, open, |_| ()).check(what, UNREAD_BYTES);
         server.accepted.borrow_mut().clear();
         drop(proxy);
     }
@@ -203,7 +203,7 @@ fn answers_that_nobody_reads_hold_two_blocks() {
         answer(&length);
         socket
     };
-    Kept::measure_many(FEW, open, |_| ()).check("an unread answer over TLS", UNREAD_TLS_BYTES);
+    Retained::measure_many(FEW, open, |_| ()).check("an unread answer over TLS", UNREAD_TLS_BYTES);
     server.accepted.borrow_mut().clear();
     drop(proxy);
 }
@@ -225,7 +225,7 @@ fn http2_streams_hold_little_until_they_are_answered_and_two_blocks_when_that_is
         client.borrow_mut().get().expect("the proxy reads");
         server.keep(server.take_request());
     };
-    Kept::measure_many(STREAMS, open, |_| ()).check("an HTTP/2 stream that waits", IDLE_STREAM_BYTES);
+    Retained::measure_many(STREAMS, open, |_| ()).check("an HTTP/2 stream that waits", IDLE_STREAM_BYTES);
     server.accepted.borrow_mut().clear();
     drop(proxy);
 
@@ -239,7 +239,7 @@ fn http2_streams_hold_little_until_they_are_answered_and_two_blocks_when_that_is
         fill(&mut upstream);
         server.keep(upstream);
     };
-    Kept::measure_many(FEW, open, |_| ()).check("an HTTP/2 stream whose answer has no window", UNREAD_BYTES);
+    Retained::measure_many(FEW, open, |_| ()).check("an HTTP/2 stream whose answer has no window", UNREAD_BYTES);
     server.accepted.borrow_mut().clear();
     drop(proxy);
 }

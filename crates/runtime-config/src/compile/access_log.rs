@@ -10,8 +10,9 @@ use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
 use super::{Cx, extension_type, grpc_access_log, matcher, type_name};
-use crate::access_log::{AccessLog, Comparison, Format, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
+use crate::access_log::{AccessLog, Comparison, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
+use crate::substitution_format::Format;
 
 /// The operator is always available, so the formatter needs no support of its own.
 const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";

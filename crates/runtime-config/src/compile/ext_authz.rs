@@ -13,8 +13,8 @@ use super::grpc_service::{grpc_target, header, http_target};
 use super::{Cx, matcher};
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::ext_authz::{
-    AuthzService, BodyOverride, ExtAuthz, ExtAuthzPerRoute, HttpTarget, MutationRules, Names, NetworkExtAuthz,
-    PathChange, RequestBody, Told, When,
+    AuthzService, BodyOverride, CheckAttributes, ExtAuthz, ExtAuthzPerRoute, HttpTarget, MutationRules, Names,
+    NetworkExtAuthz, PathChange, RequestBody, When,
 };
 use crate::fraction::Fraction;
 use crate::string_match::StringMatcher;
@@ -57,7 +57,7 @@ pub(crate) fn http_filter(cx: &mut Cx<'_>, config: &http::ExtAuthz) -> Option<Ex
         clear_route_cache: config.clear_route_cache,
         status_on_error: status_on_error?,
         validate_mutations: config.validate_mutations,
-        told: Told {
+        told: CheckAttributes {
             metadata_namespaces: boxed(&config.metadata_context_namespaces),
             route_metadata_namespaces: boxed(&config.route_metadata_context_namespaces),
             peer_certificate: config.include_peer_certificate,
@@ -123,7 +123,7 @@ pub(crate) fn network_filter(cx: &mut Cx<'_>, config: &network::ExtAuthz) -> Opt
         service: service?,
         enabled_metadata: enabled_metadata?,
         failure_mode_allow: config.failure_mode_allow,
-        told: Told {
+        told: CheckAttributes {
             metadata_namespaces: namespaces.map(|name| name.as_str().into()).collect(),
             route_metadata_namespaces: Vec::new(),
             peer_certificate: config.include_peer_certificate,

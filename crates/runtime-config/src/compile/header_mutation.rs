@@ -7,9 +7,9 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::header_mutation::v3 as f
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::{Cx, headers};
-use crate::access_log::Format;
 use crate::header_edits::AppendAction;
 use crate::header_mutation::{HeaderMutationFilter, Mutations, QueryMutation};
+use crate::substitution_format::Format;
 
 pub(crate) fn header_mutation(cx: &mut Cx<'_>, config: &filter::HeaderMutation) -> Option<HeaderMutationFilter> {
     Some(HeaderMutationFilter {

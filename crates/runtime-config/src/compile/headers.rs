@@ -6,8 +6,8 @@ use evenkeel_xds::pb::envoy::config::core::v3::http1_protocol_options::HeaderKey
 use evenkeel_xds::pb::envoy::config::core::v3::http1_protocol_options::header_key_format::HeaderFormat;
 
 use super::{Cx, matcher};
-use crate::access_log::Format;
 use crate::header_edits::{AppendAction, HeaderAddition, HeaderEdits, HeaderMutation};
+use crate::substitution_format::Format;
 
 /// The four header fields that every level of a route configuration has.
 pub(crate) struct HeaderFields<'m> {

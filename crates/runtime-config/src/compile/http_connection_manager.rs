@@ -6,7 +6,6 @@ use std::time::Duration;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
-use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3::Router;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::envoy::extensions::request_id::uuid::v3::UuidRequestIdConfig;
 use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
@@ -15,6 +14,7 @@ use super::access_log::access_logs;
 use super::headers::{self, KeyFormat};
 use super::http2::max_requests;
 use super::local_reply::local_reply;
+use super::router::{ROUTER, router};
 use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, tracing, type_name};
 use crate::hcm::{
@@ -27,7 +27,6 @@ use crate::http2::Http2Options;
 const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
 const UUID_REQUEST_ID: &str = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig";
-const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
 
 const DEFAULT_MAX_REQUEST_HEADERS_KIB: u32 = 60;
 const LARGEST_MAX_REQUEST_HEADERS_KIB: u32 = 8192;
@@ -197,16 +196,6 @@ fn underscores(cx: &mut Cx<'_>, value: i32) -> Option<HeadersWithUnderscores> {
         Err(_) => {
             cx.fail_at("common_http_protocol_options.headers_with_underscores_action", format!("unknown value {value}"))
         }
-    }
-}
-
-/// The router, the last filter. Its default where it is not there or cannot be decoded: others report that.
-pub(super) fn router(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> Router {
-    match filters.last().and_then(|last| last.config_type.as_ref()) {
-        Some(hcm::http_filter::ConfigType::TypedConfig(any)) if type_name(&any.type_url) == ROUTER => {
-            cx.unpack(any).unwrap_or_default()
-        }
-        _ => Router::default(),
     }
 }
 

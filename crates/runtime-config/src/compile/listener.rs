@@ -19,7 +19,6 @@ use super::http_connection_manager::http_connection_manager;
 use super::metadata::{criteria, lb_metadata, text_of};
 use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
-use crate::access_log::Format;
 use crate::address::ListenAddress;
 use crate::filter_chain_match::{ChainIndex, FilterChainMatch, SourceType};
 use crate::listener::{
@@ -27,6 +26,7 @@ use crate::listener::{
     Tunneling, WeightedTcpCluster,
 };
 use crate::network_filters::{self, MAX_NETWORK_FILTERS};
+use crate::substitution_format::Format;
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
 const ORIGINAL_SRC: &str = "envoy.extensions.filters.listener.original_src.v3.OriginalSrc";

@@ -41,6 +41,7 @@ pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;
 pub(crate) mod route_change;
+mod router;
 mod skip;
 pub(crate) mod source;
 pub(crate) mod stateful_session;

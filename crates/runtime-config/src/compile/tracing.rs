@@ -14,7 +14,7 @@ use evenkeel_xds::pb::envoy::r#type::tracing::v3::{CustomTag as WireTag, custom_
 use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, Percent};
 
 use super::fraction::fraction;
-use super::http_connection_manager::router;
+use super::router::router;
 use super::{Cx, type_name};
 use crate::fraction::Fraction;
 use crate::tracing::{

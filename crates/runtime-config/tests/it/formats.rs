@@ -1,7 +1,7 @@
 //! Access log format strings.
 
-use evenkeel_runtime_config::access_log::{Format, FormatPart, Operator};
 use evenkeel_runtime_config::access_log_format::{ENVOY_DEFAULT_FORMAT, FormatError, ISTIO_DEFAULT_FORMAT};
+use evenkeel_runtime_config::substitution_format::{Format, FormatPart, Operator};
 
 fn parse(text: &str) -> Result<Vec<FormatPart>, FormatError> {
     let environment = |name: &str| (name == "POD").then(|| "web-0".to_owned());

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::domains::DomainIndex;
 use evenkeel_runtime_config::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch, SourceType};
 use evenkeel_runtime_config::matching::{query_parameter, split_path};
@@ -11,6 +10,7 @@ use evenkeel_runtime_config::rewrite::{check_substitution, https_location};
 use evenkeel_runtime_config::route::{PathMatch, RedirectAction, RedirectPath, RouteMatch};
 use evenkeel_runtime_config::route_match::without_port;
 use evenkeel_runtime_config::string_match::{full_match_regex, search_regex};
+use evenkeel_runtime_config::substitution_format::Format;
 use evenkeel_runtime_config::support;
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_xds::Any;

@@ -1,5 +1,7 @@
 //! The test kit tested, and the workspace's own rules.
 
+mod clocks;
+mod file_circles;
 mod kit;
 mod security_page;
 mod workspace_rules;

@@ -275,7 +275,7 @@ impl Group {
         self.readers.add(view, &units);
         member.units = units;
         let own = given(&member.units);
-        let same = |(one, other): (&Given, &Given)| one.0 == other.0 && Arc::ptr_eq(&one.1, &other.1);
+        let same = |(one, other): (&TypedResource, &TypedResource)| one.0 == other.0 && Arc::ptr_eq(&one.1, &other.1);
         if own.len() != member.holding.own.len() || !own.iter().zip(&*member.holding.own).all(same) {
             self.moved.entry(view.clone()).or_insert_with(|| member.joined(view, &self.classes));
             member.holding.own = own;
@@ -397,7 +397,7 @@ impl Group {
 }
 
 /// A resource and its type.
-type Given = (ResourceType, Arc<Resource>);
+type TypedResource = (ResourceType, Arc<Resource>);
 
 /// A proxy's answers to each question.
 fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
@@ -405,6 +405,6 @@ fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
 }
 
 /// All resources of units.
-fn given(units: &[(Unit, UnitResult)]) -> Arc<[Given]> {
+fn given(units: &[(Unit, UnitResult)]) -> Arc<[TypedResource]> {
     units.iter().flat_map(|(_, made)| &made.resources).cloned().collect()
 }

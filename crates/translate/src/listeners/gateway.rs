@@ -10,12 +10,14 @@ use super::inspectors::Inspectors;
 use super::l4::{push_distinct, to_destinations};
 use super::{chain, l4, listener, secured};
 use crate::access_log;
-use crate::context::{Context, InnerProtocol};
-use crate::http::{self, Calls, Direction};
+use crate::context::Context;
+use crate::http::{self, Calls};
 use crate::names;
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
+use crate::traffic::Direction;
+use crate::traffic::InnerProtocol;
 use crate::{ext_authz, rbac, tls};
 
 /// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address

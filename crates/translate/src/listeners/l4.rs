@@ -4,11 +4,11 @@
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::{Destination, L4Match, RouteSet, WeightedDestination};
 
-use crate::context::InnerProtocol;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::CidrRange;
 use crate::proto::u32_value;
 use crate::routes::action::{RouteContext, cluster_of, port_of};
+use crate::traffic::InnerProtocol;
 use crate::{http, stat_names};
 
 /// A condition, and where connections go that it holds for.

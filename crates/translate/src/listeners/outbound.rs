@@ -10,7 +10,7 @@ use evenkeel_xds::{Resource, ResourceType};
 use super::inspectors::Inspectors;
 use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
-use crate::context::{Context, InnerProtocol, PortProtocol};
+use crate::context::{Context, PortProtocol};
 use crate::endpoints::pipe;
 use crate::http::{self, Calls};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT, outbound_name};
@@ -20,6 +20,7 @@ use crate::pb::core::{Address, CidrRange, TrafficDirection};
 use crate::proto::{address, bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
+use crate::traffic::InnerProtocol;
 use crate::{access_log, dynamic_dns, stat_names};
 
 /// Any IPv4 address.

@@ -8,7 +8,7 @@ use evenkeel_model::{
 };
 
 use super::{filters, headers};
-use crate::context::{Context, InnerProtocol};
+use crate::context::Context;
 use crate::load_balancer;
 use crate::names;
 use crate::names::outbound_name;
@@ -26,6 +26,7 @@ use crate::pb::matcher::RegexMatchAndSubstitute;
 use crate::pb::previous_hosts::PreviousHostsPredicate;
 use crate::pb::previous_priorities::PreviousPrioritiesConfig;
 use crate::proto::{any, bool_value, duration, regex, u32_value};
+use crate::traffic::InnerProtocol;
 
 /// Default retry conditions, as in Istio: nothing that a server may have acted on is sent twice.
 const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";

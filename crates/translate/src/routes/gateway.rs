@@ -108,7 +108,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
 
 /// Sorts the routes of all objects whose order means nothing, in place of the first of them.
 fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
-    let is_one = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.is_sorted_by_path());
+    let is_one = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.sorted_by_path);
     if all.iter().filter(|of| is_one(of)).count() < 2 {
         return all;
     }

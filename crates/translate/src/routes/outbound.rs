@@ -11,12 +11,13 @@ use evenkeel_model::{GatewayRef, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::ResourceType;
 
 use super::{action, give_host, hosts_of, matches, put_together, route_set, virtual_host};
-use crate::context::{Context, InnerProtocol, PortProtocol};
+use crate::context::{Context, PortProtocol};
 use crate::names;
 use crate::names::outbound_name;
 use crate::output::{Output, Part};
 use crate::pb::config::route::{Route, VirtualHost};
 use crate::scope::CallablePort;
+use crate::traffic::InnerProtocol;
 use crate::{sessions, tracing};
 
 /// The port on which hosts without a service, known only from route sets, can be called.

@@ -8,6 +8,7 @@ use evenkeel_runtime_config::cluster::{Health, SlowStart};
 use tokio::time::Instant;
 
 use crate::host::Host;
+use crate::turn;
 
 /// Computes the weights of hosts in slow start.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Ramp {
 
     /// Whether any host is still in slow start. Reads the clock only while that is possible.
     pub fn is_on(&self) -> bool {
-        let on = self.until.get().is_some_and(|until| Instant::now() < until);
+        let on = self.until.get().is_some_and(|until| turn::now() < until);
         if !on {
             self.until.set(None);
         }
@@ -38,7 +39,7 @@ impl Ramp {
     pub fn weight(&self, host: &Host, weight: f64) -> f64 {
         match (self.until.get(), &self.options) {
             (Some(_), Some(options)) if host.health() == Health::Healthy => {
-                weight * factor(options, host.joined().elapsed())
+                weight * factor(options, turn::now().saturating_duration_since(host.joined()))
             }
             _ => weight,
         }

@@ -39,12 +39,12 @@ enum Members {
 
 /// A request's criteria, or those of them that a selector names.
 #[derive(Debug, Clone, Copy)]
-struct Wanted<'a> {
+struct RequestCriteria<'a> {
     criteria: &'a MetadataMatch,
     keys: Option<&'a [Box<str>]>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RequestCriteria<'a> {
     fn iter(self) -> impl Iterator<Item = &'a (Box<str>, MetadataValue)> {
         self.criteria.iter().filter(move |(name, _)| self.keys.is_none_or(|keys| keys.contains(name)))
     }
@@ -79,7 +79,7 @@ impl Subsets {
 
     /// Picks a host of the subset that the request asks for, or of the fallback if there is none.
     pub fn pick(&self, target: &Target<'_>, random: &Random) -> Picked<'_> {
-        let named = target.metadata_match.map(|criteria| Wanted { criteria, keys: None });
+        let named = target.metadata_match.map(|criteria| RequestCriteria { criteria, keys: None });
         let mut wanted = named.map(|wanted| self.without_redundant(wanted));
         // A fallback to fewer keys may itself fall back; each selector is tried at most once.
         for _ in 0..=self.config.selectors.len() {
@@ -93,7 +93,7 @@ impl Subsets {
                 Some(SelectorFallback::Any) => return pick_from(self.any.as_ref(), target, random),
                 Some(SelectorFallback::Default) => return pick_from(self.default.as_ref(), target, random),
                 Some(SelectorFallback::Keys(keys)) => {
-                    wanted = Some(self.without_redundant(Wanted { keys: Some(keys), ..named }));
+                    wanted = Some(self.without_redundant(RequestCriteria { keys: Some(keys), ..named }));
                 }
             }
         }
@@ -117,23 +117,23 @@ impl Subsets {
     }
 
     /// With `allow_redundant_keys`, only the keys of the first selector whose keys are all present count.
-    fn without_redundant<'a>(&'a self, wanted: Wanted<'a>) -> Wanted<'a> {
+    fn without_redundant<'a>(&'a self, wanted: RequestCriteria<'a>) -> RequestCriteria<'a> {
         if !self.config.allow_redundant_keys {
             return wanted;
         }
         let covers =
             |selector: &&SubsetSelector| selector.keys.iter().all(|key| wanted.names().any(|name| name == &**key));
         let selector = self.config.selectors.iter().find(covers);
-        selector.map_or(wanted, |selector| Wanted { keys: Some(&selector.keys), ..wanted })
+        selector.map_or(wanted, |selector| RequestCriteria { keys: Some(&selector.keys), ..wanted })
     }
 
-    fn find(&self, wanted: Wanted<'_>) -> Option<&Members> {
+    fn find(&self, wanted: RequestCriteria<'_>) -> Option<&Members> {
         let place = self.subsets.binary_search_by(|subset| subset.criteria.iter().cmp(wanted.iter())).ok()?;
         self.subsets.get(place).map(|subset| &subset.members)
     }
 
     /// The selector with exactly these keys.
-    fn selector(&self, wanted: Wanted<'_>) -> Option<&SubsetSelector> {
+    fn selector(&self, wanted: RequestCriteria<'_>) -> Option<&SubsetSelector> {
         self.config.selectors.iter().find(|selector| selector.keys.iter().map(|key| &**key).eq(wanted.names()))
     }
 }

@@ -184,7 +184,7 @@ impl Core {
 
     /// Sends a PING ahead of a new stream if the connection was idle for long (`connection_idle_interval`).
     pub(super) fn ping_if_idle(&mut self) {
-        let idle = self.streams.idle_since.map(|since| since.elapsed());
+        let idle = self.streams.idle_since.map(|since| turn::now().saturating_duration_since(since));
         if let (Some(idle), Some(limit)) = (idle, self.streams.ping_when_idle_for)
             && idle >= limit
         {

@@ -247,7 +247,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
         () = carrier.gone() => return Ok(()),
     };
     let Session { mut resources, interest, mut on_status, mut on_names, mut on_health, .. } = session;
-    let (announcement, mut secrets) = (session.announcement, AskedSecrets::new(session.on_missing_secret));
+    let (announcement, mut secrets) = (session.announcement, RequestedSecrets::new(session.on_missing_secret));
     let id = node.id.clone();
     let start = Instant::now();
     let mut stream = P::new(announcement);
@@ -309,13 +309,13 @@ pub(super) async fn run<S: Source, P: Protocol>(
 const MAX_MISSING_SECRETS: usize = 100;
 
 /// The secrets that a client asks for.
-struct AskedSecrets {
+struct RequestedSecrets {
     asked: Vec<String>,
     missing: BTreeSet<String>,
     on_missing: Box<dyn FnMut(&str) + Send>,
 }
 
-impl AskedSecrets {
+impl RequestedSecrets {
     fn new(on_missing: Box<dyn FnMut(&str) + Send>) -> Self {
         Self { asked: Vec::new(), missing: BTreeSet::new(), on_missing }
     }

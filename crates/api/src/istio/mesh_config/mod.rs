@@ -35,7 +35,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned, yaml};
 use super::destination_rule::{LocalityLbSetting, TcpKeepalive, ZoneAwareLbSetting};
 use super::{HttpRetry, ProxyConfig, check_export_to_at, proxy_ports};
 use crate::decode::{Context, Decode, Label};
-use crate::{Object, Resource, refused};
+use crate::{Object, Resource};
 
 impl MeshConfig {
     /// The name of the ConfigMap with the settings.
@@ -73,16 +73,6 @@ impl MeshConfig {
     /// Whether an object is a ConfigMap with the name of the mesh's settings, in any namespace.
     pub fn is_in(object: &Object) -> bool {
         matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == Self::CONFIG_MAP && map.data.contains_key(Self::KEY))
-    }
-
-    /// Reads the settings from such a ConfigMap; if it is refused, only the settings without a mistake. `None`: it is
-    /// another object.
-    pub fn of_object(object: &Object) -> Option<(Self, Diagnostics)> {
-        if let (Some(_), Resource::ConfigMap(map)) = (&object.refused, &object.resource) {
-            return Some((refused::mesh_config(map.data.get(Self::KEY)?)?, Diagnostics::new()));
-        }
-        let (config, diagnostics) = Self::read(object)?;
-        Some((config?, diagnostics))
     }
 
     /// The settings, if they can be used, and what is wrong with them.

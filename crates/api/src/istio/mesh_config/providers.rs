@@ -7,7 +7,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::suggest::instead;
 use evenkeel_base::yaml::Node;
 
-use super::{AccessLogService, MeshConfig, OpenTelemetry, Tracer, services};
+use super::{AccessLogService, MeshConfig, OpenTelemetry, Tracer};
 use crate::decode::{Anything, Context, Port, QuotedPort};
 
 object! {
@@ -271,7 +271,7 @@ fn check_provider(provider: &ExtensionProvider, _: &Node, cx: &mut Context) {
         let message = format!("the path prefix `{prefix}` does not begin with `/`");
         cx.error("bad-value", &provider.name.span, message, format!("write `/{prefix}`"));
     }
-    services::check_paths(provider, cx);
+    check_paths(provider, cx);
     if let Some(FileLogFormat { text: Some(_), labels: Some(_) }) =
         provider.envoy_file_access_log.as_ref().and_then(|log| log.log_format.as_ref())
     {
@@ -327,7 +327,7 @@ pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
         }
     });
     if let Some((index, tracer)) = config.tracer() {
-        cx.at_field("extensionProviders", |cx| cx.at_index(index, |cx| services::check_tracer(tracer, cx)));
+        cx.at_field("extensionProviders", |cx| cx.at_index(index, |cx| check_tracer(tracer, cx)));
     }
 }
 
@@ -415,5 +415,71 @@ impl MeshConfig {
             let tcp = || provider.envoy_tcp_als.as_ref().map(DefaultLog::Tcp);
             file.or_else(http).or_else(tcp)
         })
+    }
+}
+
+/// Whether a text can be the path of a call.
+fn is_path(text: &str) -> bool {
+    text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Names what of a provider nobody could be called with.
+fn check_paths(provider: &ExtensionProvider, cx: &mut Context) {
+    let zipkin = provider.zipkin.as_ref().and_then(|zipkin| zipkin.path.as_deref()).filter(|path| !path.is_empty());
+    let otlp = provider.opentelemetry.as_ref().and_then(|otel| Some(otel.http.as_ref()?.path.as_str()));
+    if let Some(path) = zipkin.into_iter().chain(otlp).find(|path| !is_path(path)) {
+        let message = format!("`{path}` is not the path of a call");
+        cx.error("bad-value", &provider.name.span, message, "it begins with `/`, and has no spaces");
+    }
+}
+
+/// The values of `traceContextOption` that say what happens in any case.
+const B3: [&str; 2] = ["USE_B3", ""];
+
+/// Names the settings of a tracer in use that have no effect.
+fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
+    let mut unused = |name: &str, span: &evenkeel_base::Span, message: &str, help: &str| {
+        cx.at_field(name, |cx| cx.warning("unsupported-field", span, message, help));
+    };
+    if let Some(zipkin) = &provider.zipkin {
+        if let Some(option) = zipkin.trace_context_option.as_ref().filter(|option| !B3.contains(&option.as_str())) {
+            let message = "spans carry their context in B3 headers only";
+            unused("traceContextOption", &option.span, message, "use an `opentelemetry` provider for W3C headers");
+        }
+        if let Some(timeout) = &zipkin.timeout {
+            unused("timeout", &timeout.span, "calls have Envoy's limit, 5 s", "remove it");
+        }
+        if let Some(header) = zipkin.headers.first() {
+            let help = "add them where the collector's VirtualService is";
+            unused("headers", &header.span, "calls have no further headers", help);
+        }
+    }
+    if let Some(otel) = &provider.opentelemetry {
+        let all = [
+            (
+                "resourceDetectors",
+                &otel.resource_detectors,
+                "spans have no attributes of the resource but the service's name",
+            ),
+            ("dynatraceSampler", &otel.dynatrace_sampler, "the mesh's sampling decides"),
+            (
+                "serviceAttributeEnrichment",
+                &otel.service_attribute_enrichment,
+                "the service's name is that of the proxy",
+            ),
+        ];
+        for (name, value, message) in all {
+            if let Some(value) = value {
+                unused(name, &value.span, message, "remove it");
+            }
+        }
+        let headers = otel.http.iter().flat_map(|http| &http.headers);
+        let metadata = otel.grpc.iter().flat_map(|grpc| &grpc.initial_metadata);
+        for name in headers.chain(metadata).filter_map(|header| header.env_name.as_ref()) {
+            let message = "the control plane does not read its environment; a header without `value` is left out";
+            let help = format!("write the value of {} in `value`", name.value);
+            let place = if otel.http.is_some() { "http" } else { "grpc" };
+            unused(place, &name.span, message, &help);
+        }
     }
 }

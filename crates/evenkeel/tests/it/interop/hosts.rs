@@ -67,7 +67,7 @@ const NAMES: [&str; 36] = [
 
 /// Where it stands, beside what.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Ord, Eq)]
-enum Way {
+enum NameField {
     Header,
     Url,
     FirstOfTwo,
@@ -81,24 +81,24 @@ enum Way {
     HostOnly,
 }
 
-const WAYS: [Way; 11] = [
-    Way::Header,
-    Way::Url,
-    Way::FirstOfTwo,
-    Way::SecondOfTwo,
-    Way::TwiceTheSame,
-    Way::Old,
-    Way::Authority,
-    Way::AuthorityBesideHost,
-    Way::HostBesideAuthority,
-    Way::AuthorityAndHost,
-    Way::HostOnly,
+const WAYS: [NameField; 11] = [
+    NameField::Header,
+    NameField::Url,
+    NameField::FirstOfTwo,
+    NameField::SecondOfTwo,
+    NameField::TwiceTheSame,
+    NameField::Old,
+    NameField::Authority,
+    NameField::AuthorityBesideHost,
+    NameField::HostBesideAuthority,
+    NameField::AuthorityAndHost,
+    NameField::HostOnly,
 ];
 
 /// Where Evenkeel means to differ.
 struct Known {
     reason: &'static str,
-    holds: fn(way: Way, name: &str) -> bool,
+    holds: fn(way: NameField, name: &str) -> bool,
     /// What it does instead.
     instead: fn(name: &str) -> String,
 }
@@ -110,12 +110,12 @@ fn refuses(_: &str) -> String {
 const KNOWN: [Known; 8] = [
     Known {
         reason: "RFC 9112 section 3.2: a request has one Host; Envoy makes a list of several",
-        holds: |way, _| matches!(way, Way::FirstOfTwo | Way::SecondOfTwo | Way::TwiceTheSame),
+        holds: |way, _| matches!(way, NameField::FirstOfTwo | NameField::SecondOfTwo | NameField::TwiceTheSame),
         instead: refuses,
     },
     Known {
         reason: "RFC 9113 section 8.3.1: a Host that says another than `:authority` makes a request malformed",
-        holds: |way, _| matches!(way, Way::AuthorityBesideHost | Way::HostBesideAuthority),
+        holds: |way, _| matches!(way, NameField::AuthorityBesideHost | NameField::HostBesideAuthority),
         instead: refuses,
     },
     Known {
@@ -130,7 +130,7 @@ const KNOWN: [Known; 8] = [
     },
     Known {
         reason: "RFC 3986 section 3.2.3: a port may be empty, also in a URL",
-        holds: |way, name| name == "admin.test:" && way == Way::Url,
+        holds: |way, name| name == "admin.test:" && way == NameField::Url,
         instead: |_| "prefix admin.test:".to_owned(),
     },
     Known {
@@ -140,12 +140,12 @@ const KNOWN: [Known; 8] = [
     },
     Known {
         reason: "RFC 9112 section 3.2.1: a URL may have a query and no path",
-        holds: |way, name| way == Way::Url && name == "admin.test?x",
+        holds: |way, name| way == NameField::Url && name == "admin.test?x",
         instead: |_| "exact admin.test".to_owned(),
     },
     Known {
         reason: "RFC 3986 section 3.2.2: what a host may have in a header, it may have in a URL",
-        holds: |way, name| way == Way::Url && matches!(name, "admin_test" | "admin%2etest" | "*.admin.test"),
+        holds: |way, name| way == NameField::Url && matches!(name, "admin_test" | "admin%2etest" | "*.admin.test"),
         instead: |name| format!("{} {name}", if name.starts_with('*') { "suffix" } else { "all" }),
     },
 ];
@@ -156,7 +156,7 @@ fn evenkeel_and_envoy_take_a_request_for_the_same_host() {
         let of = |name: &str| request.header(name).unwrap_or_default().to_owned();
         Reply::text(format!("{} {}", of("x-virtual"), of("host")))
     });
-    let rows: Vec<(usize, Way, &str)> = (0..MANAGERS.len())
+    let rows: Vec<(usize, NameField, &str)> = (0..MANAGERS.len())
         .flat_map(|manager| WAYS.map(|way| (manager, way)))
         .flat_map(|(manager, way)| NAMES.map(|name| (manager, way, name)))
         .collect();
@@ -178,23 +178,23 @@ fn evenkeel_and_envoy_take_a_request_for_the_same_host() {
     for Known { reason, .. } in KNOWN {
         assert!(known.contains_key(reason), "does not differ any more: {reason}");
     }
-    let came_of = |manager: &str, way: Way, name: &str| {
+    let came_of = |manager: &str, way: NameField, name: &str| {
         let at = rows.iter().position(|row| (MANAGERS[row.0].0, row.1, row.2) == (manager, way, name));
         envoy[at.expect("a row")].clone()
     };
-    assert_eq!(came_of("plain", Way::Header, "aDmIn.TeSt"), "exact aDmIn.TeSt");
-    assert_eq!(came_of("plain", Way::Authority, "admin.test."), "prefix admin.test.");
-    assert_eq!(came_of("plain", Way::Url, "admin.test"), "exact admin.test");
-    assert_eq!(came_of("any-port", Way::HostOnly, "admin.test:8443"), "exact admin.test");
-    assert_eq!(came_of("own-port", Way::Header, "admin.test:80"), "exact admin.test");
-    assert_eq!(came_of("plain", Way::Header, "admin.test/x"), REFUSED);
+    assert_eq!(came_of("plain", NameField::Header, "aDmIn.TeSt"), "exact aDmIn.TeSt");
+    assert_eq!(came_of("plain", NameField::Authority, "admin.test."), "prefix admin.test.");
+    assert_eq!(came_of("plain", NameField::Url, "admin.test"), "exact admin.test");
+    assert_eq!(came_of("any-port", NameField::HostOnly, "admin.test:8443"), "exact admin.test");
+    assert_eq!(came_of("own-port", NameField::Header, "admin.test:80"), "exact admin.test");
+    assert_eq!(came_of("plain", NameField::Header, "admin.test/x"), REFUSED);
 }
 
 /// A 400, or the end of a stream or connection without an answer.
 const REFUSED: &str = "refused";
 
 /// What came of each row.
-fn run(program: Program, upstream: SocketAddr, rows: &[(usize, Way, &str)]) -> Vec<String> {
+fn run(program: Program, upstream: SocketAddr, rows: &[(usize, NameField, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("bootstrap.yaml");
     let [admin] = free_ports();
@@ -238,22 +238,22 @@ fn run(program: Program, upstream: SocketAddr, rows: &[(usize, Way, &str)]) -> V
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn ask(address: SocketAddr, way: Way, name: &str) -> io::Result<String> {
+fn ask(address: SocketAddr, way: NameField, name: &str) -> io::Result<String> {
     let own = &format!("admin.test:{}", address.port());
     // The listener's own port, which one of the managers takes off.
     let name = if name == "admin.test:80" { own } else { name };
     let lines = match way {
-        Way::Header => format!("GET / HTTP/1.1\r\nHost: {name}\r\n"),
-        Way::Url => format!("GET http://{name}/ HTTP/1.1\r\nHost: a.test\r\n"),
-        Way::FirstOfTwo => format!("GET / HTTP/1.1\r\nHost: {name}\r\nHost: a.test\r\n"),
-        Way::SecondOfTwo => format!("GET / HTTP/1.1\r\nHost: a.test\r\nHost: {name}\r\n"),
-        Way::TwiceTheSame => format!("GET / HTTP/1.1\r\nHost: {name}\r\nHost: {name}\r\n"),
-        Way::Old => format!("GET / HTTP/1.0\r\nHost: {name}\r\n"),
-        Way::Authority => return by_http2(address, &[(":authority", name)]),
-        Way::AuthorityBesideHost => return by_http2(address, &[(":authority", name), ("host", "a.test")]),
-        Way::HostBesideAuthority => return by_http2(address, &[(":authority", "a.test"), ("host", name)]),
-        Way::AuthorityAndHost => return by_http2(address, &[(":authority", name), ("host", name)]),
-        Way::HostOnly => return by_http2(address, &[("host", name)]),
+        NameField::Header => format!("GET / HTTP/1.1\r\nHost: {name}\r\n"),
+        NameField::Url => format!("GET http://{name}/ HTTP/1.1\r\nHost: a.test\r\n"),
+        NameField::FirstOfTwo => format!("GET / HTTP/1.1\r\nHost: {name}\r\nHost: a.test\r\n"),
+        NameField::SecondOfTwo => format!("GET / HTTP/1.1\r\nHost: a.test\r\nHost: {name}\r\n"),
+        NameField::TwiceTheSame => format!("GET / HTTP/1.1\r\nHost: {name}\r\nHost: {name}\r\n"),
+        NameField::Old => format!("GET / HTTP/1.0\r\nHost: {name}\r\n"),
+        NameField::Authority => return by_http2(address, &[(":authority", name)]),
+        NameField::AuthorityBesideHost => return by_http2(address, &[(":authority", name), ("host", "a.test")]),
+        NameField::HostBesideAuthority => return by_http2(address, &[(":authority", "a.test"), ("host", name)]),
+        NameField::AuthorityAndHost => return by_http2(address, &[(":authority", name), ("host", name)]),
+        NameField::HostOnly => return by_http2(address, &[("host", name)]),
     };
     let mut connection = Connection::open(address)?;
     connection.send(format!("{lines}Connection: close\r\n\r\n"))?;

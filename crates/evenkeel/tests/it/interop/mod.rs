@@ -8,6 +8,7 @@ mod buffer;
 mod collector;
 mod conditions;
 mod cors;
+mod early_replies;
 mod exchange;
 mod ext_authz;
 mod ext_authz_limits;

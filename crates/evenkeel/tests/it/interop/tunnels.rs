@@ -42,7 +42,7 @@ fn evenkeel_and_envoy_ask_for_tunnels_alike() {
 }
 
 /// The heads a peer was sent.
-pub(super) type Asked = Arc<Mutex<Vec<String>>>;
+pub(super) type Requests = Arc<Mutex<Vec<String>>>;
 
 /// What came of tunnels that were asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ fn access_log(path: &Path, name: &str) -> String {
 pub(super) fn compare<const ROWS: usize>(
     rows: &[(String, String)],
     more: &str,
-    mut peer: impl FnMut() -> (SocketAddr, Asked),
+    mut peer: impl FnMut() -> (SocketAddr, Requests),
 ) -> Observed {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
@@ -124,10 +124,10 @@ fn look(name: &str, port: u16) -> String {
 }
 
 /// A proxy that answers as the table says of the name it is asked for; and the heads it was sent.
-fn peer() -> (SocketAddr, Asked) {
+fn peer() -> (SocketAddr, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
-    let asked = Asked::default();
+    let asked = Requests::default();
     let seen = Arc::clone(&asked);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {

@@ -7,7 +7,7 @@ use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::tunnels::{Asked, Observed, compare};
+use super::tunnels::{Observed, Requests, compare};
 use super::web::HTTP2;
 
 /// What a proxy that is asked for a tunnel answers.
@@ -54,7 +54,7 @@ fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
     let rows: Vec<_> = WAYS.iter().flat_map(|way| ANSWERS.map(|(name, _)| asking(name, way))).collect();
     let Observed { seen, asked, logged } = compare::<{ ANSWERS.len() * WAYS.len() }>(&rows, HTTP2, || {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-        let (peer, asked) = (listener.local_addr().expect("bound"), Asked::default());
+        let (peer, asked) = (listener.local_addr().expect("bound"), Requests::default());
         runtime.spawn(accept(listener, Arc::clone(&asked)));
         (peer, asked)
     });
@@ -71,13 +71,13 @@ fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
     assert!(asked.iter().any(|head| head.starts_with("POST http://opens.test:443/tunnel?to=x")), "{asked:#?}");
 }
 
-async fn accept(listener: TcpListener, asked: Asked) {
+async fn accept(listener: TcpListener, asked: Requests) {
     while let Ok((socket, _)) = listener.accept().await {
         tokio::spawn(serve(socket, Arc::clone(&asked)));
     }
 }
 
-async fn serve(socket: TcpStream, asked: Asked) {
+async fn serve(socket: TcpStream, asked: Requests) {
     let Ok(mut connection) = h2::server::handshake(socket).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
         let mut headers: Vec<_> = request.headers().iter().map(|(name, value)| format!("{name}: {value:?}")).collect();

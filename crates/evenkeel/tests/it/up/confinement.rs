@@ -35,7 +35,7 @@ its standard output by name: done
 ";
 
 /// A way to start the mesh, and whom programs then run as.
-struct Way {
+struct Start {
     user: User,
     environment: Vec<(&'static str, String)>,
     /// Whom the directory is given to.
@@ -43,25 +43,25 @@ struct Way {
     program: fn(u32) -> bool,
 }
 
-fn ways() -> Vec<Way> {
-    let mut ways = Vec::new();
+fn starts() -> Vec<Start> {
+    let mut starts = Vec::new();
     if is_root() {
         let (user, own) = (User::present(), |uid| uid >= 50_000 && uid != NOBODY);
-        ways.push(Way { user, environment: Vec::new(), owner: None, program: own });
+        starts.push(Start { user, environment: Vec::new(), owner: None, program: own });
         let environment = vec![
             ("SUDO_UID", NOBODY.to_string()),
             ("SUDO_GID", NOBODY.to_string()),
             ("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin".to_owned()),
         ];
-        ways.push(Way { user: User::present(), environment, owner: Some(NOBODY), program: |uid| uid == NOBODY });
+        starts.push(Start { user: User::present(), environment, owner: Some(NOBODY), program: |uid| uid == NOBODY });
     }
     let user = User::unprivileged();
     if user.may_isolate() {
         // The only one that its namespace has.
         let owner = is_root().then_some(NOBODY);
-        ways.push(Way { user, environment: Vec::new(), owner, program: |uid| uid == 0 });
+        starts.push(Start { user, environment: Vec::new(), owner, program: |uid| uid == 0 });
     }
-    ways
+    starts
 }
 
 /// A directory with the attacker and a victim, which everybody may enter who may enter the one it is in.
@@ -78,7 +78,7 @@ fn example(folder: &Path, state: &Path) {
 #[test]
 fn a_program_reaches_nothing_but_its_own_however_the_mesh_was_started() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    for Way { user, environment, owner, program } in ways() {
+    for Start { user, environment, owner, program } in starts() {
         let folder = state();
         let state = user.state.path();
         example(folder.path(), state);

@@ -70,11 +70,11 @@ fn write_mesh(folder: &std::path::Path) {
 }
 
 /// Asks the mesh itself.
-struct Asked<'m> {
+struct LedgerOf<'m> {
     user: &'m User,
 }
 
-impl Asked<'_> {
+impl LedgerOf<'_> {
     fn run(&self, words: &[&str], more: &[&str]) -> String {
         let state = self.user.state.path().display().to_string();
         let all = [words, &["--state", &state], more].concat();
@@ -131,7 +131,7 @@ fn the_ledger_has_http2_tcp_gateways_and_stock_envoys() {
     let mut up = Process::spawn(command.args(["--gateway-port", "80=0", "--gateway-port", "9000=0"]));
     wait_ready(&mut up, 5);
     let [http, tcp] = ways_in(&mut up);
-    let asked = Asked { user: &user };
+    let asked = LedgerOf { user: &user };
     let within = |words: &[&str]| asked.run(&["exec", "web"], &[&["--"], words].concat());
 
     // HTTP/2 of the program, to a server that speaks nothing else.

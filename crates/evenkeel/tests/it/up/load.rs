@@ -9,14 +9,14 @@ use evenkeel_testkit::{Connection, eventually};
 
 /// How many ask, each one request after the other.
 pub const CALLERS: usize = KINDS.len();
-const KINDS: [Kept; 2] = [Kept::Yes, Kept::No];
+const KINDS: [KeepAlive; 2] = [KeepAlive::Yes, KeepAlive::No];
 
 /// What is asked: the answer needs both services.
 const PATH: &str = "/api/capitals/France";
 
 /// Whether a caller keeps its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum KeepAlive {
     Yes,
     No,
 }
@@ -34,9 +34,9 @@ pub fn under_load(url: &str, meanwhile: impl FnOnce(&Account)) -> Vec<String> {
     let (stop, account) = (AtomicBool::new(false), Account::default());
     std::thread::scope(|scope| {
         let _ending = Stop(&stop);
-        for kept in KINDS {
+        for keep_alive in KINDS {
             let (stop, account) = (&stop, &account);
-            scope.spawn(move || ask_again_and_again(address, kept, stop, account));
+            scope.spawn(move || ask_again_and_again(address, keep_alive, stop, account));
         }
         meanwhile(&account);
     });
@@ -64,12 +64,12 @@ impl Account {
 
 /// Asks until `stop`, counting answers with status 200 and noting what else was seen. A connection that fails or is closed is
 /// replaced; one the server asks to leave, is left.
-fn ask_again_and_again(address: SocketAddr, kept: Kept, stop: &AtomicBool, account: &Account) {
+fn ask_again_and_again(address: SocketAddr, keep_alive: KeepAlive, stop: &AtomicBool, account: &Account) {
     let mut connection = None;
     while !ends_meanwhile(stop) {
         let asking = connection.take().map_or_else(|| Connection::open(address), Ok);
         let answered = asking.and_then(|mut asking: Connection| {
-            let extra = if kept == Kept::Yes { "" } else { "connection: close\r\n" };
+            let extra = if keep_alive == KeepAlive::Yes { "" } else { "connection: close\r\n" };
             Ok((asking.get(&address.to_string(), PATH, extra)?, asking))
         });
         let seen = match answered {

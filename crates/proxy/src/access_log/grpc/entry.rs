@@ -4,9 +4,9 @@
 
 use evenkeel_filters::ConnectionInfo;
 use evenkeel_filters::format::{HeadLookup, Record};
-use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::grpc_access_log::{EntryKind, GrpcLog, Tag};
 use evenkeel_runtime_config::metadata::MetadataValue;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_xds::pb::envoy::config::core::v3::{self as core, Metadata, RequestMethod};
 use evenkeel_xds::pb::envoy::data::accesslog::v3::http_access_log_entry::HttpVersion;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::{

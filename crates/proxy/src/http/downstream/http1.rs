@@ -18,7 +18,7 @@ use super::Answer;
 use super::half_close::{ClientSocket, client_socket};
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
-use crate::http::http1::rules;
+use crate::http::head_rules::rules;
 
 /// How long, and for how many bytes, a client that was refused may go on sending before the connection is closed: closing at once would
 /// reset it, and the client could lose the response.

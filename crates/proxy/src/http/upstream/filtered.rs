@@ -10,8 +10,8 @@ use evenkeel_filters::{
     RequestTrailersContext, ResponseContext, ResponseDecision, Services, StreamInfo, TrailersContext, Woken,
 };
 use evenkeel_http::{HeaderId, Headers, RequestHead, ResponseInfo};
-use evenkeel_runtime_config::access_log::TimePoint;
 use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::turn;
 
 use super::{Arrived, Upstream};
@@ -31,18 +31,18 @@ pub(in crate::http) struct Filtered {
     /// They have seen the response trailers.
     trailers_seen: bool,
     /// What the filters were called with.
-    told: Option<Told>,
+    told: Option<FilterSurroundings>,
     /// The response head has arrived, and a filter holds it back.
     arrived: Option<(ResponseInfo, Held)>,
 }
 
 /// What filters are called with besides the message.
-struct Told {
+struct FilterSurroundings {
     services: Rc<dyn Services>,
     client: Arc<ConnectionInfo>,
 }
 
-impl Told {
+impl FilterSurroundings {
     fn facts<'r>(&'r self, head: &'r RequestHead) -> RequestFacts<'r> {
         RequestFacts { connection: &self.client, head, now: turn::now().into_std() }
     }
@@ -89,7 +89,7 @@ impl Filtered {
 
     /// Sets the services the filters may use, and the client that the request is from.
     pub(in crate::http) fn serve_with(&mut self, services: Rc<dyn Services>, client: Arc<ConnectionInfo>) {
-        self.told = Some(Told { services, client });
+        self.told = Some(FilterSurroundings { services, client });
     }
 
     /// The pause of the filter that is next is over.

@@ -10,7 +10,7 @@ use prost::Message;
 
 use super::http::Client;
 use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict};
-use crate::alpn::Wanted;
+use crate::alpn::WantedProtocol;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus.SERVING`.
@@ -39,8 +39,8 @@ pub(super) struct Prober {
 impl Check for Prober {
     type Probe = GrpcProbe;
 
-    fn wanted(_: &Self::Probe) -> Wanted {
-        Wanted::Http2
+    fn wanted(_: &Self::Probe) -> WantedProtocol {
+        WantedProtocol::Http2
     }
 
     fn new(probe: Self::Probe) -> Self {

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::spawn_local;
 
 use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
-use crate::alpn::Wanted;
+use crate::alpn::WantedProtocol;
 
 /// The user agent of Envoy's checks, which servers recognize.
 const AGENT: &str = "Envoy/HC";
@@ -81,8 +81,8 @@ impl Client {
 impl Check for Prober {
     type Probe = Box<HttpProbe>;
 
-    fn wanted(probe: &Self::Probe) -> Wanted {
-        if probe.http2 { Wanted::Http2 } else { Wanted::Http1 }
+    fn wanted(probe: &Self::Probe) -> WantedProtocol {
+        if probe.http2 { WantedProtocol::Http2 } else { WantedProtocol::Http1 }
     }
 
     fn new(probe: Self::Probe) -> Self {

@@ -24,7 +24,7 @@ use super::super::connect::{ConnectError, connect};
 use super::super::host::Host;
 use super::super::shared::SharedCluster;
 use super::host::HealthFlags;
-use crate::alpn::Wanted;
+use crate::alpn::WantedProtocol;
 use crate::random::Random;
 use crate::stream::Stream;
 
@@ -63,7 +63,7 @@ pub(super) struct CheckTarget {
     /// The endpoint's own host name for health checks, if it has one.
     hostname: Box<str>,
     /// The protocol to negotiate by ALPN.
-    wanted: Wanted,
+    wanted: WantedProtocol,
     reuse_connection: bool,
 }
 
@@ -73,7 +73,7 @@ trait Check: Sized {
     type Probe: Clone;
 
     /// The protocol to negotiate with a host by ALPN.
-    fn wanted(probe: &Self::Probe) -> Wanted;
+    fn wanted(probe: &Self::Probe) -> WantedProtocol;
 
     /// A prober for one host.
     fn new(probe: Self::Probe) -> Self;
@@ -91,7 +91,7 @@ macro_rules! probers {
         }
 
         impl Prober {
-            fn wanted(probe: &Probe) -> Wanted {
+            fn wanted(probe: &Probe) -> WantedProtocol {
                 match probe {
                     $(Probe::$name(probe) => <$check as Check>::wanted(probe),)*
                 }

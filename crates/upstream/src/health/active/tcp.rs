@@ -4,7 +4,7 @@ use evenkeel_runtime_config::health_check::TcpProbe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
-use crate::alpn::Wanted;
+use crate::alpn::WantedProtocol;
 use crate::stream::Stream;
 
 /// Checks one host.
@@ -16,8 +16,8 @@ pub(super) struct Prober {
 impl Check for Prober {
     type Probe = TcpProbe;
 
-    fn wanted(_: &Self::Probe) -> Wanted {
-        Wanted::Bytes
+    fn wanted(_: &Self::Probe) -> WantedProtocol {
+        WantedProtocol::Bytes
     }
 
     fn new(probe: Self::Probe) -> Self {

@@ -15,7 +15,7 @@ pub(super) struct Unwanted;
 
 /// The subscriptions of a stream: written here and read by the stream's task.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct StreamSubscriptions {
     all: RefCell<BTreeSet<ResourceType>>,
     names: RefCell<BTreeSet<(ResourceType, Arc<str>)>>,
     /// Names whose subscription has changed since the task last read them, and whether they were wanted at that time.
@@ -26,7 +26,7 @@ pub(crate) struct Wanted {
     ended: Cell<bool>,
 }
 
-impl Wanted {
+impl StreamSubscriptions {
     /// Subscribes to all resources of a type.
     pub(super) fn set_all(&self, kind: ResourceType) {
         self.all.borrow_mut().insert(kind);

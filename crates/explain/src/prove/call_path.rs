@@ -1,4 +1,4 @@
-//! One way from a caller to a workload, and its condition on requests.
+//! One call path from a caller to a workload, and its condition on requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use evenkeel_runtime_config::route::{RouteAction, VirtualHost};
 use evenkeel_runtime_config::route_table::RouteTable;
 
 use super::answer::Claim;
+use super::call_paths::{self, Client, Dialled, Kind, ProxyArrival, UpstreamConnection};
 use super::language::{Language, Normal, Text};
 use super::rules::{self, Conn, Judge, Remote, Through};
-use super::space::{Expr, Given, Name, Parts, Value};
-use super::ways::{self, Client, Dialled, Kind, Leg, Met};
+use super::space::{Expr, KnownRequest, Name, Parts, Value};
 use crate::hop::{self, Side};
 use crate::world::World;
 
 /// Most domains of other virtual hosts that are told apart from a wildcard, in domains.
 const MAX_OTHER_DOMAINS: usize = 200;
 
-/// A way.
-pub struct Way {
+/// A call path.
+pub struct CallPath {
     /// Who calls.
     pub client: Client,
     /// What is called.
@@ -31,7 +31,7 @@ pub struct Way {
     /// The first proxy, if the call meets one before the workload.
     pub first: Option<First>,
     /// The connection to the workload.
-    pub leg: Leg,
+    pub upstream: UpstreamConnection,
     /// The workload; `None`: it is outside the mesh.
     pub server: Option<Arc<Workload>>,
 }
@@ -39,7 +39,7 @@ pub struct Way {
 /// What the first proxy does.
 pub struct First {
     /// The proxy, and the connection to it.
-    pub met: Met,
+    pub met: ProxyArrival,
     /// The filter chain.
     pub chain: Arc<FilterChain>,
     /// The route, if it is chosen by the request.
@@ -67,34 +67,34 @@ pub struct LeftOut {
     pub allow: bool,
 }
 
-impl Way {
-    /// What decides whether two ways have the same reason.
+impl CallPath {
+    /// What decides whether two call paths have the same reason.
     pub fn key(&self) -> String {
         let server = self.server.as_ref().map(|own| (&own.workload_name, &own.namespace));
         let first = self.first.as_ref().map(|first| first.cluster.clone());
-        let identity = self.leg.tls.as_ref().and_then(|tls| tls.identity.as_ref());
-        format!("{server:?} {} {first:?} {identity:?} {:?}", self.leg.to.port(), self.dialled.kind)
+        let identity = self.upstream.tls.as_ref().and_then(|tls| tls.identity.as_ref());
+        format!("{server:?} {} {first:?} {identity:?} {:?}", self.upstream.to.port(), self.dialled.kind)
     }
 
-    /// What the condition depends on: ways that do not differ in it are looked at once.
+    /// What the condition depends on: call paths that do not differ in it are looked at once.
     pub fn same(&self) -> String {
         let route = self.first.as_ref().and_then(|first| first.route.as_ref());
         let route = route.map(|routed| (Arc::as_ptr(&routed.table), Arc::as_ptr(&routed.host), routed.at));
-        // Only a cluster that leads where the client dialled tells addresses apart, and so does the leg.
+        // Only a cluster that leads where the client dialled tells addresses apart, and so does the upstream.
         let chain = self.first.as_ref().map(|first| Arc::as_ptr(&first.chain));
         format!(
             "{} {:?} {route:?} {chain:?} {:?} {:?}",
             self.client.name(),
             self.dialled.kind,
-            self.leg,
+            self.upstream,
             self.dialled.tls
         )
     }
 
-    pub fn given(&self, claim: &Claim, server: Option<&Met>) -> Given {
-        // Each proxy on the way brings paths to its form; what is left is in the form of all.
+    pub fn given(&self, claim: &Claim, server: Option<&ProxyArrival>) -> KnownRequest {
+        // Each proxy on the call path brings paths to its form; what is left is in the form of all.
         let own = self.first.as_ref().map(|first| Arc::clone(&first.chain));
-        let last = server.and_then(Met::served).map(|(_, chain)| chain);
+        let last = server.and_then(ProxyArrival::served).map(|(_, chain)| chain);
         let normal = own.iter().chain(&last).fold(Normal::default(), |all, chain| match &chain.terminal {
             Terminal::Http(manager) => all.and(rules::normal(manager)),
             Terminal::Tcp(_) => all,
@@ -103,7 +103,7 @@ impl Way {
         let with_port = |name: &str| if port == 80 { name.to_owned() } else { format!("{name}:{port}") };
         let liked = [self.dialled.host.as_ref().map(|host| host.as_str()), Some(&*self.dialled.name)];
         let liked = liked.into_iter().flatten().flat_map(|name| [with_port(name), name.to_owned()]).collect();
-        Given {
+        KnownRequest {
             method: claim.method.clone(),
             authority: claim.host.as_ref().filter(|_| self.dialled.kind == Kind::Http).map(|host| with_port(host)),
             path: claim.path.clone(),
@@ -113,15 +113,21 @@ impl Way {
     }
 
     /// The connection as the workload's own proxy sees it; `None`: there is none.
-    pub fn at_server(&self, world: &World) -> Option<Met> {
-        let server = self
-            .server
-            .as_ref()
-            .filter(|server| ways::arrives_at_proxy(world, server, self.leg.to.port()) || world.is_gateway(server))?;
+    pub fn at_server(&self, world: &World) -> Option<ProxyArrival> {
+        let server = self.server.as_ref().filter(|server| {
+            call_paths::arrives_at_proxy(world, server, self.upstream.to.port()) || world.is_gateway(server)
+        })?;
         let side = if world.is_gateway(server) { Side::Gateway } else { Side::Inbound };
-        let source = self.source().unwrap_or(ways::OUTSIDE.into());
-        let tls = self.leg.tls.clone();
-        Some(Met { proxy: world.proxy(server), side, source, destination: self.leg.to, tls, kind: self.dialled.kind })
+        let source = self.source().unwrap_or(call_paths::OUTSIDE.into());
+        let tls = self.upstream.tls.clone();
+        Some(ProxyArrival {
+            proxy: world.proxy(server),
+            side,
+            source,
+            destination: self.upstream.to,
+            tls,
+            kind: self.dialled.kind,
+        })
     }
 
     /// Where the connection to the workload comes from; `None`: from anywhere.
@@ -135,12 +141,12 @@ impl Way {
     /// Whether the workload accepts the connection, as far as its own security decides.
     pub fn is_accepted(&self, world: &World) -> bool {
         let Some(server) = self.at_server(world) else { return true };
-        let has = self.leg.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        let has = self.upstream.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
         server.served().is_some_and(|(_, chain)| has || !chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()))
     }
 
-    /// The condition of the whole way.
-    pub fn expr<'w>(&'w self, claim: &Claim, server: Option<&'w Met>, left_out: &LeftOut) -> Expr<'w> {
+    /// The condition of the whole call path.
+    pub fn expr<'w>(&'w self, claim: &Claim, server: Option<&'w ProxyArrival>, left_out: &LeftOut) -> Expr<'w> {
         let mut all = Vec::new();
         if let Some(first) = &self.first {
             all.extend(self.at_first(first, claim, left_out));
@@ -180,16 +186,16 @@ impl Way {
         all
     }
 
-    fn at_last<'w>(&'w self, server: &'w Met, claim: &Claim, left_out: &LeftOut) -> Option<Vec<Expr<'w>>> {
+    fn at_last<'w>(&'w self, server: &'w ProxyArrival, claim: &Claim, left_out: &LeftOut) -> Option<Vec<Expr<'w>>> {
         let (_, chain) = server.served()?;
         let chain: &'w FilterChain = self.keep(server, chain)?;
         let ends_tls = chain.tls.is_some();
-        let identity = self.leg.tls.as_ref().and_then(|tls| tls.identity.clone()).filter(|_| ends_tls);
+        let identity = self.upstream.tls.as_ref().and_then(|tls| tls.identity.clone()).filter(|_| ends_tls);
         if chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()) && identity.is_none() {
             return None;
         }
         // Inside the client's own TLS nobody sees a request.
-        let sees = self.dialled.kind == Kind::Http && (self.leg.tls.is_none() || ends_tls);
+        let sees = self.dialled.kind == Kind::Http && (self.upstream.tls.is_none() || ends_tls);
         let (manager, request) = match &chain.terminal {
             Terminal::Http(manager) if sees => (Some(manager), true),
             Terminal::Http(_) => return None,
@@ -210,8 +216,8 @@ impl Way {
             }
             (Some(_), _) => Remote::Forwarded,
         };
-        let sni = self.leg.tls.as_ref().and_then(|tls| tls.server_name.clone());
-        let conn = Conn { source: self.source(), local: self.leg.to, sni, identity, remote };
+        let sni = self.upstream.tls.as_ref().and_then(|tls| tls.server_name.clone());
+        let conn = Conn { source: self.source(), local: self.upstream.to, sni, identity, remote };
         let through = self.first.as_ref().and_then(First::through).map(|through| Through {
             normal: manager.map(|manager| rules::normal(manager)).unwrap_or_default(),
             ..through
@@ -220,8 +226,8 @@ impl Way {
         Some(filters(chain, &judge(false), request.then(|| judge(true)).as_ref(), left_out))
     }
 
-    /// The chain with the life of the way: the proxy that is met holds it.
-    fn keep<'w>(&self, server: &'w Met, chain: Arc<FilterChain>) -> Option<&'w FilterChain> {
+    /// The chain with the life of the call path: the proxy that is met holds it.
+    fn keep<'w>(&self, server: &'w ProxyArrival, chain: Arc<FilterChain>) -> Option<&'w FilterChain> {
         let listener = hop::listener(&server.proxy, server.side, server.destination)?;
         let all = listener.filter_chains.iter().chain(&listener.default_filter_chain);
         all.into_iter().find(|own| Arc::ptr_eq(own, &chain)).map(|own| &**own)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_filters::explain::asked::{AskedCall, ProxyDecision};
+use evenkeel_filters::explain::query::{ProxyDecision, QueriedCall};
 
 use crate::answer::ProxyName;
 
@@ -12,12 +12,12 @@ pub trait RunningProxies {
     ///
     /// # Errors
     /// Why it cannot be asked, in one line.
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String>;
+    fn decide(&self, proxy: &ProxyName, call: &QueriedCall) -> Result<ProxyDecision, String>;
 }
 
 /// Shared by those who ask: one object for all questions.
 impl<T: RunningProxies + ?Sized> RunningProxies for Arc<T> {
-    fn decide(&self, proxy: &ProxyName, call: &AskedCall) -> Result<ProxyDecision, String> {
+    fn decide(&self, proxy: &ProxyName, call: &QueriedCall) -> Result<ProxyDecision, String> {
         (**self).decide(proxy, call)
     }
 }

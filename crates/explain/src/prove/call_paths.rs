@@ -1,4 +1,4 @@
-//! The ways from callers to a workload: who calls which address, which proxies are met, and how each connection is secured.
+//! The call paths from callers to a workload: who calls which address, which proxies are met, and how each connection is secured.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -70,7 +70,7 @@ pub struct Dialled {
 }
 
 /// A connection as it arrives at a proxy, and the filter chain that serves it.
-pub struct Met {
+pub struct ProxyArrival {
     /// The proxy.
     pub proxy: Rc<Proxy>,
     /// On which side it stands.
@@ -85,7 +85,7 @@ pub struct Met {
     pub kind: Kind,
 }
 
-impl Met {
+impl ProxyArrival {
     /// The listener and the filter chain.
     pub fn served(&self) -> Option<(Arc<Listener>, Arc<FilterChain>)> {
         let listener = hop::listener(&self.proxy, self.side, self.destination)?;
@@ -112,7 +112,7 @@ impl Met {
 
 /// An endpoint to which a cluster leads, and how.
 #[derive(Debug, Clone)]
-pub struct Leg {
+pub struct UpstreamConnection {
     /// Its address.
     pub to: SocketAddr,
     /// TLS towards it.
@@ -120,25 +120,25 @@ pub struct Leg {
 }
 
 /// The endpoints of a cluster, as seen from a proxy.
-pub fn legs(
+pub fn upstreams(
     world: &World,
     proxy: &Proxy,
     cluster: &Cluster,
     (destination, is_http): (SocketAddr, bool),
     own: Option<&TlsClient>,
-) -> Vec<Leg> {
-    let leg = |to: SocketAddr, endpoint: Option<&Endpoint>| {
+) -> Vec<UpstreamConnection> {
+    let upstream = |to: SocketAddr, endpoint: Option<&Endpoint>| {
         let tls = hop::tls_to(world, proxy, cluster, (to, endpoint), is_http).or_else(|| own.cloned());
-        Leg { to, tls }
+        UpstreamConnection { to, tls }
     };
     if let Discovery::OriginalDst(options) = &cluster.discovery {
         let port = options.port_override.unwrap_or(destination.port());
-        return vec![leg(SocketAddr::new(destination.ip(), port), None)];
+        return vec![upstream(SocketAddr::new(destination.ip(), port), None)];
     }
     let healthy = cluster.endpoints.hosts.iter().filter(|host| host.health == Health::Healthy);
     healthy
         .filter_map(|host| match &host.address {
-            EndpointAddress::Socket(address) => Some(leg(*address, Some(host))),
+            EndpointAddress::Socket(address) => Some(upstream(*address, Some(host))),
             EndpointAddress::Pipe(_) => None,
         })
         .collect()

@@ -1,4 +1,4 @@
-//! Wall-clock times, computed from the monotonic clock.
+//! Wall-clock times, computed from the monotonic clock: the one place where workers read the wall clock.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// The wall-clock time at a recent moment of the monotonic clock.
-pub(super) fn wall_clock(at: Instant) -> SystemTime {
+pub(crate) fn wall_clock(at: Instant) -> SystemTime {
     if let Some((then, wall)) = WALL.get() {
         match at.checked_duration_since(then) {
             Some(after) if after < WALL_CLOCK_TRUSTED => return wall + after,

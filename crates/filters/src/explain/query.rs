@@ -22,7 +22,7 @@ pub const REDACTED: &str = "[redacted]";
 /// A call, with all that decides about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct AskedCall {
+pub struct QueriedCall {
     /// Names of the listeners that may accept it; the first that there is does.
     pub listeners: Vec<String>,
     /// The client's address.
@@ -30,11 +30,11 @@ pub struct AskedCall {
     /// The address that it called.
     pub destination: Option<SocketAddr>,
     /// TLS, if the client speaks it.
-    pub tls: Option<AskedTls>,
+    pub tls: Option<QueriedTls>,
     /// `http/1.1` or `h2c`, as far as a listener detects it; empty: `http/1.1` for requests.
     pub protocol: String,
     /// The request; none: a connection that carries bytes.
-    pub request: Option<AskedHead>,
+    pub request: Option<QueriedHead>,
     /// The result of every random draw.
     pub random: u64,
 }
@@ -42,7 +42,7 @@ pub struct AskedCall {
 /// A client that speaks TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct AskedTls {
+pub struct QueriedTls {
     /// The name in its ClientHello.
     pub server_name: Option<String>,
     /// The protocols that it offers.
@@ -56,7 +56,7 @@ pub struct AskedTls {
 /// A request's head.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct AskedHead {
+pub struct QueriedHead {
     /// `:method`.
     pub method: String,
     /// `:authority`.
@@ -86,7 +86,7 @@ pub struct RecentRequest {
     /// `inbound`, `outbound`, or empty where the listener does not say.
     pub direction: String,
     /// The call. Secret values are redacted.
-    pub call: AskedCall,
+    pub call: QueriedCall,
     /// The head is not as it was received, but as the route changed it: it was kept only because the request failed.
     pub edited: bool,
     /// The filter chain that served it.
@@ -201,7 +201,7 @@ pub struct Decision {
     pub steps: Vec<String>,
 }
 
-impl AskedHead {
+impl QueriedHead {
     fn plain(&self) -> PlainRequest {
         PlainRequest {
             method: self.method.clone(),
@@ -214,7 +214,7 @@ impl AskedHead {
 }
 
 /// Decides about a call, as the proxy with this configuration does.
-pub fn decide(explainer: &mut Explainer, config: &Config, asked: &AskedCall) -> Decision {
+pub fn decide(explainer: &mut Explainer, config: &Config, asked: &QueriedCall) -> Decision {
     if let Some(demand) = demand(config, asked) {
         let steps = vec![Step::Unanswered { demand }.to_string()];
         return Decision { outcome: "hold".to_owned(), steps, ..Decision::default() };
@@ -230,7 +230,7 @@ pub fn decide(explainer: &mut Explainer, config: &Config, asked: &AskedCall) -> 
 }
 
 /// The listener that the control plane is asked for before the connection is served.
-fn demand(config: &Config, asked: &AskedCall) -> Option<Demand> {
+fn demand(config: &Config, asked: &QueriedCall) -> Option<Demand> {
     let destination = asked.destination?;
     let first = asked.listeners.first()?;
     let names = listeners_of(destination);
@@ -245,7 +245,7 @@ pub fn trace(
     explainer: &mut Explainer,
     config: &Config,
     listener: &Listener,
-    asked: &AskedCall,
+    asked: &QueriedCall,
 ) -> (Explanation, Trace) {
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let (source, destination) = (asked.source.unwrap_or(nowhere), asked.destination.unwrap_or(nowhere));
@@ -267,7 +267,7 @@ pub fn trace(
     };
     // Inside TLS that is not ended here nobody sees a request or an identity.
     let ends_tls = listener.find_filter_chain(&chain).is_some_and(|chain| chain.tls.is_some());
-    let has_identity = |tls: &&AskedTls| ends_tls && !(tls.identities.is_empty() && tls.dns_names.is_empty());
+    let has_identity = |tls: &&QueriedTls| ends_tls && !(tls.identities.is_empty() && tls.dns_names.is_empty());
     let peer = tls.filter(has_identity).map(|tls| {
         let (uri_sans, dns_sans) = (tls.identities.clone(), tls.dns_names.clone());
         Arc::new(PeerIdentity { uri_sans, dns_sans, ..PeerIdentity::default() })
@@ -278,7 +278,7 @@ pub fn trace(
         peer,
         ..ConnectionView::plaintext(source, destination)
     };
-    let request = asked.request.as_ref().filter(|_| tls.is_none() || ends_tls).map(AskedHead::plain);
+    let request = asked.request.as_ref().filter(|_| tls.is_none() || ends_tls).map(QueriedHead::plain);
     let call = Call {
         listener: &listener.name,
         chain,
@@ -309,7 +309,7 @@ impl Decision {
         explanation: &Explanation,
         trace: &Trace,
         (config, listener): (&Config, &Listener),
-        asked: &AskedCall,
+        asked: &QueriedCall,
     ) -> Self {
         let answer = explanation.answer.as_ref();
         let mut decision = Self {
@@ -416,7 +416,7 @@ fn clusters(trace: &Trace) -> Vec<(String, u32)> {
 }
 
 /// The redacted headers that some route of the virtual host asks for: another value might lead elsewhere.
-fn unknown_headers(trace: &Trace, asked: &AskedCall) -> Vec<String> {
+fn unknown_headers(trace: &Trace, asked: &QueriedCall) -> Vec<String> {
     let Some(head) = asked.request.as_ref().filter(|head| !head.redacted.is_empty()) else { return Vec::new() };
     let routes = trace.host.iter().flat_map(|host| &host.routes);
     let matches: Vec<_> = routes.map(|route| &route.matches).collect();

@@ -1,0 +1,105 @@
+//! The trait of an HTTP filter, and what a filter is created with.
+
+use std::sync::Arc;
+
+use evenkeel_stats::{Registry, ScopeName};
+
+use super::contract::{
+    BadBody, Data, Decision, Flow, Remark, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
+    TrailersContext,
+};
+use crate::info::StreamInfo;
+
+/// The hooks a filter has; requests pay nothing for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hooks(u8);
+
+impl Hooks {
+    pub(crate) const REQUEST_HEAD: Self = Self(1);
+    pub(crate) const REQUEST_DATA: Self = Self(1 << 1);
+    pub(crate) const REQUEST_TRAILERS: Self = Self(1 << 2);
+    pub(crate) const RESPONSE_HEAD: Self = Self(1 << 3);
+    pub(crate) const RESPONSE_DATA: Self = Self(1 << 4);
+    pub(crate) const RESPONSE_TRAILERS: Self = Self(1 << 5);
+    pub(crate) const COMPLETE: Self = Self(1 << 6);
+
+    /// The union of both.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// These without those of `other`.
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether any of `other` is among these.
+    #[inline]
+    pub(crate) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a filter is created with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'s> {
+    /// The registry of its statistics.
+    pub registry: &'s Arc<Registry>,
+    /// The connection manager's statistics scope (`http.PREFIX.`).
+    pub outer: &'s ScopeName,
+}
+
+/// An HTTP filter. It lists its hooks in [`Filter::HOOKS`]; the others are never called.
+///
+/// Request hooks are called in the order of the filters, response hooks in reverse. Response hooks see local replies
+/// too, also those to requests that no filter has seen: the filter's state is the default then.
+pub(crate) trait Filter: Sized {
+    /// Its compiled configuration.
+    type Config;
+    /// Its state for one request.
+    type State: Default;
+    /// The hooks it has.
+    const HOOKS: Hooks;
+
+    /// Creates one worker's filter.
+    fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;
+
+    /// Called when the request's route is chosen, or none was found. To wait, return [`Decision::Pause`]; the hook is
+    /// called again afterwards. To get the body, return [`Decision::Collect`] while it is [`Body::Coming`](super::Body::Coming); the hook is
+    /// called again with all of it.
+    fn request_head(&self, _state: &mut Self::State, _context: &mut RequestContext<'_>) -> Decision {
+        Decision::Continue
+    }
+
+    /// What the decision about the request's head does not show, for explanations. Called after the decision.
+    fn remark(&self, _state: &Self::State, _context: &RequestContext<'_>) -> Option<Remark> {
+        None
+    }
+
+    /// A piece of the request's body; what is left in `data` is passed on. A collected body comes in one piece, after
+    /// the last filter let the request pass. An error ends the request.
+    fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Result<(), BadBody> {
+        Ok(())
+    }
+
+    /// Called when the request ends with trailers.
+    fn request_trailers(&self, _state: &mut Self::State, _context: &mut RequestTrailersContext<'_>) {}
+
+    /// Called for the response's head, which may be changed. Waiting and collecting the body work as for a request; to
+    /// replace the response, return [`ResponseDecision::Reply`].
+    fn response_head(&self, _state: &mut Self::State, _context: &mut ResponseContext<'_>) -> ResponseDecision {
+        ResponseDecision::Continue
+    }
+
+    /// A piece of the response's body; what is left in `data` is passed on. A filter that holds some back tells when to
+    /// call it again, which happens without new data. Until then nothing more is read.
+    fn response_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// The response ends, with or without trailers; the filter may add to its body. Not called for local replies.
+    fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
+
+    /// The request is complete, however it ended; its access log entry follows.
+    fn complete(&self, _state: &mut Self::State, _info: &mut StreamInfo) {}
+}

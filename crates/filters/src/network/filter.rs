@@ -1,0 +1,80 @@
+//! The trait of a network filter, and what a filter is created with.
+
+use std::sync::Arc;
+
+use evenkeel_stats::Registry;
+
+use super::contract::{ConnectionContext, ConnectionFacts, Data, Decision, End};
+
+/// The hooks a filter has; connections pay nothing for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hooks(u8);
+
+impl Hooks {
+    pub(crate) const NEW_CONNECTION: Self = Self(1);
+    pub(crate) const DATA: Self = Self(1 << 1);
+    pub(crate) const UPSTREAM_DATA: Self = Self(1 << 2);
+    pub(crate) const COMPLETE: Self = Self(1 << 3);
+
+    /// The union of both.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether any of `other` is among these.
+    #[inline]
+    pub(crate) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a filter is created with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'s> {
+    /// The registry of its statistics.
+    pub registry: &'s Arc<Registry>,
+}
+
+/// A network filter. It lists its hooks; the others are never called.
+///
+/// Hooks for data from the client are called in the order of the filters, hooks for data to the client in reverse.
+pub(crate) trait Filter: Sized {
+    /// Its compiled configuration.
+    type Config;
+    /// Its state for one connection.
+    type State: Default;
+    /// The filter decides about a new connection immediately and keeps no state of it. If all filters of a connection
+    /// are like that, and inspect none of its bytes, it proceeds as if there were none.
+    const IMMEDIATE: bool = false;
+
+    /// Creates one worker's filter.
+    fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;
+
+    /// Its hooks, given its configuration.
+    fn hooks(&self) -> Hooks;
+
+    /// The connection is established: after the TLS handshake, before any of its bytes are inspected and before the
+    /// next filter is called. To wait, return [`Decision::Pause`]; the hook is called again afterwards.
+    fn new_connection(&self, _state: &mut Self::State, _context: &mut ConnectionContext<'_>) -> Decision {
+        Decision::Continue
+    }
+
+    /// The client has sent data, or ended its direction; what is left in `data` is passed on. After [`Decision::Pause`]
+    /// the hook is called again with the same data; until then nothing more is read.
+    fn data(&self, _state: &mut Self::State, _data: &mut Data<'_>, _context: &mut ConnectionContext<'_>) -> Decision {
+        Decision::Continue
+    }
+
+    /// The same for data to the client, from the upstream or from the proxy itself.
+    fn upstream_data(
+        &self,
+        _state: &mut Self::State,
+        _data: &mut Data<'_>,
+        _context: &mut ConnectionContext<'_>,
+    ) -> Decision {
+        Decision::Continue
+    }
+
+    /// A connection for which the filter was called has ended, for whatever reason. If a TCP proxy logs it, the log entry follows.
+    fn complete(&self, _state: &mut Self::State, _end: &End, _facts: &mut ConnectionFacts) {}
+}
