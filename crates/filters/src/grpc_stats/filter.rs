@@ -49,11 +49,11 @@ impl Filter for HttpFilter {
         Decision::Continue
     }
 
-    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Result<(), BadBody> {
+    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Result<Flow, BadBody> {
         if let Some(call) = call {
             call.sends(&data.bytes);
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn response_head(&self, call: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {

@@ -86,9 +86,10 @@ impl Filter for HttpFilter {
         call.as_ref().map(|_| Remark::Note("the call is gRPC-Web: the server gets it as gRPC".to_owned()))
     }
 
-    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Result<(), BadBody> {
-        let Some(decoder) = call.as_mut().and_then(|call| call.request.as_mut()) else { return Ok(()) };
+    fn request_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        let Some(decoder) = call.as_mut().and_then(|call| call.request.as_mut()) else { return Ok(Flow::Continue) };
         let decoded = decoder.take(&data.bytes, data.ends).map_err(|wrong| BadBody {
+            status: 400,
             body: "Bad gRPC-web request, invalid base64 data.",
             details: match wrong {
                 Malformed::Size => "grpc_base_64_decode_failed_bad_size",
@@ -96,7 +97,7 @@ impl Filter for HttpFilter {
             },
         })?;
         data.bytes = decoded.into();
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn response_head(&self, call: &mut Self::State, context: &mut ResponseContext<'_>) -> ResponseDecision {

@@ -113,6 +113,6 @@ fn text_that_is_no_base64_ends_the_request() {
         let (mut fixture, _) = fixture("application/grpc-web-text", "*/*");
         let mut data = Data { bytes: text.as_bytes().into(), ends, now: fixture.now };
         let result = fixture.filters.request_data(&mut fixture.streams, &mut data).map_err(|bad| bad.details);
-        assert_eq!(result.map(|()| &*data.bytes), expected, "{text}");
+        assert_eq!(result.map(|_| &*data.bytes), expected, "{text}");
     }
 }

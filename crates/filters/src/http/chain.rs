@@ -53,6 +53,8 @@ pub struct FilterStreams {
     answered: usize,
     /// The filter that holds back some of the response's body.
     holder: usize,
+    /// The filter that holds back some of the request's body.
+    request_holder: usize,
 }
 
 /// What one filter decided about a request.
@@ -205,15 +207,36 @@ impl HttpFilters {
         Some(FilterDecision { name: Arc::clone(&entry.name), decision, remark })
     }
 
-    /// Passes a piece of the request's body through the filters, until one finds it invalid.
-    pub fn request_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Result<(), BadBody> {
-        let mut result = Ok(());
-        self.each(Hooks::REQUEST_DATA, streams, |entry, slot| {
-            if result.is_ok() {
-                result = entry.filter.request_data(slot, data);
+    /// Passes a piece of the request's body through the filters, until one finds it invalid. If one holds some back, the others have
+    /// seen what it let pass.
+    pub fn request_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        self.pass_request(0, streams, data)
+    }
+
+    /// Calls the filter that held some back again, and passes what it releases through the filters after it. `data` is empty.
+    pub fn resume_request(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        self.pass_request(streams.request_holder, streams, data)
+    }
+
+    fn pass_request(&self, from: usize, streams: &mut FilterStreams, data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        let mut pause = None;
+        if !streams.hooks.has(Hooks::REQUEST_DATA) {
+            return Ok(Flow::Continue);
+        }
+        for at in from..self.filters.len() {
+            let Some((entry, slot)) = self.filters.get(at).zip(streams.slots.get_mut(at)) else { continue };
+            if !entry.hooks.has(Hooks::REQUEST_DATA) || streams.off >> at & 1 != 0 {
+                continue;
             }
-        });
-        result
+            if let Flow::Pause(asked) = entry.filter.request_data(slot, data)? {
+                // The one nearest to the client: what it releases later has to pass through the others.
+                if pause.is_none() {
+                    streams.request_holder = at;
+                    pause = Some(asked);
+                }
+            }
+        }
+        Ok(pause.map_or(Flow::Continue, Flow::Pause))
     }
 
     /// Passes the request's trailers, if any, to the filters.

@@ -382,7 +382,7 @@ pub struct TrailersContext<'r> {
     /// The request.
     pub facts: RequestFacts<'r>,
     /// What is known of it.
-    pub info: &'r StreamInfo,
+    pub info: &'r mut StreamInfo,
     /// What the worker offers.
     pub services: &'r dyn Services,
     /// Time since the request was sent to the upstream completely, if it was.
@@ -400,9 +400,11 @@ impl TrailersContext<'_> {
     }
 }
 
-/// Why a request with this body ends: 400, or a reset if the response has begun.
+/// Why a request with this body ends: with this reply, or a reset if the response has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadBody {
+    /// The reply's status.
+    pub status: u16,
     /// The reply's body.
     pub body: &'static str,
     /// `%RESPONSE_CODE_DETAILS%`.
@@ -421,7 +423,7 @@ pub struct Data<'d> {
     pub now: Instant,
 }
 
-/// What to do with a response's body.
+/// What to do with a body.
 #[derive(Debug)]
 pub enum Flow {
     /// Pass it on.

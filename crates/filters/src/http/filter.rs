@@ -77,9 +77,11 @@ pub(crate) trait Filter: Sized {
     }
 
     /// A piece of the request's body; what is left in `data` is passed on. A collected body comes in one piece, after
-    /// the last filter let the request pass. An error ends the request.
-    fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Result<(), BadBody> {
-        Ok(())
+    /// the last filter let the request pass. A filter that holds some back tells when to call it again, which happens
+    /// without new data; until then nothing more is read from the client. It clears `data.ends` while it holds the end. An
+    /// error ends the request.
+    fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        Ok(Flow::Continue)
     }
 
     /// Called when the request ends with trailers.

@@ -106,9 +106,10 @@ impl Fixture {
 
     /// Shows the filter the end of a response. Returns what it adds to the body.
     pub(crate) fn end(&mut self, response: &ResponseHead, trailers: &mut Headers) -> Vec<u8> {
+        let client = self.client();
         let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
-        let facts = RequestFacts { connection: &self.client(), head: &self.head, now: self.now };
-        let (info, services) = (&self.info, &worker);
+        let facts = RequestFacts { connection: &client, head: &self.head, now: self.now };
+        let (info, services) = (&mut self.info, &worker);
         let mut context =
             TrailersContext { trailers, response, facts, info, services, since_request: None, body: Vec::new() };
         assert!(matches!(self.filters.response_trailers(&mut self.streams, &mut context), Flow::Continue));

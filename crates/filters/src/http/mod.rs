@@ -133,8 +133,8 @@ impl HttpFilter {
         call!((self, slot), |filter, state| filter.remark(state, context), else None)
     }
 
-    fn request_data(&self, slot: &mut Slot, data: &mut Data<'_>) -> Result<(), BadBody> {
-        call!((self, slot), |filter, state| filter.request_data(state, data), else Ok(()))
+    fn request_data(&self, slot: &mut Slot, data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        call!((self, slot), |filter, state| filter.request_data(state, data), else Ok(Flow::Continue))
     }
 
     fn request_trailers(&self, slot: &mut Slot, context: &mut RequestTrailersContext<'_>) {

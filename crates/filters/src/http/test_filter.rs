@@ -21,8 +21,8 @@ pub trait TestFilter: Send + Sync {
         Decision::Continue
     }
 
-    fn request_data(&self, _state: &mut State, _data: &mut Data<'_>) -> Result<(), BadBody> {
-        Ok(())
+    fn request_data(&self, _state: &mut State, _data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        Ok(Flow::Continue)
     }
 
     fn request_trailers(&self, _state: &mut State, _context: &mut RequestTrailersContext<'_>) {}
@@ -86,7 +86,7 @@ impl Filter for HttpFilter {
         self.0.request_head(state, context)
     }
 
-    fn request_data(&self, state: &mut State, data: &mut Data<'_>) -> Result<(), BadBody> {
+    fn request_data(&self, state: &mut State, data: &mut Data<'_>) -> Result<Flow, BadBody> {
         self.0.request_data(state, data)
     }
 

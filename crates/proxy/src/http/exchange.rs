@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_filters::{BadBody, Data, FilterStreams, Flow, HttpFilters, Woken};
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Woken};
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::substitution_format::TimePoint;
@@ -19,7 +19,7 @@ use super::failure::Failure;
 use super::framed::Piece;
 use super::pause::Held;
 use super::timers::Timers;
-use super::upload::Upload;
+use super::upload::{Unfit, Upload};
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// One try: the request going up, the response coming down.
@@ -337,6 +337,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
             ready!(self.poll_flushed(cx))?;
             return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
+        if self.upload.held.is_some() {
+            return self.poll_held_upload(cx);
+        }
         ready!(self.poll_room(cx))?;
         let conn = self.active.conn;
         let request = &mut *self.active.request;
@@ -350,13 +353,8 @@ impl<'e, 'l> Exchange<'e, 'l> {
             }
             upload.filtered_end |= last;
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            fits = conn.manager.filters.request_data(&mut request.filters, &mut data).map_err(Unfit::Body);
-            if fits.is_ok() && !upload.left.take(data.bytes.len()) {
-                fits = Err(Unfit::Length);
-            }
-            if fits.is_ok() {
-                upload.pass(up, &data.bytes, last);
-            }
+            let flow = conn.manager.filters.request_data(&mut request.filters, &mut data).map_err(Unfit::Body);
+            fits = flow.and_then(|flow| upload.pass_filtered(up, &data, flow));
         };
         let piece = self.active.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)?;
         fits?;
@@ -365,13 +363,10 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Piece::End if filtered && !self.upload.filtered_end => {
                 self.upload.filtered_end = true;
                 let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                conn.manager.filters.request_data(&mut request.filters, &mut end).map_err(Unfit::Body)?;
-                if !self.upload.left.take(end.bytes.len()) {
-                    return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
-                }
-                if !end.bytes.is_empty() {
-                    self.upload.pass(self.up, &end.bytes, false);
-                }
+                let flow = conn.manager.filters.request_data(&mut request.filters, &mut end).map_err(Unfit::Body)?;
+                // Its end follows as such.
+                end.ends = false;
+                self.upload.pass_filtered(self.up, &end, flow)?;
             }
             Piece::End if !self.upload.left.is_over() => {
                 return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
@@ -392,6 +387,25 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 ready!(self.active.down.poll_receive(cx)).map_err(Stop::Failed)?;
             }
         }
+        Poll::Ready(Ok(()))
+    }
+
+    /// A filter holds back some of the body: nothing more is read from the client until it is to be called again. What it has released
+    /// does not wait.
+    fn poll_held_upload(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if let Poll::Ready(Err(_)) = self.up.poll_flush(cx) {
+            return Poll::Ready(Err(Stop::Refused));
+        }
+        if self.upload.held.as_mut().is_some_and(|held| held.poll(cx).is_pending()) {
+            return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
+        }
+        self.upload.held = None;
+        let request = &mut *self.active.request;
+        let mut more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
+        let filters = &self.active.conn.manager.filters;
+        let flow = filters.resume_request(&mut request.filters, &mut more).map_err(Unfit::Body)?;
+        more.ends &= request.trailers.is_empty();
+        self.upload.pass_filtered(self.up, &more, flow)?;
         Poll::Ready(Ok(()))
     }
 
@@ -454,15 +468,6 @@ enum Stop {
     /// The upstream accepts no more.
     Refused,
     Failed(Failure),
-}
-
-/// Why a piece of the request's body is not sent.
-#[derive(Clone, Copy)]
-enum Unfit {
-    /// A filter finds it invalid.
-    Body(BadBody),
-    /// It is longer than the head announces.
-    Length,
 }
 
 impl From<Unfit> for Stop {

@@ -225,7 +225,7 @@ table! {
 
     // The texts are in the filter's reply.
     Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
-    Self::BadBody(bad) => 400, NONE, Words(bad.details, bad.body), Proxy, STAYS;
+    Self::BadBody(bad) => bad.status, NONE, Words(bad.details, bad.body), Proxy, STAYS;
     Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
 
     Self::HeadTimeout => 408, NONE, Words("request_header_timeout", "request header timeout"), Proxy, ENDS,
@@ -410,7 +410,7 @@ mod tests {
             Failure::DropOverload,
             Failure::UnconditionalDropOverload,
             Failure::Overflow,
-            Failure::BadBody(BadBody { body: "not base64", details: "bad_base64" }),
+            Failure::BadBody(BadBody { status: 400, body: "not base64", details: "bad_base64" }),
             Failure::FilteredLength,
             Failure::HeadTimeout,
             Failure::RequestTimeout,

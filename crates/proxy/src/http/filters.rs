@@ -42,9 +42,15 @@ use crate::worker::Worker;
 
 /// What a filter waits for before it is called again.
 pub(super) enum Waits {
-    Body { max_bytes: usize },
-    Start { bytes: usize },
+    Body {
+        max_bytes: usize,
+    },
+    Start {
+        bytes: usize,
+    },
     Filter(Pause),
+    /// A filter holds back some of a collected body.
+    Data(Pause),
 }
 
 /// What is sent in place of the upstream's response.
@@ -128,13 +134,14 @@ impl ActiveStream<'_> {
         }
         match self.ask_filters(client, route) {
             Decision::Continue => {
-                if self.request.filters.pass()
-                    && self.request.filters.sees_request_data()
-                    && let Err(bad) = self.filter_whole_body()
-                {
-                    return Ok(Filtered::Answered(Reply::from(&Failure::BadBody(bad))));
+                if !(self.request.filters.pass() && self.request.filters.sees_request_data()) {
+                    return Ok(Filtered::Passes);
                 }
-                Ok(Filtered::Passes)
+                match self.filter_whole_body() {
+                    Ok(Flow::Continue) => Ok(Filtered::Passes),
+                    Ok(Flow::Pause(pause)) => Err(Waits::Data(pause)),
+                    Err(bad) => Ok(Filtered::Answered(Reply::from(&Failure::BadBody(bad)))),
+                }
             }
             Decision::Reroute => Ok(Filtered::Rerouted),
             Decision::Reply(reply) => Ok(Filtered::Answered(Reply::from(reply))),
@@ -160,6 +167,15 @@ impl ActiveStream<'_> {
                     let woken = self.pause(pause, route).await;
                     woken.map(|woken| self.request.filters.wake(woken))
                 }
+                Waits::Data(pause) => match self.pause(pause, route).await.map(|_| self.resume_whole_body()) {
+                    Ok(Ok(Flow::Pause(again))) => {
+                        waits = Waits::Data(again);
+                        continue;
+                    }
+                    Ok(Ok(Flow::Continue)) => Ok(()),
+                    Ok(Err(bad)) => Err(Failure::BadBody(bad)),
+                    Err(failure) => Err(failure),
+                },
             };
             if let Err(failure) = waited {
                 return Filtered::Answered(Reply::from(&failure));
@@ -172,27 +188,43 @@ impl ActiveStream<'_> {
     }
 
     /// Passes a collected body through the filters. For a body still to come, takes over the length the head announces.
-    fn filter_whole_body(&mut self) -> Result<(), BadBody> {
+    fn filter_whole_body(&mut self) -> Result<Flow, BadBody> {
         let request = &mut *self.request;
         let Some(body) = request.body.take() else {
             request.info.framing = announced(request.info.framing, &request.head.headers);
-            return Ok(());
+            return Ok(Flow::Continue);
         };
         let mut data = Data { bytes: (&*body).into(), ends: !request.body_begins, now: turn::now().into_std() };
-        self.conn.manager.filters.request_data(&mut request.filters, &mut data)?;
+        let flow = self.conn.manager.filters.request_data(&mut request.filters, &mut data)?;
         let changed = data.bytes.into_owned();
+        self.set_whole_body(changed);
+        Ok(flow)
+    }
+
+    /// Calls the filter again that holds back some of a collected body.
+    fn resume_whole_body(&mut self) -> Result<Flow, BadBody> {
+        let request = &mut *self.request;
+        let mut data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
+        let flow = self.conn.manager.filters.resume_request(&mut request.filters, &mut data)?;
+        let mut body = request.body.take().map(|body| body.to_vec()).unwrap_or_default();
+        body.extend_from_slice(&data.bytes);
+        self.set_whole_body(body);
+        Ok(flow)
+    }
+
+    /// Frames the body, or its beginning, as the filters have released it.
+    fn set_whole_body(&mut self, body: Vec<u8>) {
+        let request = &mut *self.request;
         if request.body_begins {
             request.info.framing = announced(request.info.framing, &request.head.headers);
-            request.body = Some(HeldBytes::from(changed));
-            return Ok(());
+        } else {
+            let mut digits = itoa::Buffer::new();
+            if request.head.headers.contains(HeaderId::ContentLength) {
+                request.head.headers.set(HeaderId::ContentLength, digits.format(body.len()).as_bytes());
+            }
+            request.info.framing = Framing::Length(body.len() as u64);
         }
-        let mut digits = itoa::Buffer::new();
-        if request.head.headers.contains(HeaderId::ContentLength) {
-            request.head.headers.set(HeaderId::ContentLength, digits.format(changed.len()).as_bytes());
-        }
-        request.info.framing = Framing::Length(changed.len() as u64);
-        request.body = Some(HeldBytes::from(changed));
-        Ok(())
+        request.body = Some(HeldBytes::from(body));
     }
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {
@@ -335,7 +367,7 @@ impl ActiveStream<'_> {
             trailers: &mut request.response_trailers,
             response: &request.response,
             facts,
-            info: &request.stream,
+            info: &mut request.stream,
             services: &*conn.worker,
             since_request,
             body: Vec::new(),

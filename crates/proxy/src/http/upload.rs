@@ -1,10 +1,12 @@
 //! The request on its way to the upstream: what of its body is kept for another try, and how far this try is.
 
+use evenkeel_filters::{BadBody, Data, Flow};
 use evenkeel_http::{Framing, Headers};
 use evenkeel_upstream::conn::HeldBytes;
 
 use super::announced_length::AnnouncedLength;
 use super::mirror::Mirrors;
+use super::pause::Held;
 use super::upstream::Upstream;
 
 /// Largest request body, in bytes, that is kept for another try while it streams.
@@ -32,6 +34,17 @@ pub(super) struct Upload {
     pub(super) left: AnnouncedLength,
     /// The filters have seen the end of the body.
     pub(super) filtered_end: bool,
+    /// A filter holds back some of the body until this is ready.
+    pub(super) held: Option<Held>,
+}
+
+/// Why a piece of the request's body is not sent.
+#[derive(Clone, Copy)]
+pub(super) enum Unfit {
+    /// A filter finds it invalid.
+    Body(BadBody),
+    /// It is longer than the head announces.
+    Length,
 }
 
 impl Upload {
@@ -49,6 +62,7 @@ impl Upload {
             mirrors: None,
             left: AnnouncedLength::default(),
             filtered_end: false,
+            held: None,
         }
     }
 
@@ -66,6 +80,20 @@ impl Upload {
             mirrors.send(data);
         }
         up.send(data, last);
+    }
+
+    /// Passes on what the filters released of a piece; if one holds some back, notes what it waits for.
+    pub(super) fn pass_filtered(&mut self, up: &mut Upstream, data: &Data<'_>, flow: Flow) -> Result<(), Unfit> {
+        if !self.left.take(data.bytes.len()) {
+            return Err(Unfit::Length);
+        }
+        if !data.bytes.is_empty() || data.ends {
+            self.pass(up, &data.bytes, data.ends);
+        }
+        if let Flow::Pause(pause) = flow {
+            self.held = Some(Held::new(pause));
+        }
+        Ok(())
     }
 
     /// A body that was collected and that the filters have seen: it can be sent as often as needed.

@@ -32,6 +32,8 @@ struct Doing {
     what: String,
     answer: Rc<RefCell<Option<HttpAnswer>>>,
     waited: bool,
+    /// What is held back of the request's body, and whether that is its end.
+    held: (Vec<u8>, bool),
 }
 
 /// Does what `x-do` says.
@@ -53,6 +55,20 @@ impl Doing {
         state.as_mut()?.downcast_mut()
     }
 
+    /// Holds back the first piece of a body for as long as `x-do` says, in milliseconds.
+    fn hold(&mut self, data: &mut Data<'_>) -> Flow {
+        self.held.0.extend_from_slice(&data.bytes);
+        self.held.1 |= data.ends;
+        if std::mem::replace(&mut self.waited, true) {
+            data.bytes = std::mem::take(&mut self.held.0).into();
+            data.ends = self.held.1;
+            return Flow::Continue;
+        }
+        (data.bytes, data.ends) = (b"".into(), false);
+        let millis = self.what.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        Flow::Pause(Pause::for_time(Duration::from_millis(millis)))
+    }
+
     fn request(&mut self, context: &mut RequestContext<'_>) -> Decision {
         let words: Vec<String> = self.what.split(' ').map(str::to_owned).collect();
         let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0);
@@ -70,7 +86,7 @@ impl Doing {
                 context.head.headers.remove(HeaderId::ContentLength);
                 Decision::Continue
             }
-            "collect-request" => match context.body {
+            "collect-request" | "collect-hold-request" => match context.body {
                 Body::Coming => Decision::Collect { max_bytes: number(1) as usize },
                 Body::Start(_) | Body::Whole(_) | Body::Empty => Decision::Continue,
             },
@@ -145,18 +161,25 @@ impl TestFilter for Doer {
         if state.is_none() {
             let what = context.head.headers.find(b"x-do").unwrap_or_default();
             let what = String::from_utf8_lossy(what).into_owned();
-            *state = Some(Box::new(Doing { what, answer: Rc::default(), waited: false }));
+            *state = Some(Box::new(Doing { what, answer: Rc::default(), waited: false, held: Default::default() }));
         }
         Doing::of(state).map_or(Decision::Continue, |doing| doing.request(context))
     }
 
-    fn request_data(&self, state: &mut State, data: &mut Data<'_>) -> Result<(), BadBody> {
-        let what = Doing::of(state).map(|doing| doing.what.as_str()).unwrap_or_default();
+    fn request_data(&self, state: &mut State, data: &mut Data<'_>) -> Result<Flow, BadBody> {
+        let Some(doing) = Doing::of(state) else { return Ok(Flow::Continue) };
+        if doing.what.contains("hold-request") {
+            return Ok(doing.hold(data));
+        }
+        let what = doing.what.as_str();
+        if what == "refuse-request" {
+            return Err(BadBody { status: 429, body: "too often", details: "refused" });
+        }
         if what.starts_with("longer-request") || what.starts_with("lie-request") || what.starts_with("collect-request")
         {
             double(data);
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 
     fn response_head(&self, state: &mut State, context: &mut ResponseContext<'_>) -> ResponseDecision {
@@ -379,6 +402,43 @@ fn what_a_filter_waits_for_ends_with_the_client_and_holds_the_body_back() {
     eventually("no call", || (stat(&proxy, "cluster.auth.upstream_rq_active") == [0]).then_some(()));
     eventually("no connection", || (stat(&proxy, "cluster.auth.upstream_cx_active") == [0]).then_some(()));
     eventually("no request", || (stat(&proxy, "http.waiting.downstream_rq_active") == [0]).then_some(()));
+}
+
+#[test]
+fn a_filter_holds_back_a_request_s_body_and_refuses_it() {
+    let scene = Scene::new();
+    for (http2, upstream) in [(false, "h1"), (false, "h2"), (true, "h1"), (true, "h2")] {
+        for (what, body, status, expected) in [
+            ("hold-request 50", "abc", 200, "abc"),
+            ("hold-request 50", "", 200, ""),
+            ("collect-hold-request 100 50", "abc", 200, "abc"),
+            ("refuse-request", "abc", 429, "too often"),
+        ] {
+            let outcome = scene.ask(http2, "/", &[("x-do", what), ("x-upstream", upstream)], body).expect("an answer");
+            assert_eq!((outcome.status, outcome.body.as_str()), (status, expected), "{what} {http2} {upstream}");
+        }
+        let body = "x".repeat(1 << 20);
+        let outcome = scene.ask(http2, "/", &[("x-do", "hold-request 50"), ("x-upstream", upstream)], &body);
+        assert!(outcome.expect("an answer").body == body, "{http2} {upstream}: a long body, whole");
+    }
+}
+
+#[test]
+fn nothing_more_is_read_while_a_filter_holds_back_a_request_s_body() {
+    let scene = Scene::new();
+    let mut client = TcpStream::connect(scene.web).expect("it accepts");
+    const BYTES: usize = 256 * 1024 * 1024;
+    let head = format!("POST / HTTP/1.1\r\nhost: test\r\nx-do: hold-request 600000\r\ncontent-length: {BYTES}\r\n\r\n");
+    client.write_all(head.as_bytes()).expect("it reads");
+    client.set_write_timeout(Some(Duration::from_millis(500))).expect("a socket");
+    let (mut sent, piece) = (0, vec![b'x'; 256 * 1024]);
+    while let Ok(count @ 1..) = client.write(&piece) {
+        sent += count;
+    }
+    // What the kernel holds for both ends.
+    assert!(sent < 64 * 1024 * 1024, "{sent} bytes were read while the filter waits");
+    drop(client);
+    eventually("no request", || (stat(&scene.proxy, "http.filtered.downstream_rq_active") == [0]).then_some(()));
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(in crate::http) struct Filtered {
     told: Option<FilterSurroundings>,
     /// The response head has arrived, and a filter holds it back.
     arrived: Option<(ResponseInfo, Held)>,
+    /// A filter refused the request's body: nothing more is sent.
+    failed: Option<Failure>,
 }
 
 /// What filters are called with besides the message.
@@ -72,7 +74,16 @@ impl Drop for Chain {
 impl Filtered {
     pub(super) fn new(inner: Upstream, filters: Rc<HttpFilters>) -> Self {
         let chain = Chain { filters, streams: FilterStreams::default(), completed: false };
-        Self { inner, chain, held: None, filtered_end: false, trailers_seen: false, told: None, arrived: None }
+        Self {
+            inner,
+            chain,
+            held: None,
+            filtered_end: false,
+            trailers_seen: false,
+            told: None,
+            arrived: None,
+            failed: None,
+        }
     }
 
     /// Calls the remaining filters with the request head.
@@ -100,9 +111,14 @@ impl Filtered {
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         if self.chain.streams.sees_request_data() {
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            // No filter that a cluster may have finds a body invalid.
-            if self.chain.filters.request_data(&mut self.chain.streams, &mut data).is_ok() {
-                self.inner.send(&data.bytes, last);
+            match self.chain.filters.request_data(&mut self.chain.streams, &mut data) {
+                Ok(Flow::Continue) if self.failed.is_none() => self.inner.send(&data.bytes, last),
+                Ok(Flow::Continue) => {}
+                Err(bad) => self.failed = Some(Failure::BadBody(bad)),
+                // No cluster filter holds back a request.
+                Ok(Flow::Pause(_)) => {
+                    self.failed = Some(Failure::Filter(Box::new(Reply::new(500, "", "filter_pauses_in_cluster"))));
+                }
             }
             return;
         }
@@ -121,6 +137,9 @@ impl Filtered {
     }
 
     pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
+        if let Some(failure) = self.failed.take() {
+            return Poll::Ready(Err(failure));
+        }
         if let Some((info, mut held)) = self.arrived.take() {
             let Poll::Ready(woken) = held.poll(cx) else {
                 self.arrived = Some((info, held));
@@ -187,6 +206,9 @@ impl Filtered {
         take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
         if !self.chain.streams.sees_response_data() {
             return self.inner.piece(trailers, take, cx);
         }
@@ -228,7 +250,7 @@ impl Filtered {
             trailers: &mut request.response_trailers,
             response: &request.response,
             facts: told.facts(&request.head),
-            info: &request.stream,
+            info: &mut request.stream,
             services: &*told.services,
             since_request: None,
             body: Vec::new(),
