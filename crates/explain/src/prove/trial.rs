@@ -56,7 +56,7 @@ pub fn tried(call_path: &CallPath, world: &World, values: &BTreeMap<Name, Value>
     Some(Witness { provided, ..witness })
 }
 
-/// Takes a request all the call path. `None`: it does not get through. The result is what the workload's own proxy said.
+/// Takes a request along the whole call path. `None`: it does not get through. The result is what the workload's own proxy said.
 fn walked(
     call_path: &CallPath,
     world: &World,
