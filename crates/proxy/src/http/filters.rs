@@ -197,7 +197,7 @@ impl ActiveStream<'_> {
         let mut data = Data { bytes: (&*body).into(), ends: !request.body_begins, now: turn::now().into_std() };
         let flow = self.conn.manager.filters.request_data(&mut request.filters, &mut data)?;
         let changed = data.bytes.into_owned();
-        self.set_whole_body(changed);
+        self.set_whole_body(HeldBytes::from(changed));
         Ok(flow)
     }
 
@@ -206,14 +206,14 @@ impl ActiveStream<'_> {
         let request = &mut *self.request;
         let mut data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         let flow = self.conn.manager.filters.resume_request(&mut request.filters, &mut data)?;
-        let mut body = request.body.take().map(|body| body.to_vec()).unwrap_or_default();
-        body.extend_from_slice(&data.bytes);
+        let mut body = request.body.take().unwrap_or_default();
+        body.extend(&data.bytes);
         self.set_whole_body(body);
         Ok(flow)
     }
 
     /// Frames the body, or its beginning, as the filters have released it.
-    fn set_whole_body(&mut self, body: Vec<u8>) {
+    fn set_whole_body(&mut self, body: HeldBytes) {
         let request = &mut *self.request;
         if request.body_begins {
             request.info.framing = announced(request.info.framing, &request.head.headers);
@@ -224,7 +224,7 @@ impl ActiveStream<'_> {
             }
             request.info.framing = Framing::Length(body.len() as u64);
         }
-        request.body = Some(HeldBytes::from(body));
+        request.body = Some(body);
     }
 
     fn ask_filters(&mut self, client: SocketAddr, route: RouteContext<'_>) -> Decision {

@@ -16,7 +16,7 @@ use evenkeel_filters::{
 };
 use evenkeel_http::{HeaderId, RequestHead};
 use evenkeel_runtime_config::buffer::BufferPerRoute;
-use evenkeel_testkit::{Backend, Reply as Answer, eventually};
+use evenkeel_testkit::{Backend, Connection, Reply as Answer, eventually};
 use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -420,6 +420,29 @@ fn a_filter_holds_back_a_request_s_body_and_refuses_it() {
         let body = "x".repeat(1 << 20);
         let outcome = scene.ask(http2, "/", &[("x-do", "hold-request 50"), ("x-upstream", upstream)], &body);
         assert!(outcome.expect("an answer").body == body, "{http2} {upstream}: a long body, whole");
+    }
+}
+
+#[test]
+fn a_host_never_gets_the_end_of_a_body_that_a_filter_of_its_cluster_refuses() {
+    register("doer", Doer);
+    let server = server("a");
+    let filters = format!(
+        "explicit_http_config: {{http_protocol_options: {{}}}}, http_filters: [{{name: doer, typed_config: {{\"@type\": {BUFFER}.Buffer, \
+         max_request_bytes: 1}}}}, {{name: codec, typed_config: {{\"@type\": \
+         type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec}}}}]"
+    );
+    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, \
+                  route: {cluster: a}}]}]}";
+    let clusters = [static_cluster("a", server.address(), &protocol(&filters))];
+    let proxy = Proxy::start_with(&static_bootstrap(&http_listener("plain", routes, ""), &clusters), 1);
+    proxy.wait_live();
+    for (what, status, arrived) in [("nothing", 200, 1), ("refuse-request", 429, 1), ("hold-request 50", 500, 1)] {
+        let mut client = Connection::open(proxy.listener("plain")).expect("it accepts");
+        let head = format!("POST / HTTP/1.1\r\nhost: test\r\nx-do: {what}\r\ntransfer-encoding: chunked\r\n\r\n");
+        client.send(format!("{head}3\r\nabc\r\n0\r\n\r\n")).expect("an open connection");
+        assert_eq!(client.response().expect("an answer").status, status, "{what}");
+        assert_eq!(server.requests().len(), arrived, "{what}: complete requests");
     }
 }
 

@@ -2,9 +2,10 @@
 //! all that a turn does.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use evenkeel_testkit::workspace;
+
+use crate::workspace_rules::sources;
 
 /// The crates whose code runs on workers.
 const CRATES: [&str; 3] = ["filters", "proxy", "upstream"];
@@ -74,17 +75,4 @@ fn readings(text: &str) -> Vec<usize> {
 fn is_test(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     path.contains("/tests/") || name.ends_with("tests.rs") || matches!(name, "fixture.rs" | "test_filter.rs")
-}
-
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found
 }

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use evenkeel_testkit::workspace;
 
+use crate::workspace_rules::sources;
+
 /// Tables whose rows name files that use the table, with the reason.
 const TABLES: [(&str, &str); 2] = [
     ("model/src/derive/step.rs", "each row has the steps of one kind, which read results over the table"),
@@ -25,7 +27,7 @@ fn no_files_import_each_other() {
             continue;
         }
         let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
-        let files = read(&src, &src);
+        let files = read(&src);
         broken.extend(circles(&files, &name).into_iter().map(|circle| format!("{name}: {circle}")));
     }
     assert!(
@@ -73,18 +75,10 @@ type Files = BTreeMap<String, String>;
 /// The names on the way to a module, or to a thing in it.
 type Names = Vec<String>;
 
-fn read(src: &Path, folder: &Path) -> Files {
-    let mut files = Files::new();
-    for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            files.extend(read(src, &path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let below = path.strip_prefix(src).expect("below").to_string_lossy().into_owned();
-            files.insert(below, std::fs::read_to_string(&path).expect("a source file"));
-        }
-    }
-    files
+fn read(src: &Path) -> Files {
+    let below = |path: &Path| path.strip_prefix(src).expect("below").to_string_lossy().into_owned();
+    let text = |path: &Path| std::fs::read_to_string(path).expect("a source file");
+    sources(src).iter().map(|path| (below(path), text(path))).collect()
 }
 
 /// A file as its imports show it.

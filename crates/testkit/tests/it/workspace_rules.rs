@@ -375,7 +375,7 @@ fn target(target: &serde_json::Value) -> Option<Target> {
 }
 
 /// All Rust files under `folder`.
-fn sources(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut found = Vec::new();
     for entry in entries {

@@ -109,11 +109,13 @@ impl Filtered {
     }
 
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
+        if self.failed.is_some() {
+            return;
+        }
         if self.chain.streams.sees_request_data() {
             let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
             match self.chain.filters.request_data(&mut self.chain.streams, &mut data) {
-                Ok(Flow::Continue) if self.failed.is_none() => self.inner.send(&data.bytes, last),
-                Ok(Flow::Continue) => {}
+                Ok(Flow::Continue) => self.inner.send(&data.bytes, last),
                 Err(bad) => self.failed = Some(Failure::BadBody(bad)),
                 // No cluster filter holds back a request.
                 Ok(Flow::Pause(_)) => {
@@ -126,6 +128,10 @@ impl Filtered {
     }
 
     pub(super) fn finish(&mut self, request: &Request, trailers: &Headers) {
+        // The host must not take the beginning of a body for all of it.
+        if self.failed.is_some() {
+            return;
+        }
         let Some(told) = self.told.as_ref().filter(|_| !trailers.is_empty()) else {
             return self.inner.finish(request, trailers);
         };
