@@ -60,6 +60,16 @@ impl Delivery for Busy {
     }
 }
 
+/// Says of how many listeners a worker keeps statistics.
+#[derive(Debug)]
+struct CountListeners(std::sync::mpsc::Sender<usize>);
+
+impl Delivery for CountListeners {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        _ = self.0.send(worker.generation().listener_count());
+    }
+}
+
 #[test]
 fn connections_in_the_queue_of_a_removed_listener_are_served() {
     let mut builder = with_listener(LISTENER);
@@ -86,6 +96,9 @@ fn connections_in_the_queue_of_a_removed_listener_are_served() {
         client.read_to_string(&mut answer).expect("an answer, and no reset");
         assert!(answer.starts_with("HTTP/1.1 204 "), "{answer:?}");
     }
+    let (count, counted) = std::sync::mpsc::channel();
+    pool.workers[0].tell(Message::Deliver(Box::new(CountListeners(count))));
+    assert_eq!(counted.recv(), Ok(0), "nothing is kept of a listener that is gone");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! One configuration with the run-time state that outlives it: what [`super::WorkerPool::apply`] hands to every worker.
 
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -123,8 +124,9 @@ impl Generation {
     pub(super) fn removed_chains<'g>(&self, before: &'g Self) -> Vec<&'g Arc<FilterChain>> {
         let changed = self.config.changed_listeners(&before.config);
         let removed = changed.iter().filter_map(|name| {
-            let kept: Vec<_> = self.config.listeners.get(name).into_iter().flat_map(|l| chains(l)).collect();
-            let is_kept = move |chain: &&Arc<FilterChain>| kept.iter().any(|kept| Arc::ptr_eq(kept, chain));
+            let kept: HashSet<_> =
+                self.config.listeners.get(name).into_iter().flat_map(|l| chains(l).map(Arc::as_ptr)).collect();
+            let is_kept = move |chain: &&Arc<FilterChain>| kept.contains(&Arc::as_ptr(chain));
             Some(chains(before.config.listeners.get(name)?).filter(move |chain| !is_kept(chain)))
         });
         removed.flatten().collect()

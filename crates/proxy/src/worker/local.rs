@@ -36,6 +36,8 @@ struct WorkerObjects {
     chains: ByAddress<FilterChain, NetworkFilters>,
     tcp_stats: RefCell<FastMap<Arc<str>, Rc<TcpStats>>>,
     proxy_protocol_stats: RefCell<FastMap<Box<str>, Rc<ProxyProtocolStats>>>,
+    /// Keys of `managers` and `chains` whose configuration is removed, and was still in use when that was last looked at.
+    removed: RefCell<Vec<usize>>,
 }
 
 /// Statistics of a listener: those over all workers, and this worker's own.
@@ -103,7 +105,13 @@ impl LocalGeneration {
 
     /// The next generation's view, which keeps the objects that are still in use.
     pub(super) fn next(shared: Arc<Generation>, before: &Self) -> Self {
-        for listener in shared.removed_listeners(&before.shared) {
+        let removed = shared.removed_listeners(&before.shared);
+        if !removed.is_empty() {
+            // Otherwise listeners that change often would have many filters, and shards of statistics, at a time.
+            before.made.forget_removed();
+            before.made.removed.borrow_mut().extend(shared.removed_chains(&before.shared).into_iter().flat_map(keys));
+        }
+        for listener in removed {
             before.made.forget(listener, &shared);
         }
         Self { shared, made: Rc::clone(&before.made) }
@@ -114,25 +122,32 @@ impl LocalGeneration {
         self.made.forget_unused();
     }
 
+    /// Of how many listeners there are statistics.
+    #[cfg(test)]
+    pub(crate) fn listener_count(&self) -> usize {
+        self.made.connection_stats.borrow().len()
+    }
+
     /// Statistics of the listener at `address`.
     pub(crate) fn connection_stats(&self, worker: &Worker, address: &ListenAddress) -> Rc<ConnectionStats> {
         let mut known = self.made.connection_stats.borrow_mut();
         if let Some(stats) = known.get(address) {
             return Rc::clone(stats);
         }
-        let stats = known.entry(address.clone()).or_insert_with(|| {
-            let scope = self.shared.listener_scopes.get(address).cloned();
-            let scope = scope.unwrap_or_else(Scope::detached);
-            let own =
-                worker.registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, worker.index));
-            Rc::new(ConnectionStats {
-                listener: scope.writer(),
-                worker: own.writer(),
-                tls: OnceCell::new(),
-                tls_factory: OnceCell::new(),
-            })
+        let scope = self.shared.listener_scopes.get(address).cloned();
+        let is_removed = scope.is_none();
+        let own = worker.registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, worker.index));
+        let stats = Rc::new(ConnectionStats {
+            listener: scope.unwrap_or_else(Scope::detached).writer(),
+            worker: own.writer(),
+            tls: OnceCell::new(),
+            tls_factory: OnceCell::new(),
         });
-        Rc::clone(stats)
+        // Of a removed listener's last connections nothing is kept: no removal would come to drop it.
+        if !is_removed {
+            known.insert(address.clone(), Rc::clone(&stats));
+        }
+        stats
     }
 
     /// This worker's side of a connection manager.
@@ -167,26 +182,33 @@ impl LocalGeneration {
         if let Some(stats) = known.get(prefix) {
             return Rc::clone(stats);
         }
-        let stats = known.entry(prefix.into()).or_insert_with_key(|prefix| {
-            let any = self.shared.proxy_protocol_scopes.get(prefix).cloned().unwrap_or_else(Scope::detached);
-            Rc::new(ProxyProtocolStats::new(&worker.registry, &any, prefix))
-        });
-        Rc::clone(stats)
+        let prefix = Box::from(prefix);
+        let Some(scope) = self.shared.proxy_protocol_scopes.get(&prefix) else {
+            return Rc::new(ProxyProtocolStats::new(&worker.registry, &Scope::detached(), &prefix));
+        };
+        let stats = Rc::new(ProxyProtocolStats::new(&worker.registry, scope, &prefix));
+        known.insert(prefix, Rc::clone(&stats));
+        stats
     }
 
     /// Statistics of a TCP proxy.
     pub(crate) fn tcp_stats(&self, prefix: &Arc<str>) -> Rc<TcpStats> {
         let mut known = self.made.tcp_stats.borrow_mut();
-        let stats = known.entry(Arc::clone(prefix)).or_insert_with(|| {
-            Rc::new(self.shared.tcp_scopes.get(prefix).cloned().unwrap_or_else(Scope::detached).writer())
-        });
-        Rc::clone(stats)
+        if let Some(stats) = known.get(prefix) {
+            return Rc::clone(stats);
+        }
+        let Some(scope) = self.shared.tcp_scopes.get(prefix) else {
+            return Rc::new(Scope::detached().writer());
+        };
+        let stats = Rc::new(scope.writer());
+        known.insert(Arc::clone(prefix), Rc::clone(&stats));
+        stats
     }
 }
 
 impl WorkerObjects {
     /// Drops what was made for a removed listener and `generation` has no use for. What its chains' connections may still
-    /// use is dropped by `forget_unused`.
+    /// use is dropped when they no longer do.
     fn forget(&self, listener: &Listener, generation: &Generation) {
         if generation.listener_scopes.get(&listener.address).is_none() {
             self.connection_stats.borrow_mut().remove(&listener.address);
@@ -205,8 +227,34 @@ impl WorkerObjects {
         }
     }
 
+    /// Drops what is no longer used of removed listeners.
+    fn forget_removed(&self) {
+        let (mut managers, mut chains) = (self.managers.borrow_mut(), self.chains.borrow_mut());
+        self.removed.borrow_mut().retain(|key| !(drop_unused(&mut managers, *key) & drop_unused(&mut chains, *key)));
+    }
+
+    /// Drops all that is no longer used, also what a removed listener's last connections have made after its removal.
     fn forget_unused(&self) {
         self.managers.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
         self.chains.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
+        self.removed.borrow_mut().clear();
     }
+}
+
+/// The keys of what is made for a filter chain.
+fn keys(chain: &Arc<FilterChain>) -> impl Iterator<Item = usize> {
+    let manager = match &chain.terminal {
+        Terminal::Http(manager) => Some(Arc::as_ptr(manager).addr()),
+        Terminal::Tcp(_) => None,
+    };
+    [Arc::as_ptr(chain).addr()].into_iter().chain(manager)
+}
+
+/// Drops an entry whose configuration nothing uses. Whether there is none then.
+fn drop_unused<C, M>(made: &mut FastMap<usize, (Weak<C>, Rc<M>)>, key: usize) -> bool {
+    let is_used = made.get(&key).is_some_and(|(config, _)| config.strong_count() > 0);
+    if !is_used {
+        made.remove(&key);
+    }
+    !is_used
 }
