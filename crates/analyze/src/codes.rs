@@ -264,6 +264,36 @@ mod tests {
         assert!(ALL.windows(2).all(|pair| pair[0].code < pair[1].code));
     }
 
+    /// A code that was renamed elsewhere would get the code of all other findings.
+    #[test]
+    fn codes_of_findings_exist() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut text = String::new();
+        for folder in
+            ["api/src", "analyze/src/checks", "base/src", "control/src", "evenkeel/src", "model/src", "translate/src"]
+        {
+            let mut folders = vec![crates.join(folder)];
+            while let Some(folder) = folders.pop() {
+                for entry in std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()) {
+                    match entry.extension() {
+                        _ if entry.is_dir() => folders.push(entry),
+                        Some(extension) if extension == "rs" => {
+                            text += &std::fs::read_to_string(entry).expect("a file")
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let named = ALL.iter().flat_map(|code| match &code.found_as {
+            Codes(codes) => codes.iter().map(|(code, _)| *code).collect(),
+            Refusals | Reservations | NotApplicable(_) => Vec::new(),
+        });
+        let unknown: Vec<_> =
+            named.chain(NO_CODE.iter().copied()).filter(|code| !text.contains(&format!("\"{code}\""))).collect();
+        assert!(unknown.is_empty(), "no finding has these codes: {unknown:?}");
+    }
+
     /// The table in docs/analyze.md is this one.
     #[test]
     fn the_documentation_has_the_table() {

@@ -45,7 +45,7 @@ fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: S
     if let Some((namespace, other)) = wanted.zip(namespaces.iter().find(|known| Some(&****known) != wanted)) {
         let message = format!("Secret {namespace}/{plain} is never sent to gateway proxies in namespace {other}");
         let help = format!("put it into namespace {other}, and write its name alone");
-        return Some(finding(object, name, message, help));
+        return Some(finding("missing-secret", object, name, message, help));
     }
     let known: Vec<&Arc<Credential>> = match used {
         SecretUse::Certificate(_) => cx.credentials(plain).collect(),
@@ -74,7 +74,7 @@ fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: S
             "client certificates are verified with its `ca.crt`, or with that of the Secret `NAME-cacert`"
         }
     };
-    let found = finding(object, name, message, what.to_owned());
+    let found = finding("bad-credential", object, name, message, what.to_owned());
     Some(found.with_related(credential.origin.clone(), "the Secret"))
 }
 
@@ -99,9 +99,9 @@ fn missing(
         }
         _ => format!("add a Secret `{plain}` with `tls.crt` and `tls.key` to the namespace of the gateway proxies"),
     };
-    finding(object, name, message, help)
+    finding("missing-secret", object, name, message, help)
 }
 
-fn finding(object: &Object, name: &Spanned<Arc<str>>, message: String, help: String) -> Diagnostic {
-    Diagnostic::warning("credential", name.span.clone(), message).with_help(help).about(object.reference())
+fn finding(code: &'static str, object: &Object, name: &Spanned<Arc<str>>, message: String, help: String) -> Diagnostic {
+    Diagnostic::warning(code, name.span.clone(), message).with_help(help).about(object.reference())
 }

@@ -77,12 +77,12 @@ fn check(
     let namespace = &credential.namespace;
     let roots = cx.roots_credential(namespace, plain)?;
     let own = || cx.credentials(plain).find(|credential| credential.namespace == *namespace);
-    let reason = match (&roots.roots, tls.mode) {
-        (Err(reason), _) => format!("Secret {namespace}/{} cannot be used: {reason}", roots.name),
+    let (code, reason) = match (&roots.roots, tls.mode) {
+        (Err(reason), _) => ("bad-credential", format!("Secret {namespace}/{} cannot be used: {reason}", roots.name)),
         (Ok(_), Some(ClientTlsMode::Mutual)) => match own().map(|credential| &credential.certificate) {
             Some(Ok(_)) => return None,
-            Some(Err(reason)) => format!("Secret {namespace}/{plain} cannot be used: {reason}"),
-            None => format!("there is no Secret {namespace}/{plain} with the client's certificate"),
+            Some(Err(reason)) => ("bad-credential", format!("Secret {namespace}/{plain} cannot be used: {reason}")),
+            None => ("missing-secret", format!("there is no Secret {namespace}/{plain} with the client's certificate")),
         },
         _ => return None,
     };
@@ -90,7 +90,7 @@ fn check(
         Some(ClientTlsMode::Mutual) => "MUTUAL needs the keys `tls.crt`, `tls.key` and `ca.crt`",
         _ => "the server's certificate is verified with its `ca.crt`, or with that of the Secret `NAME-cacert`",
     };
-    let found = finding(object, name, format!("{reason}; calls that follow this rule fail"), what.to_owned());
+    let found = finding(code, object, name, format!("{reason}; calls that follow this rule fail"), what.to_owned());
     Some(found.with_related(roots.origin.clone(), "the Secret"))
 }
 
@@ -116,9 +116,9 @@ fn missing(
             "add a Secret `{plain}` with `ca.crt`, and for MUTUAL `tls.crt` and `tls.key`, to the namespace of {whose}"
         ),
     };
-    finding(object, name, message, help)
+    finding("missing-secret", object, name, message, help)
 }
 
-fn finding(object: &Object, name: &Spanned<String>, message: String, help: String) -> Diagnostic {
-    Diagnostic::warning("credential", name.span.clone(), message).with_help(help).about(object.reference())
+fn finding(code: &'static str, object: &Object, name: &Spanned<String>, message: String, help: String) -> Diagnostic {
+    Diagnostic::warning(code, name.span.clone(), message).with_help(help).about(object.reference())
 }

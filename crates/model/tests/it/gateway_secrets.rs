@@ -10,9 +10,17 @@ pub fn findings(text: &str) -> Vec<String> {
     let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.into())]);
     assert!(!found.has_errors(), "{found}\n{text}");
     let built = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).1;
-    let about = built.iter().filter(|finding| finding.code == "credential");
+    let about = built.iter().filter(|finding| ["missing-secret", "bad-credential"].contains(&finding.code));
     about
-        .map(|finding| format!("{}: {} ({})", finding.span, finding.message, finding.help.clone().unwrap_or_default()))
+        .map(|finding| {
+            format!(
+                "{}: [{}] {} ({})",
+                finding.span,
+                finding.code,
+                finding.message,
+                finding.help.clone().unwrap_or_default()
+            )
+        })
         .collect()
 }
 
@@ -40,7 +48,12 @@ fn a_missing_or_broken_secret_is_named() {
 
     check(POD, simple, &[good("ingress", "c")], &[]);
     check(POD, mutual, &[good("ingress", "c")], &[]);
-    check(POD, simple, &[], &["there is no Secret `c` in namespace ingress, where the gateway proxies run"]);
+    check(
+        POD,
+        simple,
+        &[],
+        &["[missing-secret] there is no Secret `c` in namespace ingress, where the gateway proxies run"],
+    );
     check(POD, simple, &[good("shop", "c")], &["there is one in namespace shop; copy it to ingress"]);
     check(
         POD,
@@ -85,7 +98,7 @@ fn a_missing_or_broken_secret_is_named() {
         POD,
         mutual,
         &[good("ingress", "c"), bad_roots],
-        &["Secret ingress/c-cacert cannot be used: ca.crt holds no"],
+        &["[bad-credential] Secret ingress/c-cacert cannot be used: ca.crt holds no"],
     );
     let bad_list = objects::secret("ingress", "c-cacert", &[("ca.crt", &root), ("ca.crl", "x")]);
     check(POD, mutual, &[good("ingress", "c"), bad_list], &["ca.crl: "]);
