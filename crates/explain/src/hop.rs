@@ -526,9 +526,7 @@ fn verdict(
     let is_http = trace.matched.is_some();
     match explanation.steps.last() {
         Some(Step::Endpoints { cluster: name, count }) => {
-            let is_anywhere = cluster.is_some_and(|cluster| {
-                matches!(cluster.discovery, Discovery::OriginalDst(_) | Discovery::DynamicForwardProxy(_))
-            });
+            let is_anywhere = cluster.is_some_and(|cluster| cluster.discovery.is_by_call());
             let usable = hop.clusters.iter().filter(|c| c.chosen).flat_map(|c| &c.endpoints).any(|e| e.healthy);
             if is_anywhere || usable {
                 return made(Outcome::Forward, "", format!("forwarded to {}", short(name)));

@@ -93,7 +93,7 @@ fn toward_healthy(departure: Departure, states: &[EndpointState]) -> Departure {
 fn add_states(world: &World, proxy: &Proxy, states: Vec<EndpointState>, hop: &mut Hop) {
     let Some(cluster) = hop.clusters.iter_mut().find(|cluster| cluster.chosen) else { return };
     let compiled = proxy.config.clusters.get(cluster.name.as_str());
-    if compiled.is_some_and(|cluster| matches!(cluster.discovery, Discovery::OriginalDst(_))) {
+    if compiled.is_some_and(|cluster| cluster.discovery.is_by_call()) {
         return;
     }
     let known: Vec<String> = states.iter().map(|state| state.address.clone()).collect();

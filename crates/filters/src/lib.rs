@@ -20,12 +20,14 @@ pub mod fault;
 pub mod format;
 pub mod grpc_stats;
 pub mod grpc_web;
+pub mod header_edits;
 pub mod header_mutation;
 mod http;
 mod info;
 pub mod jwt_authn;
 pub mod network;
 pub mod rbac;
+mod remark;
 mod resolution;
 pub mod stateful_session;
 pub mod tracing;
@@ -34,11 +36,12 @@ mod wire;
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;
 pub use http::{
-    BadBody, Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Remark, Reply,
+    BadBody, Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Reply,
     RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services,
     Setup, TrailersContext, Wait, Woken,
 };
 pub use info::edges;
 pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;
+pub use remark::Remark;
 pub use resolution::{ForwardProxyFacts, HostLookup, LookupError, Resolved};

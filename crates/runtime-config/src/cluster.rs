@@ -182,6 +182,13 @@ pub enum Discovery {
     DynamicForwardProxy(ForwardProxyCluster),
 }
 
+impl Discovery {
+    /// Whether there is no list of hosts: each call determines its host.
+    pub fn is_by_call(&self) -> bool {
+        matches!(self, Self::OriginalDst(_) | Self::DynamicForwardProxy(_))
+    }
+}
+
 impl Cluster {
     /// The transport to an original destination.
     pub fn transport_to(&self, address: SocketAddr) -> &Transport {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::filter_needs::FilterNeeds;
+
 /// The limit, and the current connections. Shared by all workers; as in Envoy, the count restarts with a changed filter chain.
 #[derive(Debug)]
 pub struct ConnectionLimit {
@@ -17,6 +19,8 @@ pub struct ConnectionLimit {
     pub enabled: bool,
     connections: AtomicU64,
 }
+
+impl FilterNeeds for ConnectionLimit {}
 
 impl ConnectionLimit {
     /// A limit without connections.

@@ -1,5 +1,6 @@
 //! `envoy.filters.http.cors`, compiled: which requests scripts of other origins may make.
 
+use crate::filter_needs::FilterNeeds;
 use crate::fraction::Fraction;
 use crate::string_match::StringMatcher;
 
@@ -9,6 +10,8 @@ pub const ROUTE_FIELD: &str = "envoy.config.route.v3.CorsPolicy";
 /// The filter itself has no configuration; routes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cors;
+
+impl FilterNeeds for Cors {}
 
 /// `CorsPolicy` of a route or one of its parents. Unset fields are taken from the next one.
 #[derive(Debug, Clone)]

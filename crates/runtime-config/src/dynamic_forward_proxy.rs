@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::dns::DnsOptions;
+use crate::filter_needs::FilterNeeds;
 
 /// `DnsCacheConfig`. Filters with equal settings share one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct HttpForwardProxy {
     pub cache: Arc<DnsCache>,
 }
 
+impl FilterNeeds for HttpForwardProxy {}
+
 /// `PerRouteConfig`: the host to resolve and to send instead of the request's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostRewrite {
@@ -77,6 +80,8 @@ pub struct SniForwardProxy {
     /// Port of the upstream.
     pub port: u16,
 }
+
+impl FilterNeeds for SniForwardProxy {}
 
 /// A cluster of type `envoy.clusters.dynamic_forward_proxy`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use regex::bytes::Regex;
 
 use crate::dynamic_metadata::MetadataMatcher;
+use crate::filter_needs::FilterNeeds;
 use crate::fraction::Fraction;
 use crate::header_edits::HeaderAddition;
 use crate::retry::RetryPolicy;
@@ -52,6 +53,16 @@ pub struct ExtAuthz {
     pub emit_filter_state_stats: bool,
     /// Longest body of a refusal in bytes, which is cut off there; `None`: whatever a call may answer.
     pub max_denied_body_bytes: Option<usize>,
+}
+
+impl FilterNeeds for ExtAuthz {
+    fn clusters(&self) -> Vec<&Arc<str>> {
+        vec![self.service.cluster()]
+    }
+
+    fn sends_certificate(&self) -> bool {
+        self.told.peer_certificate
+    }
 }
 
 /// Which requests or connections are decided about.
@@ -263,6 +274,16 @@ pub struct NetworkExtAuthz {
     pub failure_mode_allow: bool,
     /// What the service is told besides the addresses.
     pub told: CheckAttributes,
+}
+
+impl FilterNeeds for NetworkExtAuthz {
+    fn clusters(&self) -> Vec<&Arc<str>> {
+        vec![&self.service.call.cluster]
+    }
+
+    fn sends_certificate(&self) -> bool {
+        self.told.peer_certificate
+    }
 }
 
 #[cfg(test)]

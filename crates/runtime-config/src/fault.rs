@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::dynamic_metadata::Fields;
+use crate::filter_needs::FilterNeeds;
 use crate::fraction::Fraction;
 use crate::matching::HeaderMatcher;
 
@@ -28,6 +29,8 @@ pub struct Fault {
     /// Dynamic metadata set on requests with a fault.
     pub metadata: Fields,
 }
+
+impl FilterNeeds for Fault {}
 
 /// `FaultDelay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

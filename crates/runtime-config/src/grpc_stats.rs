@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use rustc_hash::FxBuildHasher;
 
+use crate::filter_needs::FilterNeeds;
+
 /// The filter's configuration.
 #[derive(Debug)]
 pub struct GrpcStats {
@@ -13,6 +15,12 @@ pub struct GrpcStats {
     pub upstream_time: bool,
     /// Makes a call's message counts available to access logs (`emit_filter_state`).
     pub emit_filter_state: bool,
+}
+
+impl FilterNeeds for GrpcStats {
+    fn why_once(&self) -> Option<&'static str> {
+        Some("two would count every call twice")
+    }
 }
 
 /// Calls that are counted under `grpc.SERVICE.METHOD.`; others are counted under `grpc.`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::filter_needs::FilterNeeds;
 use crate::header_edits::{AppendAction, HeaderMutation};
 use crate::substitution_format::Format;
 
@@ -13,6 +14,12 @@ pub struct HeaderMutationFilter {
     /// Edits of the most specific level are applied last, and win (`most_specific_header_mutations_wins`); otherwise
     /// they are applied first.
     pub most_specific_wins: bool,
+}
+
+impl FilterNeeds for HeaderMutationFilter {
+    fn may_stand_upstream(&self) -> bool {
+        true
+    }
 }
 
 /// The edits of each part of a message, in order.

@@ -1,6 +1,6 @@
-//! The supported HTTP filters, as configured. To add one: its compiled type, a function in `compile/` that compiles its
-//! message, the message's fields in [`crate::support`], and one line in [`http_filters!`] below. Its implementation is
-//! in crate `filters`.
+//! The supported HTTP filters, as configured. To add one: its compiled type with [`FilterNeeds`], a function in `compile/` that
+//! compiles its message, the message's fields in [`crate::support`], and one line in [`http_filters!`] below. Its implementation
+//! is in crate `filters`.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use prost::Name;
 
 use crate::compile::{self, Cx, type_name};
+use crate::filter_needs::FilterNeeds;
 use crate::route_filters::PerRoute;
 
 /// Most HTTP filters of one connection manager: the disabled ones are kept in one word per request.
@@ -25,6 +26,22 @@ macro_rules! http_filters {
         #[derive(Debug)]
         pub enum HttpFilterConfig {
             $($(#[$doc])* $name(Arc<$compiled>),)*
+        }
+
+        impl HttpFilterConfig {
+            /// What has to be known of it elsewhere.
+            pub(crate) fn needs(&self) -> &dyn FilterNeeds {
+                match self {
+                    $(Self::$name(config) => &**config,)*
+                }
+            }
+
+            /// The full name of its message.
+            pub(crate) fn message_name(&self) -> String {
+                match self {
+                    $(Self::$name(_) => <$message>::full_name(),)*
+                }
+            }
         }
 
         /// Compiles the message of any filter; `Some(None)`: the filter is unknown and `optional`.
@@ -88,11 +105,4 @@ http_filters! {
     StatefulSession(crate::stateful_session::StatefulSession) = messages::stateful_session::v3::StatefulSession,
         compile::stateful_session::stateful_session,
         per route messages::stateful_session::v3::StatefulSessionPerRoute, compile::stateful_session::per_route;
-}
-
-impl HttpFilterConfig {
-    /// Whether it may be an upstream HTTP filter, too (`HttpProtocolOptions.http_filters`): those that Envoy accepts there.
-    pub(crate) fn may_stand_upstream(&self) -> bool {
-        matches!(self, Self::Buffer(_) | Self::HeaderMutation(_) | Self::Rbac(_))
-    }
 }

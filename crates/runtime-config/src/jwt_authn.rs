@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_jwt::{Audiences, Jwks};
 
+use crate::filter_needs::FilterNeeds;
 use crate::retry::RetryPolicy;
 use crate::route::RouteMatch;
 use crate::string_match::StringMatcher;
@@ -33,6 +34,16 @@ pub struct JwtAuthn {
     pub stat_prefix: Box<str>,
     /// The headers that any provider fills: what clients send in them is removed.
     pub filled_headers: Vec<Box<str>>,
+}
+
+impl FilterNeeds for JwtAuthn {
+    fn clusters(&self) -> Vec<&Arc<str>> {
+        let remote = self.providers.iter().filter_map(|provider| match &provider.keys {
+            KeySource::Remote(source) => Some(&source.cluster),
+            KeySource::Local(_) => None,
+        });
+        remote.collect()
+    }
 }
 
 impl JwtAuthn {

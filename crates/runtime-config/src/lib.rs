@@ -30,6 +30,7 @@ pub mod dynamic_metadata;
 pub mod ext_authz;
 pub mod fault;
 pub mod filter_chain_match;
+mod filter_needs;
 pub mod fraction;
 pub mod growing;
 pub mod grpc_access_log;

@@ -9,11 +9,10 @@ use evenkeel_tls::downstream::DownstreamTls;
 use crate::access_log::AccessLog;
 use crate::address::ListenAddress;
 use crate::demand::OnDemandClusters;
-use crate::ext_authz::AuthzService;
 use crate::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch};
-use crate::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
+use crate::filter_needs::FilterNeeds;
+use crate::hcm::{HttpConnectionManager, RouteSource};
 use crate::header_edits::HeaderAddition;
-use crate::jwt_authn::KeySource;
 use crate::metadata::MetadataMatch;
 use crate::proxy_protocol::ProxyProtocol;
 use crate::substitution_format::Format;
@@ -92,9 +91,9 @@ impl Listener {
                 },
             };
             let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
-            let asked = chain.authz_services().map(AuthzService::cluster).chain(chain.network_authz_clusters());
-            let asked = asked.chain(chain.jwks_clusters()).chain(chain.collector()).chain(chain.log_services());
-            tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(asked)
+            let of_filters = chain.needs().flat_map(FilterNeeds::clusters);
+            let of_reports = chain.collector().into_iter().chain(chain.log_services());
+            tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(of_filters).chain(of_reports)
         });
         of_chains.chain(self.access_logs.iter().filter_map(|log| log.service()))
     }
@@ -198,32 +197,14 @@ pub struct FilterChain {
 }
 
 impl FilterChain {
-    /// Services that decide about its requests.
-    fn authz_services(&self) -> impl Iterator<Item = &AuthzService> {
-        let filters = match &self.terminal {
+    /// What its filters need, network filters first.
+    fn needs(&self) -> impl Iterator<Item = &dyn FilterNeeds> {
+        let of_requests = match &self.terminal {
             Terminal::Http(hcm) => hcm.filters.as_slice(),
             Terminal::Tcp(_) => &[],
         };
-        filters.iter().filter_map(|filter| match &filter.config {
-            HttpFilterConfig::ExtAuthz(filter) => Some(&filter.service),
-            _ => None,
-        })
-    }
-
-    /// Clusters from which keys of tokens are fetched.
-    fn jwks_clusters(&self) -> impl Iterator<Item = &Arc<str>> {
-        let filters = match &self.terminal {
-            Terminal::Http(hcm) => hcm.filters.as_slice(),
-            Terminal::Tcp(_) => &[],
-        };
-        let providers = filters.iter().flat_map(|filter| match &filter.config {
-            HttpFilterConfig::JwtAuthn(filter) => filter.providers.as_slice(),
-            _ => &[],
-        });
-        providers.filter_map(|provider| match &provider.keys {
-            KeySource::Remote(source) => Some(&source.cluster),
-            KeySource::Local(_) => None,
-        })
+        let of_connections = self.network_filters.iter().map(|filter| filter.config.needs());
+        of_connections.chain(of_requests.iter().map(|filter| filter.config.needs()))
     }
 
     /// The cluster that gets the spans of its requests.
@@ -241,28 +222,9 @@ impl FilterChain {
         logs.iter().filter_map(|log| log.service())
     }
 
-    /// Clusters whose services decide about its connections.
-    fn network_authz_clusters(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.network_filters.iter().filter_map(|filter| match &filter.config {
-            NetworkFilterConfig::ExtAuthz(filter) => Some(&filter.service.call.cluster),
-            _ => None,
-        })
-    }
-
-    /// A filter tells another service the client's certificate.
-    pub fn passes_certificate_on(&self) -> bool {
-        let network = self.network_filters.iter().any(|filter| match &filter.config {
-            NetworkFilterConfig::ExtAuthz(filter) => filter.told.peer_certificate,
-            _ => false,
-        });
-        let http = match &self.terminal {
-            Terminal::Http(hcm) => hcm.filters.iter().any(|filter| match &filter.config {
-                HttpFilterConfig::ExtAuthz(filter) => filter.told.peer_certificate,
-                _ => false,
-            }),
-            Terminal::Tcp(_) => false,
-        };
-        network || http
+    /// Whether a filter sends the client's certificate to another service.
+    pub fn sends_certificate(&self) -> bool {
+        self.needs().any(FilterNeeds::sends_certificate)
     }
 }
 

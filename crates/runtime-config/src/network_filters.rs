@@ -1,6 +1,6 @@
-//! The network filters before the terminal one of a filter chain, as configured. To add one: its compiled type, a
-//! function in `compile/` that compiles its message, the message's fields in [`crate::support`], and one line in
-//! [`network_filters!`] below. Its implementation is in crate `filters`.
+//! The network filters before the terminal one of a filter chain, as configured. To add one: its compiled type with
+//! [`FilterNeeds`], a function in `compile/` that compiles its message, the message's fields in [`crate::support`], and one line
+//! in [`network_filters!`] below. Its implementation is in crate `filters`.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use prost::Name;
 
 use crate::compile::{self, Cx, type_name};
+use crate::filter_needs::FilterNeeds;
 
 /// Most network filters of one filter chain.
 pub(crate) const MAX_NETWORK_FILTERS: usize = 64;
@@ -20,6 +21,15 @@ macro_rules! network_filters {
         #[derive(Debug)]
         pub enum NetworkFilterConfig {
             $($(#[$doc])* $name(Arc<$compiled>),)*
+        }
+
+        impl NetworkFilterConfig {
+            /// What has to be known of it elsewhere.
+            pub(crate) fn needs(&self) -> &dyn FilterNeeds {
+                match self {
+                    $(Self::$name(config) => &**config,)*
+                }
+            }
         }
 
         /// Compiles the message of any such filter.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use self::index::PolicyIndex;
 use crate::dynamic_metadata::{DynamicMetadata, FilterMetadata};
+use crate::filter_needs::FilterNeeds;
 use crate::metadata::MetadataValue;
 use crate::rbac::policy::{OutcomeMetadata, Permission, Policy};
 use crate::view::PeerIdentity;
@@ -25,6 +26,12 @@ pub struct RbacFilter {
     pub shadow_stat_prefix: Arc<str>,
 }
 
+impl FilterNeeds for RbacFilter {
+    fn may_stand_upstream(&self) -> bool {
+        true
+    }
+}
+
 /// `envoy.filters.network.rbac`.
 #[derive(Debug)]
 pub struct NetworkRbac {
@@ -35,6 +42,8 @@ pub struct NetworkRbac {
     /// A connection that is denied is closed after this (`delay_deny`).
     pub delay_deny: Duration,
 }
+
+impl FilterNeeds for NetworkRbac {}
 
 impl NetworkRbac {
     /// Some rule looks at what other filters have found out, which they may only have when the client has sent something.

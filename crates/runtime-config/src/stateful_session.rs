@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cookie::Cookie;
+use crate::filter_needs::FilterNeeds;
 
 /// The filter's configuration, or that of a route.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub struct StatefulSession {
     /// Status of the response if `strict` and the host is gone (503 when unset).
     pub status_on_missing_host: u16,
 }
+
+impl FilterNeeds for StatefulSession {}
 
 /// Where a session's host is stored, in Envoy's encoding, so that sessions survive an exchange of the proxies.
 #[derive(Debug)]

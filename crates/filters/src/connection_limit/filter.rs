@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use evenkeel_runtime_config::connection_limit::ConnectionLimit;
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{ScopeName, Writer, layout};
 
 use crate::network::{Close, ConnectionContext, ConnectionFacts, Decision, End, Filter, Hooks, Setup};
+use crate::remark::Remark;
 
 layout! {
     /// `connection_limit.PREFIX.`
@@ -51,6 +54,11 @@ impl Filter for NetworkFilter {
         }
         self.counts.inc(stats::Counter::limited_connections);
         Decision::Close(Close::new("").after(self.config.delay))
+    }
+
+    fn explain(config: &ConnectionLimit, _: &ConnectionView, _: &mut DynamicMetadata) -> Option<Remark> {
+        let text = format!("at most {} connections at a time; further ones are closed", config.max_connections);
+        config.enabled.then_some(Remark::ByState(text))
     }
 
     fn complete(&self, (): &mut (), _: &End, _: &mut ConnectionFacts) {

@@ -6,7 +6,8 @@ use evenkeel_http::RequestHead;
 use evenkeel_runtime_config::cors::{Cors, CorsPolicy, ROUTE_FIELD};
 use evenkeel_stats::{ScopeName, Writer, layout};
 
-use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
+use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
+use crate::remark::Remark;
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const ALLOW_CREDENTIALS: &str = "access-control-allow-credentials";

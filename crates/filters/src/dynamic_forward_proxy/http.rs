@@ -5,8 +5,9 @@ use std::sync::Arc;
 use evenkeel_runtime_config::dynamic_forward_proxy::{HostRewrite, HttpForwardProxy};
 
 use super::names::{Around, Known, Names, Waiting, read_authority};
-use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::info::ResponseFlags;
+use crate::remark::Remark;
 use crate::resolution::LookupError;
 
 /// `envoy.filters.http.dynamic_forward_proxy`.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use evenkeel_runtime_config::dynamic_forward_proxy::SniForwardProxy;
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::view::ConnectionView;
 
-use super::names::{Around, Known, Names, Waiting, read_authority};
+use super::names::{Around, Called, Known, Names, Waiting, read_authority};
 use crate::info::ResponseFlags;
 use crate::network::{Close, ConnectionContext, Decision, Filter, Hooks, Setup};
+use crate::remark::Remark;
 use crate::resolution::LookupError;
 
 /// `envoy.filters.network.sni_dynamic_forward_proxy`.
@@ -34,10 +37,7 @@ impl Filter for NetworkFilter {
         let known = match state.take() {
             Some(waiting) if context.woken.is_some() => self.names.take(&waiting, around),
             _ => {
-                let Some(name) = &context.connection.server_name else { return Decision::Continue };
-                // The name has no port; one that has is none.
-                let called = read_authority(name.as_bytes(), self.port).filter(|_| !name.contains(':'));
-                let Some(called) = called else { return Decision::Continue };
+                let Some(called) = called(self.port, context.connection) else { return Decision::Continue };
                 match self.names.look(&called, around) {
                     Known::Unknown => {
                         let (waiting, pause) = self.names.ask(called, context.services);
@@ -58,4 +58,21 @@ impl Filter for NetworkFilter {
         }
         Decision::Continue
     }
+
+    fn explain(config: &SniForwardProxy, connection: &ConnectionView, _: &mut DynamicMetadata) -> Option<Remark> {
+        Some(match called(config.port, connection) {
+            Some(_) => Remark::ByState(format!(
+                "the upstream host is {}, port {}, as DNS resolves it when the connection comes",
+                connection.server_name.as_deref().unwrap_or_default(),
+                config.port
+            )),
+            None => Remark::Closes("its ClientHello names no host to resolve".to_owned()),
+        })
+    }
+}
+
+/// The host that the ClientHello names. The name has no port; one that has is none.
+fn called(port: u16, connection: &ConnectionView) -> Option<Called> {
+    let name = connection.server_name.as_ref()?;
+    read_authority(name.as_bytes(), port).filter(|_| !name.contains(':'))
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
-use evenkeel_runtime_config::listener::{FilterChain, NetworkFilterConfig, TcpProxy, Terminal};
+use evenkeel_runtime_config::listener::{FilterChain, TcpProxy, Terminal};
 use evenkeel_runtime_config::route::{Route, VirtualHost};
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
@@ -20,8 +20,8 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use crate::decide::tcp_destination;
 use crate::http::{HttpFilters, Setup};
-use crate::rbac::Verdict;
-use crate::{ext_authz, rbac};
+use crate::network;
+use crate::remark::Remark;
 
 pub use step::{Retries, Says, Step};
 
@@ -155,22 +155,21 @@ impl Explainer {
 /// Whether the chain's network filters admit the connection.
 fn admits(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step>) -> bool {
     let mut metadata = DynamicMetadata::default();
-    chain.network_filters.iter().all(|filter| match &filter.config {
-        NetworkFilterConfig::Rbac(rbac) => {
-            rbac::leave_shadow(&rbac.filter, connection, &mut metadata);
-            let verdict = Verdict::of_connection(&rbac.filter, connection);
-            let allowed = verdict.allowed;
-            steps.push(Step::Rbac { verdict });
-            allowed
-        }
-        NetworkFilterConfig::ExtAuthz(authz) => {
-            if let Some(text) = ext_authz::who_decides(authz, &metadata) {
-                let says = Says::Remarks { text, state: true };
-                steps.push(Step::Filter { name: Arc::clone(&filter.name), says, chance: false });
-            }
-            true
-        }
-        NetworkFilterConfig::ConnectionLimit(_) | NetworkFilterConfig::SniDynamicForwardProxy(_) => true,
+    chain.network_filters.iter().all(|filter| {
+        let step = |says| Step::Filter { name: Arc::clone(&filter.name), says, chance: false };
+        let Some(remark) = network::explain(filter, connection, &mut metadata) else { return true };
+        let is_closed = match &remark {
+            Remark::Verdict(verdict) => !verdict.allowed,
+            Remark::Closes(_) => true,
+            Remark::Note(_) | Remark::ByState(_) => false,
+        };
+        steps.push(match remark {
+            Remark::Verdict(verdict) => Step::Rbac { verdict },
+            Remark::Note(text) => step(Says::Remarks { text, state: false }),
+            Remark::ByState(text) => step(Says::Remarks { text, state: true }),
+            Remark::Closes(reason) => step(Says::Closes { reason }),
+        });
+        !is_closed
     })
 }
 

@@ -352,9 +352,7 @@ impl Decision {
             Some(Step::Endpoints { cluster, count }) => {
                 self.cluster = Some(cluster.to_string());
                 self.endpoints = *count;
-                let is_anywhere = config.clusters.get(cluster).is_some_and(|cluster| {
-                    matches!(cluster.discovery, evenkeel_runtime_config::cluster::Discovery::OriginalDst(_))
-                });
+                let is_anywhere = config.clusters.get(cluster).is_some_and(|cluster| cluster.discovery.is_by_call());
                 match (*count > 0 || is_anywhere, is_http) {
                     (true, _) => ("forward", ""),
                     (false, true) => {

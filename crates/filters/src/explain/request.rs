@@ -26,12 +26,13 @@ use crate::decide::{
     decide,
 };
 use crate::format::{Record, header_value};
-use crate::header_mutation;
+use crate::header_edits;
 use crate::http::{
-    Body, ClusterScope, Decision, FilterDecision, FilterStreams, HeadView, HttpFilters, Remark, Reply, RequestContext,
+    Body, ClusterScope, Decision, FilterDecision, FilterStreams, HeadView, HttpFilters, Reply, RequestContext,
     Services, Woken,
 };
 use crate::info::{ConnectionInfo, StreamInfo};
+use crate::remark::Remark;
 use crate::resolution::ForwardProxyFacts;
 
 /// Takes a request through its connection manager. Returns the local reply, if any.
@@ -195,6 +196,7 @@ impl<'c> Written<'c> {
             Some(Remark::Verdict(verdict)) => self.steps.push(Step::Rbac { verdict }),
             Some(Remark::Note(text)) => say(Says::Remarks { text, state: false }),
             Some(Remark::ByState(text)) => say(Says::Remarks { text, state: true }),
+            Some(Remark::Closes(reason)) => say(Says::Closes { reason }),
             None if chance && matches!(decision, Decision::Continue) => say(Says::Passes),
             None => {}
         }
@@ -374,7 +376,7 @@ impl<'c> Visitor<'c> for Written<'c> {
                 let (head, now) = (HeadView::new(&self.head, &self.stream.metadata), self.stream.times.start());
                 let known = Record::headless(&self.stream, &self.known, (self.numbers.wall_clock(now, now), now));
                 let value = header_value(&addition.value, &Record { request: &head, ..known });
-                header_mutation::add_header(&mut self.head.headers, addition, &value);
+                header_edits::add_header(&mut self.head.headers, addition, &value);
             }
         }
     }

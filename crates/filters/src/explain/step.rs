@@ -80,6 +80,8 @@ pub enum Says {
     Reroutes,
     /// The request passes, with this effect. `state`: it depends on more than the call and the configuration.
     Remarks { text: String, state: bool },
+    /// The connection is closed.
+    Closes { reason: String },
 }
 
 /// The effective retry policy.
@@ -175,6 +177,7 @@ impl fmt::Display for Says {
             Self::Collects { max_bytes } => write!(f, "collects the body, {max_bytes} bytes at most"),
             Self::Reroutes => f.write_str("has the route chosen again"),
             Self::Remarks { text, state: false } => f.write_str(text),
+            Self::Closes { reason } => write!(f, "closes the connection: {reason}"),
             Self::Remarks { text, state: true } => write!(f, "{text}, by state"),
         }
     }

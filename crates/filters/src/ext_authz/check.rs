@@ -10,7 +10,7 @@ use evenkeel_runtime_config::ext_authz::{CheckAttributes, ExtAuthz, HttpTarget, 
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
-use crate::header_mutation;
+use crate::header_edits;
 use crate::http::{Body, RequestContext};
 use crate::wire::{Message, readable};
 
@@ -174,7 +174,7 @@ impl Question<'_, '_> {
         }
         for addition in &target.headers_to_add {
             let value = self.context.value_for(&head, &addition.value);
-            header_mutation::add_header(&mut head.headers, addition, &value);
+            header_edits::add_header(&mut head.headers, addition, &value);
         }
         head.headers.remove_hop_by_hop();
         head

@@ -15,9 +15,10 @@ use super::counts::{self, Counter, OfCluster, Stats};
 use super::logged::Logged;
 use super::service::{self, PendingCheck, Reply as CheckReply};
 use crate::http::{
-    Body, Decision, Filter, Hooks, Remark, Reply, RequestContext, ResponseContext, ResponseDecision, Setup, Woken,
+    Body, Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup, Woken,
 };
 use crate::info::ResponseFlags;
+use crate::remark::Remark;
 
 /// The namespace of the dynamic metadata that services set, whatever the filter's name.
 const NAMESPACE: &str = "envoy.filters.http.ext_authz";

@@ -17,4 +17,3 @@ mod tests;
 
 pub use filter::HttpFilter;
 pub use network::NetworkFilter;
-pub(crate) use network::who_decides;

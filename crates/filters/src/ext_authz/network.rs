@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::ext_authz::NetworkExtAuthz;
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{ScopeName, Writer};
 
 use super::answer::Verdict;
@@ -14,6 +15,7 @@ use crate::format::{Record, header_value};
 use crate::http::Woken;
 use crate::info::{ConnectionInfo, StreamInfo};
 use crate::network::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Filter, Hooks, Setup};
+use crate::remark::Remark;
 
 /// The namespace of the dynamic metadata that services set, whatever the filter's name.
 const NAMESPACE: &str = "envoy.filters.network.ext_authz";
@@ -73,19 +75,19 @@ impl Filter for NetworkFilter {
         }
     }
 
+    fn explain(config: &NetworkExtAuthz, _: &ConnectionView, metadata: &mut DynamicMetadata) -> Option<Remark> {
+        let asks = config.enabled_metadata.as_ref().is_none_or(|matcher| matcher.matches(Some(metadata)));
+        let otherwise = if config.failure_mode_allow { "passes" } else { "is closed" };
+        let cluster = &config.service.call.cluster;
+        let text = format!("cluster {cluster} decides (gRPC); without its answer the connection {otherwise}");
+        asks.then_some(Remark::ByState(text))
+    }
+
     fn complete(&self, state: &mut Admission, _: &End, _: &mut ConnectionFacts) {
         if let Admission::Pending(_) = std::mem::take(state) {
             self.counts.shift(Connections::active, -1);
         }
     }
-}
-
-/// What an explanation says of a connection with this metadata; `None`: nobody is asked about it.
-pub(crate) fn who_decides(config: &NetworkExtAuthz, metadata: &DynamicMetadata) -> Option<String> {
-    let asks = config.enabled_metadata.as_ref().is_none_or(|matcher| matcher.matches(Some(metadata)));
-    let otherwise = if config.failure_mode_allow { "passes" } else { "is closed" };
-    let cluster = &config.service.call.cluster;
-    asks.then(|| format!("cluster {cluster} decides (gRPC); without its answer the connection {otherwise}"))
 }
 
 impl NetworkFilter {

@@ -12,7 +12,7 @@ use super::answer::Answer;
 use super::check::Question;
 use crate::callouts::grpc::{self, GrpcMethod};
 use crate::callouts::{CallOptions, Callouts, HttpAnswer, HttpCall, MAX_ANSWER_BYTES};
-use crate::header_mutation;
+use crate::header_edits;
 use crate::http::Pause;
 
 const METHOD: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -92,7 +92,7 @@ pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (Pendi
 pub(super) fn metadata(target: &GrpcTarget, value_of: impl Fn(&Format) -> Vec<u8>) -> Headers {
     let mut metadata = Headers::default();
     for addition in &target.metadata {
-        header_mutation::add_header(&mut metadata, addition, &value_of(&addition.value));
+        header_edits::add_header(&mut metadata, addition, &value_of(&addition.value));
     }
     metadata
 }

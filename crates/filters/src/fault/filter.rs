@@ -11,8 +11,9 @@ use evenkeel_stats::Writer;
 
 use super::counts::{Counts, Injected, OfCluster, stats};
 use super::limiter::Limiter;
-use crate::http::{Data, Decision, Filter, Flow, Hooks, Pause, Remark, Reply, RequestContext, Setup};
+use crate::http::{Data, Decision, Filter, Flow, Hooks, Pause, Reply, RequestContext, Setup};
 use crate::info::{ResponseFlags, StreamInfo};
+use crate::remark::Remark;
 
 const DELAY: &[u8] = b"x-envoy-fault-delay-request";
 const DELAY_SHARE: &[u8] = b"x-envoy-fault-delay-request-percentage";

@@ -11,9 +11,10 @@ use evenkeel_stats::Writer;
 use super::text::{Decoder, Encoder, Malformed};
 use crate::grpc_stats::{Stats, WebCalls, count_end, method_of};
 use crate::http::{
-    BadBody, Body, Data, Decision, Filter, Flow, Hooks, Remark, RequestContext, ResponseContext, ResponseDecision,
-    Setup, TrailersContext,
+    BadBody, Body, Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup,
+    TrailersContext,
 };
+use crate::remark::Remark;
 
 const BINARY: &str = "application/grpc-web";
 const BINARY_PROTO: &str = "application/grpc-web+proto";

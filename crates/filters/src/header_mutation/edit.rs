@@ -1,25 +1,10 @@
 //! Edits of a message's headers.
 
 use evenkeel_http::Headers;
-use evenkeel_runtime_config::header_edits::{AppendAction, HeaderAddition, HeaderMutation};
+use evenkeel_runtime_config::header_edits::HeaderMutation;
 use evenkeel_runtime_config::substitution_format::Format;
 
-/// Adds one header with this value.
-pub fn add_header(headers: &mut Headers, addition: &HeaderAddition, value: &[u8]) {
-    if value.is_empty() && !addition.keep_empty_value {
-        return;
-    }
-    let name = addition.name.to_ascii_lowercase();
-    let name = name.as_bytes();
-    let exists = headers.find(name).is_some();
-    match addition.action {
-        AppendAction::AppendIfExistsOrAdd => headers.append(name, value),
-        AppendAction::AddIfAbsent if !exists => headers.append(name, value),
-        AppendAction::OverwriteIfExistsOrAdd => headers.set_name(name, value),
-        AppendAction::OverwriteIfExists if exists => headers.set_name(name, value),
-        AppendAction::AddIfAbsent | AppendAction::OverwriteIfExists => {}
-    }
-}
+use crate::header_edits::add_header;
 
 /// Headers or trailers that edits apply to, in the context that their values are formatted in. A value may refer to what earlier edits
 /// have made of the message.

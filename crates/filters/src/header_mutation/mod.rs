@@ -6,5 +6,4 @@ mod query;
 #[cfg(test)]
 mod tests;
 
-pub use edit::add_header;
 pub use filter::HttpFilter;

@@ -7,11 +7,12 @@ use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
 use super::contract::{
-    BadBody, Data, Decision, Flow, Remark, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
+    BadBody, Data, Decision, Flow, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
     TrailersContext, Woken,
 };
 use super::{Hooks, HttpFilter, Setup, Slot};
 use crate::info::StreamInfo;
+use crate::remark::Remark;
 
 /// One worker's HTTP filters of one connection manager, up to the router.
 #[derive(Debug)]

@@ -20,7 +20,6 @@ use super::head::HeadView;
 use crate::callouts::Callouts;
 use crate::format::{HeadLookup, NoHead, Record, ResponseView, Trailers, header_value};
 use crate::info::{ConnectionInfo, ResponseFlags, StreamInfo};
-use crate::rbac::Verdict;
 use crate::resolution::{ForwardProxyFacts, HostLookup};
 
 /// What the worker offers to its filters.
@@ -201,17 +200,6 @@ pub enum ResponseDecision {
         /// How many, at most.
         bytes: usize,
     },
-}
-
-/// What a decision about a request does not show.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Remark {
-    /// Rules were evaluated.
-    Verdict(Verdict),
-    /// What happens to the request or its response.
-    Note(String),
-    /// As `Note`, where this depends on more than the call and the configuration.
-    ByState(String),
 }
 
 /// What a filter waits for. The filter is not told when the wait is abandoned because the client has gone.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::contract::{
-    BadBody, Data, Decision, Flow, Remark, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
+    BadBody, Data, Decision, Flow, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
     TrailersContext,
 };
 use crate::info::StreamInfo;
+use crate::remark::Remark;
 
 /// The hooks a filter has; requests pay nothing for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::hcm;
 
 use crate::info::StreamInfo;
+use crate::remark::Remark;
 use crate::{
     buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
     stateful_session,
@@ -29,7 +30,7 @@ pub(crate) use chain::FilterDecision;
 pub use chain::{FilterStreams, HttpFilters};
 pub use cluster_scope::ClusterScope;
 pub use contract::{
-    BadBody, Body, Data, Decision, Flow, Pause, Remark, Reply, RequestContext, RequestFacts, RequestTrailersContext,
+    BadBody, Body, Data, Decision, Flow, Pause, Reply, RequestContext, RequestFacts, RequestTrailersContext,
     ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Wait, Woken,
 };
 pub(crate) use filter::Filter;

@@ -15,8 +15,9 @@ use super::cache::Cache;
 use super::counts::{Counts, stats};
 use super::judge::{Judge, JudgeContext, Keys, Missing};
 use super::remote::Remote;
-use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::info::Form;
+use crate::remark::Remark;
 
 const UNAUTHORIZED: u16 = 401;
 const FORBIDDEN: u16 = 403;

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::Registry;
 
 use super::contract::{ConnectionContext, ConnectionFacts, Data, Decision, End};
+use crate::remark::Remark;
 
 /// The hooks a filter has; connections pay nothing for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,6 +76,16 @@ pub(crate) trait Filter: Sized {
         _context: &mut ConnectionContext<'_>,
     ) -> Decision {
         Decision::Continue
+    }
+
+    /// What an explanation shows of the filter for this connection: what it decides, or by what. A verdict that denies is the end
+    /// of the connection. Results for later filters go to `metadata`, as those of `new_connection` and `data` do.
+    fn explain(
+        _config: &Self::Config,
+        _connection: &ConnectionView,
+        _metadata: &mut DynamicMetadata,
+    ) -> Option<Remark> {
+        None
     }
 
     /// A connection for which the filter was called has ended, for whatever reason. If a TCP proxy logs it, the log entry follows.

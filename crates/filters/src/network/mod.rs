@@ -15,8 +15,11 @@ mod tests;
 
 use std::sync::Arc;
 
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::listener;
+use evenkeel_runtime_config::view::ConnectionView;
 
+use crate::remark::Remark;
 use crate::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
 
 pub use chain::{Direction, FilteredConnection, NetworkFilters};
@@ -77,6 +80,19 @@ macro_rules! filters {
                     #[cfg(feature = "test-filter")]
                     Self::Test(_) => Slot::Test(Default::default()),
                 }
+            }
+        }
+
+        /// What an explanation shows of a configured filter for this connection ([`Filter::explain`]).
+        pub(crate) fn explain(
+            filter: &listener::NetworkFilter,
+            connection: &ConnectionView,
+            metadata: &mut DynamicMetadata,
+        ) -> Option<Remark> {
+            match &filter.config {
+                $(listener::NetworkFilterConfig::$name(config) => {
+                    <$filter as Filter>::explain(config, connection, metadata)
+                })*
             }
         }
 

@@ -9,8 +9,9 @@ use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 use super::{Outcome, Subject, Verdict, denied_details, evaluate};
-use crate::http::{Decision, Filter, Hooks, Remark, Reply, RequestContext, Setup};
+use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::network::{self, Close, ConnectionContext};
+use crate::remark::Remark;
 
 const FORBIDDEN: u16 = 403;
 const DENIED_BODY: &str = "RBAC: access denied";
@@ -98,13 +99,6 @@ fn hint(outcome: Option<Outcome<'_>>, rules: Option<&Rules>, metadata: &mut Dyna
     }
 }
 
-/// Leaves what shadow rules say of a connection, without counting it.
-pub(crate) fn leave_shadow(filter: &RbacFilter, connection: &ConnectionView, metadata: &mut DynamicMetadata) {
-    let subject = Subject::of_connection(connection, None);
-    let outcome = filter.shadow_rules.as_deref().map(|rules| evaluate(rules, &subject));
-    leave(outcome, filter.shadow_rules.as_deref(), metadata);
-}
-
 /// `envoy.filters.network.rbac`.
 ///
 /// Envoy asks its rules when the client has sent something, and by then has connected upstream. Here a connection is decided about before
@@ -163,6 +157,15 @@ impl network::Filter for NetworkFilter {
         }
         admitted.0 = true;
         self.decide(context)
+    }
+
+    fn explain(config: &NetworkRbac, connection: &ConnectionView, metadata: &mut DynamicMetadata) -> Option<Remark> {
+        let filter = &config.filter;
+        let subject = Subject::of_connection(connection, Some(metadata));
+        let shadow = filter.shadow_rules.as_deref().map(|rules| evaluate(rules, &subject));
+        let verdict = Verdict::of(filter, &subject);
+        leave(shadow, filter.shadow_rules.as_deref(), metadata);
+        Some(Remark::Verdict(verdict))
     }
 }
 

@@ -15,7 +15,6 @@ use evenkeel_runtime_config::rbac::{RbacAction, Rules};
 use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 
-pub(crate) use filter::leave_shadow;
 pub use filter::{HttpFilter, NetworkFilter, stats};
 pub use verdict::Verdict;
 

@@ -20,11 +20,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of a network filter about a connection.
-    pub(crate) fn of_connection(filter: &RbacFilter, connection: &ConnectionView) -> Self {
-        Self::of(filter, &Subject::of_connection(connection, None))
-    }
-
     pub(super) fn of<R: RequestView>(filter: &RbacFilter, subject: &Subject<'_, R>) -> Self {
         let outcome = match &filter.rules {
             None => Outcome { allowed: true, policy: None },

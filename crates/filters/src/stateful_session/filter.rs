@@ -9,8 +9,9 @@ use evenkeel_runtime_config::stateful_session::{SessionState, StatefulSession, S
 use evenkeel_runtime_config::view::RequestView;
 
 use super::address;
-use crate::http::{Decision, Filter, Hooks, Remark, RequestContext, ResponseContext, ResponseDecision, Setup};
+use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup};
 use crate::info::HostOverride;
+use crate::remark::Remark;
 
 /// `envoy.filters.http.stateful_session`.
 #[derive(Debug)]

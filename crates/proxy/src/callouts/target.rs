@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use evenkeel_filters::format::{Record, header_value};
-use evenkeel_filters::{ConnectionInfo, StreamInfo, header_mutation};
+use evenkeel_filters::{ConnectionInfo, StreamInfo, header_edits};
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::ext_authz::GrpcTarget;
 use evenkeel_upstream::turn;
@@ -21,7 +21,7 @@ pub(crate) fn metadata(target: &GrpcTarget) -> Headers {
     let (stream, connection) = (StreamInfo::new(now), ConnectionInfo::new(0, now, nowhere, nowhere));
     let record = Record::headless(&stream, &connection, (wall_clock(turn::now()), now));
     for addition in &target.metadata {
-        header_mutation::add_header(&mut metadata, addition, &header_value(&addition.value, &record));
+        header_edits::add_header(&mut metadata, addition, &header_value(&addition.value, &record));
     }
     metadata
 }

@@ -2,7 +2,7 @@
 
 use evenkeel_filters::decide::Levels;
 use evenkeel_filters::format::{Record, header_value};
-use evenkeel_filters::header_mutation::add_header;
+use evenkeel_filters::header_edits::add_header;
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::header_edits::{HeaderAddition, HeaderEdits};
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use evenkeel_filters::format::{Record, format_line, header_value};
-use evenkeel_filters::header_mutation::add_header;
+use evenkeel_filters::header_edits::add_header;
 use evenkeel_runtime_config::local_reply::LocalReply;
 
 use super::context::ConnectionContext;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use evenkeel_filters::callouts::CallOptions;
 use evenkeel_filters::format::header_value;
-use evenkeel_filters::header_mutation::add_header;
+use evenkeel_filters::header_edits::add_header;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::header_edits::HeaderMutation;
 use evenkeel_runtime_config::mirror::{MirrorCluster, MirrorPolicy};

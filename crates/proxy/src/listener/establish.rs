@@ -156,7 +156,7 @@ fn complete(info: &mut ConnectionInfo, stream: &Stream, chain: &FilterChain) {
         Terminal::Http(hcm) => hcm.client_cert_details,
         Terminal::Tcp(_) => ClientCertDetails::default(),
     };
-    forwarded.cert |= chain.passes_certificate_on();
+    forwarded.cert |= chain.sends_certificate();
     let view = &mut info.view;
     view.tls = true;
     view.peer = session.peer.as_deref().map(|peer| Arc::new(identity(peer, session, forwarded)));

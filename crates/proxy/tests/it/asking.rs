@@ -3,7 +3,7 @@
 use evenkeel_testkit::{Backend, Connection, eventually};
 use serde_json::{Value as Json, json};
 
-use crate::harness::{Proxy, http_listener};
+use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
 
 /// One listener: `/deny` is answered, the rest is forwarded.
 fn bootstrap(backend: u16) -> String {
@@ -32,16 +32,6 @@ fn start() -> (Backend, Proxy) {
 fn send(proxy: &Proxy, path: &str, headers: &str) -> u16 {
     let mut connection = Connection::open(proxy.listener("web")).expect("the listener accepts");
     connection.get("test", path, headers).expect("an answer").status
-}
-
-/// Asks `/explain` with this body.
-fn explain(proxy: &Proxy, body: &str) -> (u16, String) {
-    let mut connection = Connection::open(proxy.admin).expect("the admin port accepts");
-    let length = body.len();
-    let request = format!("POST /explain HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
-    connection.send(request).expect("the admin port reads");
-    let answer = connection.response().expect("an answer");
-    (answer.status, answer.text())
 }
 
 #[test]
@@ -114,9 +104,9 @@ fn calls_are_decided_without_being_made() {
         .to_string()
     };
     let decided = |path: &str| {
-        let (status, body) = explain(&proxy, &call(path));
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str::<Json>(&body).expect("JSON")
+        let (status, answer) = proxy.explain(&call(path));
+        assert_eq!(status, 200, "{answer}");
+        answer
     };
     let answer = decided("/x");
     let check = |pointer: &str, expected: Json| {
@@ -139,8 +129,8 @@ fn calls_are_decided_without_being_made() {
 fn what_is_no_question_is_refused() {
     let (_backend, proxy) = start();
     let check = |body: &str, status: u16, said: &str| {
-        let (found, text) = explain(&proxy, body);
-        assert!(found == status && text.contains(said), "{body:.40}: {found} {text}");
+        let (found, answer) = proxy.explain(body);
+        assert!(found == status && answer.to_string().contains(said), "{body:.40}: {found} {answer}");
     };
     check("", 400, "use POST");
     check("[1", 400, "not as expected");
@@ -151,4 +141,55 @@ fn what_is_no_question_is_refused() {
     let mut slow = Connection::open(proxy.admin).expect("the admin port accepts");
     slow.send("POST /explain HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{").expect("it reads");
     assert_eq!(proxy.get("/ready").text(), "LIVE\n");
+}
+
+const RBAC: &str = "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC";
+
+/// Rules of a network filter see what filters before it have left; limits that depend on other connections are named as such.
+#[test]
+fn network_filters_are_explained_as_they_decide() {
+    let backend = Backend::echo("b");
+    let check = |shadow: &str, outcome: &str, steps: &[&str]| {
+        let listener = format!(
+            r#"
+name: tcp
+address: {{socket_address: {{address: 127.0.1.8, port_value: 0}}}}
+filter_chains:
+- filters:
+  - name: limit
+    typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit, stat_prefix: l, max_connections: 7}}
+  - name: shadow
+    typed_config: {{"@type": {RBAC}, stat_prefix: a., shadow_rules_stat_prefix: dry_,
+      shadow_rules: {{action: {shadow}, policies: {{all: {{permissions: [{{any: true}}], principals: [{{any: true}}]}}}}}}}}
+  - name: rules
+    typed_config:
+      "@type": {RBAC}
+      stat_prefix: b.
+      rules:
+        action: DENY
+        policies:
+          shadowed:
+            permissions: [{{metadata: {{filter: envoy.filters.network.rbac, path: [{{key: dry_shadow_engine_result}}], value: {{string_match: {{exact: denied}}}}}}}}]
+            principals: [{{any: true}}]
+  - name: envoy.filters.network.tcp_proxy
+    typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: backend}}
+"#
+        );
+        let cluster = static_cluster("backend", backend.address(), "");
+        let proxy = Proxy::start(&static_bootstrap(&listener, &[cluster]));
+        proxy.wait_live();
+        let call = r#"{"listeners": ["tcp"], "destination": "127.0.1.8:80", "source": "192.0.2.1:1"}"#;
+        let decision = &proxy.explain(call).1["decision"];
+        let limit = "filter \"limit\": at most 7 connections at a time; further ones are closed, by state";
+        let wanted: Vec<&str> =
+            [limit, "RBAC: allowed (policy that matched: none)"].into_iter().chain(steps.iter().copied()).collect();
+        assert_eq!((&decision["outcome"], &decision["byState"]), (&outcome.into(), &true.into()), "{decision:#}");
+        assert_eq!(decision["steps"].as_array().expect("steps")[1..], wanted, "{decision:#}");
+        // It is so.
+        let answer = Connection::open(proxy.listener("tcp")).and_then(|mut connection| connection.get("test", "/", ""));
+        assert_eq!(answer.is_ok(), outcome == "forward", "{answer:?}");
+        assert_eq!(stat(&proxy, "b.rbac.denied"), [u64::from(outcome == "deny")]);
+    };
+    check("DENY", "deny", &["RBAC: denied (policy that matched: shadowed)"]);
+    check("ALLOW", "forward", &["RBAC: allowed (policy that matched: none)", "cluster \"backend\": 1 endpoints"]);
 }

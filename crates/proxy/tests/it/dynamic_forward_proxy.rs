@@ -240,6 +240,19 @@ fn tls_connections_go_to_the_server_they_name() {
     let dns = Dns::start();
     dns.answer("a.example.com", Answer::Addresses(vec![Ipv4Addr::LOCALHOST], 60));
     let proxy = sni_proxy(&cache(&dns, ""), port);
+    let explained = |server_name: &str| {
+        let call = format!(
+            r#"{{"listeners": ["sni"], "destination": "127.0.1.9:443", "source": "192.0.2.1:1", "tls": {{{server_name}}}}}"#
+        );
+        let decision = proxy.explain(&call).1["decision"].clone();
+        (decision["outcome"].clone(), decision["byState"].clone(), decision["steps"][1].clone())
+    };
+    let step = format!(
+        "filter \"names\": the upstream host is a.example.com, port {port}, as DNS resolves it when the connection comes, by state"
+    );
+    assert_eq!(explained(r#""serverName": "a.example.com""#), ("forward".into(), true.into(), step.into()));
+    let step = "filter \"names\": closes the connection: its ClientHello names no host to resolve";
+    assert_eq!(explained(""), ("reset".into(), false.into(), step.into()));
     let listener = proxy.listener("sni");
     let open =
         |name: &str| TlsClient { server_name: name, root_pem: ca.root_pem(), ..TlsClient::default() }.open(listener);

@@ -75,6 +75,16 @@ impl Proxy {
         serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", response.text()))
     }
 
+    /// Asks `/explain` with this body: the status and the answer, which is a text where it is no JSON.
+    pub fn explain(&self, body: &str) -> (u16, serde_json::Value) {
+        let mut connection = Connection::open(self.admin).expect("the admin port accepts");
+        let length = body.len();
+        let request = format!("POST /explain HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
+        connection.send(request).expect("the admin port reads");
+        let answer = connection.response().expect("an answer");
+        (answer.status, serde_json::from_slice(&answer.body).unwrap_or_else(|_| answer.text().into()))
+    }
+
     /// Where a listener is bound, once it is.
     pub fn listener(&self, name: &str) -> SocketAddr {
         eventually(&format!("listener {name}"), || {

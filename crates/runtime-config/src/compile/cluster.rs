@@ -361,7 +361,7 @@ fn upstream_filters(cx: &mut Cx<'_>, filters: &[HttpFilterPb]) -> Option<Arc<[Ht
                 return cx.fail("the codec must be the last filter");
             }
             let config = http_filters::http_filter(cx, any, filter.is_optional)?;
-            if config.as_ref().is_some_and(|config| !config.may_stand_upstream()) {
+            if config.as_ref().is_some_and(|config| !config.needs().may_stand_upstream()) {
                 return cx.fail("is no filter for clusters");
             }
             let (name, disabled) = (filter.name.as_str().into(), filter.disabled);

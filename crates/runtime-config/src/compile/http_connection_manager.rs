@@ -19,12 +19,11 @@ use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, tracing, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
-    HttpFilter, HttpFilterConfig, OnDemand, RouteSource, ServerHeader, StripPort,
+    HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
 };
 use crate::http_filters::{MAX_HTTP_FILTERS, http_filter};
 use crate::http2::Http2Options;
 
-const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
 const UUID_REQUEST_ID: &str = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig";
 
@@ -264,10 +263,7 @@ fn http_filters(
             }
         })
     });
-    let counting = compiled.iter().filter(|filter| is_grpc_stats(filter.as_ref())).count();
-    if counting > 1 {
-        return cx.fail_at("http_filters", format!("{GRPC_STATS} may be there once: two would count every call twice"));
-    }
+    only_once(cx, compiled.iter().flatten())?;
     if !router && compiled.len() == filters.len() {
         return cx.fail_at("http_filters", "the last one must be envoy.filters.http.router");
     }
@@ -277,8 +273,18 @@ fn http_filters(
     Some(compiled.into_iter().flatten().collect())
 }
 
-fn is_grpc_stats(filter: Option<&HttpFilter>) -> bool {
-    filter.is_some_and(|filter| matches!(filter.config, HttpFilterConfig::GrpcStats(_)))
+/// Rejects filters that may be there once and are there twice.
+fn only_once<'f>(cx: &mut Cx<'_>, filters: impl Iterator<Item = &'f HttpFilter>) -> Option<()> {
+    let mut seen = Vec::new();
+    for filter in filters {
+        let Some(reason) = filter.config.needs().why_once() else { continue };
+        let name = filter.config.message_name();
+        if seen.contains(&name) {
+            return cx.fail_at("http_filters", format!("{name} may be there once: {reason}"));
+        }
+        seen.push(name);
+    }
+    Some(())
 }
 
 fn server_header(cx: &mut Cx<'_>, value: i32) -> Option<ServerHeader> {

@@ -51,7 +51,7 @@ pub(super) fn balancing(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Disco
         None => by_enum(cx, c, &common),
     }?;
     let provided = balancing.load_balancer == LoadBalancer::ClusterProvided;
-    if matches!(discovery, Discovery::OriginalDst(_) | Discovery::DynamicForwardProxy(_)) != provided {
+    if discovery.is_by_call() != provided {
         let reason = "CLUSTER_PROVIDED goes with type ORIGINAL_DST and the dynamic forward proxy, and with no other";
         return cx.fail_at("lb_policy", reason);
     }
