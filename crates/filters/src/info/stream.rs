@@ -20,6 +20,8 @@ pub struct StreamInfo {
     pub protocol: Option<&'static str>,
     /// Status sent; 0 if none was.
     pub status: u16,
+    /// The response is a local reply: the proxy's own, or a filter's.
+    pub local_reply: bool,
     /// What went wrong, in order.
     pub flags: ResponseFlags,
     /// `via_upstream`, `route_not_found`… (`%RESPONSE_CODE_DETAILS%`).
@@ -107,6 +109,7 @@ impl StreamInfo {
             times: Times::new(start),
             protocol: None,
             status: 0,
+            local_reply: false,
             flags: ResponseFlags::NONE,
             details: Cow::Borrowed(""),
             termination: Cow::Borrowed(""),
@@ -136,6 +139,7 @@ impl StreamInfo {
             times,
             protocol,
             status,
+            local_reply,
             flags,
             details,
             termination,
@@ -158,7 +162,7 @@ impl StreamInfo {
             objects,
         } = self;
         times.forget();
-        (*protocol, *status, *flags, *client) = (None, 0, ResponseFlags::NONE, None);
+        (*protocol, *status, *local_reply, *flags, *client) = (None, 0, false, ResponseFlags::NONE, None);
         (*details, *termination) = (Cow::Borrowed(""), Cow::Borrowed(""));
         (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
         (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);

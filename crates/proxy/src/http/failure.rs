@@ -115,6 +115,10 @@ pub(crate) struct Row {
     pub(crate) counter: Option<Counter>,
     /// The cluster's counter for it, incremented by each try that ends in it.
     pub(crate) cluster_counter: Option<cluster_stats::Counter>,
+    /// The cluster's counter for an HTTP/1 exchange that ends in it.
+    pub(crate) http1_reset: Option<cluster_stats::Counter>,
+    /// The cluster's counter for an HTTP/2 stream that ends in it. Unless the upstream has ended the stream, this proxy resets it.
+    pub(crate) http2_reset: Option<cluster_stats::Counter>,
     /// The TCP proxy's counter for it.
     pub(crate) tcp_counter: Option<tcp::Counter>,
     /// Which retry policies cover it.
@@ -123,6 +127,8 @@ pub(crate) struct Row {
     pub(crate) outcome: Option<Outcome>,
     /// What a filter learns whose call ended in it.
     pub(crate) problem: Problem,
+    /// Whether the try's span has its flags. Resets always have; other failures are those of the request.
+    pub(crate) is_of_try: bool,
 }
 
 /// The texts for the access log and the client.
@@ -224,7 +230,7 @@ table! {
     Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true")), problem: Problem::Refused;
 
     // The texts are in the filter's reply.
-    Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS;
+    Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS, http2_reset: None;
     Self::BadBody(bad) => bad.status, NONE, Words(bad.details, bad.body), Proxy, STAYS;
     Self::FilteredLength => 500, NONE, Words("filtered_length", ""), Proxy, STAYS;
 
@@ -243,24 +249,27 @@ table! {
     Self::ResponseTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("response_timeout", "upstream request timeout"), Proxy, STAYS,
         cluster_counter: Some(cluster_stats::Counter::upstream_rq_timeout), outcome: Some(Outcome::TimedOut), problem: Problem::Timeout;
     Self::PerTryTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("upstream_per_try_timeout", "upstream request timeout"), Proxy, STAYS,
-        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset, problem: Problem::Timeout;
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset, problem: Problem::Timeout, is_of_try: true;
     Self::PerTryIdleTimeout => 504, UPSTREAM_REQUEST_TIMEOUT, Words("upstream_per_try_idle_timeout", "upstream request timeout"), Proxy, STAYS,
-        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_idle_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset, problem: Problem::Timeout;
+        cluster_counter: Some(cluster_stats::Counter::upstream_rq_per_try_idle_timeout), outcome: Some(Outcome::TimedOut), retry: Retry::Reset, problem: Problem::Timeout, is_of_try: true;
 
     Self::Connect(_) => 503, UPSTREAM_CONNECTION_FAILURE, Reset("remote connection failure"), Upstream, STAYS,
         outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect, problem: Problem::Connect;
     Self::ConnectTimeout => 503, UPSTREAM_CONNECTION_FAILURE, Reset("connection timeout"), Upstream, STAYS,
         outcome: Some(Outcome::ConnectFailed), retry: Retry::Connect, problem: Problem::Connect;
     Self::UpstreamClosed { sent: false } => 503, UPSTREAM_CONNECTION_TERMINATION, Reset("connection termination"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Unsent;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Unsent,
+        http2_reset: Some(cluster_stats::Counter::upstream_rq_pending_failure_eject);
     Self::UpstreamClosed { sent: true } => 503, UPSTREAM_CONNECTION_TERMINATION, Reset("connection termination"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset,
+        http2_reset: Some(cluster_stats::Counter::upstream_rq_pending_failure_eject);
     Self::UpstreamReset => 503, UPSTREAM_REMOTE_RESET, Reset("remote reset"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset,
+        http1_reset: Some(cluster_stats::Counter::upstream_rq_rx_reset), http2_reset: Some(cluster_stats::Counter::upstream_rq_rx_reset);
     Self::UpstreamRefused => 503, UPSTREAM_REMOTE_RESET, Reset("remote refused stream reset"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Refused;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Refused, http2_reset: None;
     Self::UpstreamProtocol => 502, UPSTREAM_PROTOCOL_ERROR, Reset("protocol error"), Upstream, STAYS,
-        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset;
+        outcome: Some(Outcome::ConnectFailed), retry: Retry::Reset, http1_reset: Some(cluster_stats::Counter::upstream_cx_protocol_error);
 }
 
 impl Row {
@@ -275,10 +284,13 @@ impl Row {
             header: None,
             counter: None,
             cluster_counter: None,
+            http1_reset: None,
+            http2_reset: Some(cluster_stats::Counter::upstream_rq_tx_reset),
             tcp_counter: None,
             retry: Retry::Never,
             outcome: None,
             problem: Problem::Reset,
+            is_of_try: matches!(says, Says::Reset(_)),
         }
     }
 
@@ -454,6 +466,11 @@ mod tests {
             );
             let _ =
                 writeln!(text, "  http={:?} cluster={:?} tcp={:?}", row.counter, row.cluster_counter, row.tcp_counter);
+            let _ = writeln!(
+                text,
+                "  http1_reset={:?} http2_reset={:?} is_of_try={}",
+                row.http1_reset, row.http2_reset, row.is_of_try
+            );
         }
         golden::check(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/failures.txt"), &text);
     }

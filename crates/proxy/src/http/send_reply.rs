@@ -36,6 +36,7 @@ impl ActiveStream<'_> {
         let (conn, request) = (self.conn, &mut *self.request);
         let hcm = &*conn.hcm;
         request.stream.status = reply.status;
+        request.stream.local_reply = true;
         request.stream.flags |= reply.flags;
         request.stream.details = std::mem::take(&mut reply.details);
         reply.counter.into_iter().for_each(|counter| conn.manager.http.inc(counter));

@@ -68,14 +68,14 @@ impl ActiveStream<'_> {
         let Some(mut trace) = self.request.trace.take() else { return };
         let end = match failure {
             None => TryEnd::Answered { status: self.request.response.status, canceled },
-            Some(failure) => match (failure.reset_reason(), failure) {
-                (Some(reason), _) => TryEnd::Reset { reason, flags: failure.flags() },
-                (None, Failure::PerTryTimeout | Failure::PerTryIdleTimeout) => {
-                    TryEnd::Canceled { flags: failure.flags() }
+            Some(failure) => {
+                let row = failure.row();
+                let flags = if row.is_of_try { row.flags } else { ResponseFlags::NONE };
+                match failure.reset_reason() {
+                    Some(reason) => TryEnd::Reset { reason, flags },
+                    None => TryEnd::Canceled { flags },
                 }
-                // What went wrong with the request is not said of its try.
-                (None, _) => TryEnd::Canceled { flags: ResponseFlags::NONE },
-            },
+            }
         };
         let now = wall_clock(turn::now());
         record(conn, self.request, |record| trace.end_try(&end, record, &*conn.worker, now));

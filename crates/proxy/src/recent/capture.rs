@@ -17,7 +17,7 @@ const MAX_HEAD_BYTES: usize = 8 * 1024;
 /// Whether a request failed, or was refused by this proxy.
 #[inline]
 pub(crate) fn is_failure(stream: &StreamInfo) -> bool {
-    let is_refused = stream.status >= 400 && stream.details != "via_upstream";
+    let is_refused = stream.status >= 400 && stream.local_reply;
     stream.status >= 500 || stream.status == 0 || is_refused
 }
 

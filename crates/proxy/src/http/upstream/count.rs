@@ -13,15 +13,12 @@ use crate::http::request::Request;
 
 /// Counts a try that was reset, before or after its response began. Shared connections count their own ends.
 pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up.codec(), failure) {
-        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
-        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_) | Upstream::Filtered(_), _)
-        | (Upstream::Http2(_), Failure::UpstreamRefused | Failure::Filter(_)) => return,
-        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
-        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
+    let row = failure.row();
+    let counter = match up.codec() {
+        Upstream::Http1(_) | Upstream::Filtered(_) => row.http1_reset,
+        Upstream::Http2(_) => row.http2_reset,
     };
-    cluster.stats().inc(counter);
+    counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
 }
 
 /// Counts what went wrong with a try, whether or not there is another.
