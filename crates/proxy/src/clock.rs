@@ -1,8 +1,9 @@
 //! Wall-clock times, computed from the monotonic clock: the one place where workers read the wall clock.
 
 use std::cell::Cell;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 /// How often the wall clock is compared with the monotonic one; in between it is computed.
@@ -24,6 +25,11 @@ pub(crate) fn wall_clock(at: Instant) -> SystemTime {
     let (then, wall) = (Instant::now(), SystemTime::now());
     WALL.set(Some((then, wall)));
     wall - then.saturating_duration_since(at)
+}
+
+/// The present time, in seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    wall_clock(turn::now()).duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

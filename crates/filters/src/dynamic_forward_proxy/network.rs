@@ -61,11 +61,9 @@ impl Filter for NetworkFilter {
 
     fn explain(config: &SniForwardProxy, connection: &ConnectionView, _: &mut DynamicMetadata) -> Option<Remark> {
         Some(match called(config.port, connection) {
-            Some(_) => Remark::ByState(format!(
-                "the upstream host is {}, port {}, as DNS resolves it when the connection comes",
-                connection.server_name.as_deref().unwrap_or_default(),
-                config.port
-            )),
+            Some(called) => {
+                Remark::ByState(format!("resolves {} when the connection comes, for port {}", called.name, called.port))
+            }
             None => Remark::Closes("its ClientHello names no host to resolve".to_owned()),
         })
     }

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use evenkeel_base::grpc::{http_of_status, is_grpc, status};
 use evenkeel_filters::decide::{Policy, effective};
@@ -33,7 +33,7 @@ use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
 use super::upstream::filtered::Filtered;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
-use crate::clock::wall_clock;
+use crate::clock::unix_seconds;
 
 /// Where the body of a call comes from.
 pub(crate) trait Source {
@@ -510,10 +510,8 @@ impl<'c> Running<'c> {
     /// How long to wait before the next try. `answered`: there is a response, which may ask for a pause.
     fn back_off(&self, policy: &RetryPolicy, answered: bool) -> Duration {
         let response = answered.then_some(&self.request.response);
-        let since_1970 =
-            wall_clock(turn::now()).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.call.services.random();
-        let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
+        let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, unix_seconds(), random);
         self.call.cluster.stats().inc(match kind {
             BackOff::Exponential => Counter::upstream_rq_retry_backoff_exponential,
             BackOff::RateLimited => Counter::upstream_rq_retry_backoff_ratelimited,

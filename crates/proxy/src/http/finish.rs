@@ -7,10 +7,9 @@ use evenkeel_filters::decide::append_via;
 use evenkeel_http::{HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
-use evenkeel_upstream::turn;
 use httpdate::fmt_http_date;
 
-use crate::clock::wall_clock;
+use crate::clock::unix_seconds;
 
 /// Adds the headers every response has: `date`, `server`, `via`.
 pub(super) fn finish_response(headers: &mut Headers, hcm: &HttpConnectionManager, local: bool) {
@@ -43,7 +42,7 @@ struct HttpDate {
 
 impl HttpDate {
     fn now(&mut self) -> &[u8] {
-        let second = wall_clock(turn::now()).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let second = unix_seconds();
         if second != self.second || self.text.is_empty() {
             self.second = second;
             self.text = fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)).into_bytes();

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use evenkeel_filters::decide::{announce_timeout, set_host};
 use evenkeel_filters::{HostOverride, ResponseFlags};
@@ -28,7 +28,7 @@ use super::timers::Timers;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::upstream::count::{count_failed_try, count_failure, count_reset};
-use crate::clock::wall_clock;
+use crate::clock::unix_seconds;
 
 /// Largest request body, in bytes, that is kept for being sent again when no retry policy asks for that: a reused connection may be closed
 /// just when the request goes out.
@@ -406,10 +406,8 @@ impl ActiveStream<'_> {
     fn back_off(&self, forward: &Forward<'_>, answered: bool) -> Duration {
         let Some(policy) = forward.retry.as_deref() else { return Duration::ZERO };
         let response = answered.then_some(&self.request.response);
-        let since_1970 =
-            wall_clock(turn::now()).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.conn.worker.random.next();
-        let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, since_1970, random);
+        let (pause, kind) = retry::back_off(policy, response, self.request.stream.attempts, unix_seconds(), random);
         forward.to.cluster.stats().inc(match kind {
             BackOff::Exponential => cluster::Counter::upstream_rq_retry_backoff_exponential,
             BackOff::RateLimited => cluster::Counter::upstream_rq_retry_backoff_ratelimited,

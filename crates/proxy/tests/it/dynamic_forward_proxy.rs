@@ -247,9 +247,7 @@ fn tls_connections_go_to_the_server_they_name() {
         let decision = proxy.explain(&call).1["decision"].clone();
         (decision["outcome"].clone(), decision["byState"].clone(), decision["steps"][1].clone())
     };
-    let step = format!(
-        "filter \"names\": the upstream host is a.example.com, port {port}, as DNS resolves it when the connection comes, by state"
-    );
+    let step = format!("filter \"names\": resolves a.example.com when the connection comes, for port {port}, by state");
     assert_eq!(explained(r#""serverName": "a.example.com""#), ("forward".into(), true.into(), step.into()));
     let step = "filter \"names\": closes the connection: its ClientHello names no host to resolve";
     assert_eq!(explained(""), ("reset".into(), false.into(), step.into()));
