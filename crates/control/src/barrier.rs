@@ -1,11 +1,11 @@
-//! Lets whoever has written files wait until they are read: a ticket that is asked for after the files were written is
-//! served by a look that begins afterwards.
+//! Lets a writer of configuration files wait until they have been read. The writer asks for a ticket after writing; the first
+//! reading that begins afterwards serves the ticket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// Tickets asked for, and served.
+/// Counts of the tickets asked for and served.
 #[derive(Debug, Default)]
 pub struct Barrier {
     asked: AtomicU64,
@@ -14,29 +14,29 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// A ticket for what is written now.
+    /// Issues a ticket for the files as they are now.
     pub fn ask(&self) -> u64 {
         let ticket = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         self.wake.notify_one();
         ticket
     }
 
-    /// Waits until somebody asks. None is lost when this is dropped while it waits.
+    /// Waits until a ticket is asked for. The future may be dropped while it waits; no ticket is lost.
     pub async fn asked(&self) {
         self.wake.notified().await;
     }
 
-    /// The last ticket that a look which begins now serves.
+    /// Returns the last ticket that a reading served if it begins now.
     pub fn begin(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// What was written when these tickets were asked for is read.
+    /// Marks the tickets up to `last` as served: the files they were issued for have been read.
     pub fn served(&self, last: u64) {
         self.read.fetch_max(last, Ordering::SeqCst);
     }
 
-    /// Whether what was written when this ticket was asked for is read.
+    /// Whether the files for which this ticket was issued have been read.
     pub fn has_served(&self, ticket: u64) -> bool {
         self.read.load(Ordering::SeqCst) >= ticket
     }

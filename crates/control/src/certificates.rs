@@ -1,4 +1,5 @@
-//! Istio's certificate service: a workload proves who it is by a token, and gets its request signed for that identity.
+//! Istio's certificate service: a workload authenticates with a token, and its signing request is signed for the identity in
+//! the token.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,20 +23,21 @@ use crate::metrics::{Metrics, plane};
 use crate::quota::{Rate, host};
 use crate::world::World;
 
-/// The one method, as clients call it.
+/// Path of the service's only method.
 pub const METHOD: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
-/// Largest request, in bytes: a signing request ([`evenkeel_ca::MAX_CSR_BYTES`]) and what Istio's agents add to it.
+/// Maximum size of a request, in bytes: a signing request ([`evenkeel_ca::MAX_CSR_BYTES`]) and what Istio's agents add to it.
 pub const MAX_MESSAGE_BYTES: usize = 32 * 1024;
-/// Requests without a valid token that are looked at, of one address: so many at once, and one more after each time.
+/// Requests without a valid token that are processed per client address: the burst, and the interval after which one more is
+/// allowed.
 const REFUSALS: (u32, Duration) = (50, Duration::from_millis(200));
-/// Certificates for one pod: so many at once, and one more after each time.
+/// Certificates issued per pod: the burst, and the interval after which one more is allowed.
 const ISSUED: (u32, Duration) = (30, Duration::from_secs(1));
-/// Addresses, and pods, remembered for that.
+/// Maximum number of addresses, and of pods, for which these rates are tracked.
 const MAX_REMEMBERED: usize = 50_000;
-/// How long a Pod may take to become known to the control plane after it has begun to run.
+/// How long the control plane waits for a running Pod to appear in its configuration.
 const POD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who asks for a certificate, by the token in the call's head.
+/// The caller that requests a certificate, as identified by the token in the call's metadata.
 #[derive(Debug, Clone)]
 struct Caller {
     identity: SpiffeId,
@@ -44,7 +46,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// How the ledger names it: POD.NAMESPACE, and with its address where several machines have the same token.
+    /// The caller's name in the ledger: POD.NAMESPACE, with its address where several machines use the same token.
     fn name(&self) -> String {
         let Workload { namespace, pod, .. } = &self.workload;
         match pod.starts_with(GROUP_PREFIX) {
@@ -54,16 +56,16 @@ impl Caller {
     }
 }
 
-/// The service over the authorities and the key that tokens are checked with.
+/// The certificate service, with the authorities that sign and the key that verifies tokens.
 pub struct Certificates {
     authorities: Arc<Authorities>,
     tokens: Arc<TokenKey>,
     trust_domain: Arc<str>,
     metrics: Arc<Metrics>,
     refusals: Rate<IpAddr>,
-    /// By namespace and pod.
+    /// Rate per namespace and pod.
     issued: Rate<(String, String)>,
-    /// Where the Pods are that tokens are good for; none: they are good for any.
+    /// The world with the Pods for which tokens are valid; `None`: tokens are valid for any Pod.
     pods: Option<watch::Receiver<Arc<World>>>,
 }
 
@@ -74,7 +76,7 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Signs with `authorities` for identities of `trust_domain`.
+    /// Creates a service that signs with `authorities` for identities of `trust_domain`.
     pub fn new(
         authorities: Arc<Authorities>,
         tokens: Arc<TokenKey>,
@@ -86,14 +88,14 @@ impl Certificates {
         Self { authorities, tokens, trust_domain, metrics, refusals, issued, pods: None }
     }
 
-    /// From now on a token ends with its Pod.
+    /// Makes a token invalid once its Pod is gone.
     #[must_use]
     pub fn of_running_pods(self, pods: watch::Receiver<Arc<World>>) -> Self {
         Self { pods: Some(pods), ..self }
     }
 
-    /// Whether `address` may go on to send its request, whose head has come: its token is checked before a byte of the body
-    /// is kept. The service finds in `extensions` who it is.
+    /// Checks the token of a call from `address` when its head has arrived, before any byte of the body is buffered. Stores
+    /// the caller in `extensions` for the service.
     pub fn admit(&self, address: IpAddr, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
         let (address, now) = (host(address), Instant::now());
         self.metrics.plane.inc(plane::Counter::citadel_server_csr_count);
@@ -115,7 +117,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// Whom the bearer token stands for.
+    /// Returns the workload that the bearer token identifies.
     fn authenticate(&self, address: IpAddr, metadata: &HeaderMap, now: Instant) -> Result<Caller, Status> {
         let token = bearer(metadata).ok_or_else(|| {
             Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`")
@@ -134,7 +136,8 @@ impl Certificates {
         Ok(Caller { identity, workload, address })
     }
 
-    /// Whether the token's Pod is there, with that account; a moment later than its first request is soon enough.
+    /// Checks that the token's Pod exists and has that service account. Waits a moment for it, as its first request may come
+    /// before the Pod is known.
     async fn runs(&self, workload: &Workload) -> Result<(), Status> {
         let Some(mut pods) = self.pods.clone() else { return Ok(()) };
         let (namespace, pod) = (workload.namespace.as_str().into(), workload.pod.as_str().into());
@@ -173,7 +176,7 @@ impl Certificates {
         }
     }
 
-    /// Has somebody else sign, and hands out only what is exactly what the caller may have.
+    /// Forwards the request to the external signer, and returns a certificate only if it is exactly what the caller may have.
     async fn forward(
         &self,
         signer: &Arc<ExternalSigner>,
@@ -199,12 +202,12 @@ impl Certificates {
             self.metrics.plane.inc(plane::Counter::evenkeel_external_signer_bad_answers);
             Status::internal(format!("the answer of the external signer {} is refused: {reason}", signer.address))
         })?;
-        // A signer whose clock is a little ahead: peers have no patience.
+        // The signer's clock may be a little ahead, and peers reject a certificate that is not valid yet.
         tokio::time::sleep(not_before.duration_since(now).unwrap_or_default()).await;
         Ok(chain)
     }
 
-    /// What is remembered of a certificate: `signer` has signed it, while these roots were given out.
+    /// Records a certificate in the ledger: `signer` has signed it, while these roots were distributed.
     fn record(
         &self,
         caller: &Caller,
@@ -276,7 +279,7 @@ impl IstioCertificateService for Certificates {
     }
 }
 
-/// What peers trust.
+/// Returns the roots that peers trust.
 fn trusted(signing: &Signing) -> Result<TrustBundle, String> {
     let trust = TrustBundle::from_pem(signing.roots.as_bytes()).map_err(|error| error.to_string())?;
     match &signing.revocation_lists {
@@ -285,7 +288,7 @@ fn trusted(signing: &Signing) -> Result<TrustBundle, String> {
     }
 }
 
-/// Whether there is a WorkloadGroup of this name whose workloads have the token's account.
+/// Whether there is a WorkloadGroup of this name whose workloads have the service account of the token.
 fn has_group(world: &World, workload: &Workload, name: &str) -> bool {
     let group = world.snapshot.workload_group(&workload.namespace, name).and_then(|group| group.spec());
     group.is_some_and(|spec| {
@@ -294,7 +297,7 @@ fn has_group(world: &World, workload: &Workload, name: &str) -> bool {
     })
 }
 
-/// The token of `authorization: Bearer TOKEN`; the scheme in any case (RFC 9110 section 11.1).
+/// Returns the token of `authorization: Bearer TOKEN`; the scheme is case-insensitive (RFC 9110 section 11.1).
 fn bearer(metadata: &HeaderMap) -> Option<&str> {
     let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())

@@ -1,4 +1,4 @@
-//! How much the clients of the TLS port may have: before they have shown who they are, without showing it, and afterwards.
+//! Limits on the clients of the TLS port: during the handshake, without a certificate, and with an identity.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,21 +9,21 @@ use evenkeel_xds::server::grpc::Budget;
 
 use crate::quota::{Quota, Share, host};
 
-/// Connections at a time and port, in connections; more wait in the kernel's backlog.
+/// Maximum number of connections per port; more wait in the kernel's backlog.
 pub(crate) const MAX_CONNECTIONS: usize = 20_000;
-/// Handshakes at a time, in connections. One holds no more than a TLS handshake message may have, 64 KiB.
+/// Maximum number of concurrent handshakes. Each buffers at most the size of a TLS handshake message, 64 KiB.
 const MAX_HANDSHAKES: usize = 1024;
-/// Those of one address.
+/// Maximum number of concurrent handshakes of one address.
 const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
-/// Clients without a certificate at a time, in connections: they come for one, which takes milliseconds.
+/// Maximum number of connected clients without a certificate: they come to get one, which takes milliseconds.
 const MAX_ANONYMOUS: usize = 512;
-/// Those of one address.
+/// Maximum number of connected clients without a certificate of one address.
 const MAX_ANONYMOUS_PER_ADDRESS: usize = 128;
-/// Connections of one identity, that is of all replicas that run as one service account.
+/// Maximum number of connections of one identity, that is, of all replicas that run as one service account.
 const MAX_CONNECTIONS_PER_IDENTITY: usize = MAX_CONNECTIONS / 4;
-/// Memory for unfinished messages of all clients of a port, in bytes.
+/// Memory for incomplete messages of all clients of a port, in bytes.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024 * 1024;
-/// That of one identity.
+/// Memory for incomplete messages of one identity, in bytes.
 const MAX_MESSAGE_BYTES_PER_IDENTITY: usize = MAX_MESSAGE_BYTES / 4;
 
 /// The clients of one port.
@@ -33,14 +33,14 @@ pub struct Clients {
     anonymous: Arc<Quota<IpAddr>>,
     known: Arc<Quota<SpiffeId>>,
     messages: Arc<Budget>,
-    /// What each identity may have of `messages`.
+    /// The budget of each identity, a part of `messages`.
     parts: Mutex<HashMap<SpiffeId, Weak<Budget>>>,
 }
 
-/// What a client is granted while it is connected.
+/// The resources granted to a client while it is connected.
 #[derive(Debug)]
 pub struct Admission {
-    /// Memory for its unfinished messages.
+    /// Memory for the client's incomplete messages.
     pub messages: Arc<Budget>,
     _share: AdmissionShare,
 }
@@ -54,7 +54,7 @@ enum AdmissionShare {
 }
 
 impl Clients {
-    /// There are none.
+    /// Creates the limits of a port without clients.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             handshakes: Quota::new(MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS),
@@ -65,23 +65,23 @@ impl Clients {
         })
     }
 
-    /// Leave to begin a handshake, held until it ends.
+    /// Grants a handshake to `address`, until the share is dropped; `None` at a limit.
     pub fn shake_hands(&self, address: IpAddr) -> Option<Share<IpAddr>> {
         self.handshakes.take(host(address))
     }
 
-    /// An admission for a client that has shown who it is, or on a port where nobody does.
+    /// Returns the admission of an authenticated client, or of any client of a port without authentication.
     pub fn plain(&self) -> Admission {
         Admission { messages: self.messages.clone(), _share: AdmissionShare::Plain }
     }
 
-    /// An admission for a client that has shown no identity.
+    /// Returns the admission of a client without an identity; `None` at a limit.
     pub fn anonymous(&self, address: IpAddr) -> Option<Admission> {
         let share = self.anonymous.take(host(address))?;
         Some(Admission { messages: self.messages.clone(), _share: AdmissionShare::Anonymous(share) })
     }
 
-    /// An admission for a client that has shown who it is.
+    /// Returns the admission of a client that has authenticated as `identity`; `None` at its limit.
     pub fn known(&self, identity: &SpiffeId) -> Option<Admission> {
         let share = self.known.take(identity.clone())?;
         Some(Admission { messages: self.part(identity), _share: AdmissionShare::Known(share) })

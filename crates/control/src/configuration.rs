@@ -1,4 +1,5 @@
-//! The loop that keeps the world up to date: notices, debounce, read, build, publish.
+//! The loop that keeps the world up to date: it collects notices, debounces them, reads files, builds the snapshot and
+//! publishes it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,38 +25,38 @@ use crate::source::files::{Difference, Files, RECALLED, Refresh};
 use crate::source::watch::{FileState, Notice, Watch};
 use crate::world::{Cause, Noticed, World};
 
-/// The file of allotted virtual addresses in the state directory.
+/// File in the state directory with the assigned virtual addresses.
 const ADDRESS_BOOK_FILE: &str = "addresses.json";
-/// How often that file is written at most; and when the control plane ends. An address lost in between is found again
-/// from the hash of its name.
+/// Minimum interval between two writes of that file, except at shutdown. An address that a crash loses is found again from
+/// the hash of its name.
 const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long after a failure to write it is tried again.
+/// Delay before a failed write is retried.
 const ADDRESS_BOOK_RETRY: Duration = Duration::from_secs(30);
 
-/// How long what changed while files were read is read again, at most: a writer who never pauses must not keep it from
-/// proxies.
+/// How long files that change while they are read are read again, at most: a writer who never pauses must not keep the change
+/// from proxies.
 const MAX_READING: Duration = Duration::from_millis(500);
 
-/// How often the history notes what proxies run; and before each change.
+/// How often the history records what proxies run; it also records that before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long after a failure to write the history it is tried again, and after each further one.
+/// Delay before a failed write of the history is retried, after each failure.
 const HISTORY_RETRY: Duration = Duration::from_secs(30);
 
-/// Most objects that are analysed as a whole after a change, in objects: an analysis looks at all of them, and larger meshes
-/// are analysed by `evenkeel analyze`.
+/// Maximum number of objects for which a change is followed by an analysis of all objects. Larger meshes are analysed by
+/// `evenkeel analyze`.
 const MAX_ANALYSED: usize = 1000;
 
-/// Why the configuration cannot be kept.
+/// Why the configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    /// A directory is not there.
+    /// A directory does not exist or cannot be read.
     #[error("--config {}: {reason}", .path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// The system's word.
+        /// The error of the operating system.
         reason: io::Error,
     },
     /// The address book cannot be read.
@@ -68,7 +69,7 @@ pub enum ConfigurationError {
     },
 }
 
-/// Everything from files to the world.
+/// Everything between the files and the world.
 #[derive(Debug)]
 pub struct Configuration {
     files: Files,
@@ -76,23 +77,23 @@ pub struct Configuration {
     stored: StoredBook,
     state: PathBuf,
     trust_domain: String,
-    /// Refused security objects are left out.
+    /// Whether refused security objects are left out.
     leave_out_refused: bool,
     jwks_fetching: JwksFetching,
     started: SystemTime,
     history: EventLog,
-    /// The history could not be written, which has been said; when it is tried again.
+    /// When writing the history is retried after a failure, which has been logged.
     history_due: Option<Instant>,
-    /// Findings of the last build, each of which has been told.
+    /// Findings of the last build, all of which have been reported.
     told: Arc<Diagnostics>,
-    /// Findings of the last analysis, likewise.
+    /// Findings of the last analysis, all of which have been reported.
     analysed: Diagnostics,
-    /// What became of objects and is not counted yet.
+    /// Events of objects that are not counted yet.
     events: BTreeMap<(Kind, Event), u64>,
 }
 
 impl Configuration {
-    /// Checks the directories and reads the address book. `mesh` holds what the files may override.
+    /// Checks the directories and reads the address book. `mesh` has the settings that files may override.
     pub fn open(roots: Vec<PathBuf>, state: &Path, mesh: MeshConfig) -> Result<Self, ConfigurationError> {
         for path in &roots {
             fs::read_dir(path).map_err(|reason| ConfigurationError::Directory { path: path.clone(), reason })?;
@@ -120,7 +121,7 @@ impl Configuration {
         })
     }
 
-    /// Reads everything for the first time.
+    /// Reads all files for the first time.
     pub fn first(&mut self) -> World {
         let _apart = memory::apart();
         let mut refresh = self.files.refresh(SystemTime::now());
@@ -135,7 +136,8 @@ impl Configuration {
         self.world(1, Noticed::now(), causes, built)
     }
 
-    /// Puts in force what files said last without errors that are refused now: before a restart it was.
+    /// Restores, for each file that is refused now, its last content without errors from the history: that was in force
+    /// before the restart.
     fn recall(&mut self, refresh: &mut Refresh) {
         let refused: Vec<PathBuf> = self.files.never_accepted().iter().map(|path| PathBuf::from(&**path)).collect();
         if refused.is_empty() {
@@ -155,13 +157,13 @@ impl Configuration {
         refresh.news.extend(self.files.diagnostics().into_iter().filter(|finding| finding.code == RECALLED));
     }
 
-    /// Reads the files that have changed as they were at one moment: what has changed while they were read is read, too.
-    /// Otherwise a route might be read before, and the service that it named until then after the two were replaced.
-    /// Returns also the notices that are to wait.
+    /// Reads the files that have changed, as they were at one moment: files that change during the reading are read as well.
+    /// Otherwise a route might be read before, and the service that it named until then after, the two were replaced. Also
+    /// returns the notices that are to wait.
     async fn refresh(&mut self, changed: &Changed, trigger: Trigger, watch: &mut Watch) -> (Refresh, Vec<Notice>) {
         let mut refresh = self.read_files(changed);
         let mut waiting = Vec::new();
-        // Changes of endpoints do not take along others, which may be half written.
+        // Changes of endpoints do not take other files along, as these may be half written.
         if trigger == Trigger::Endpoint {
             return (refresh, waiting);
         }
@@ -172,7 +174,7 @@ impl Configuration {
                 waiting.into_iter().chain(watch.caught_up().await).partition(|notice: &Notice| match notice.state {
                     FileState::Complete => true,
                     FileState::Partial => false,
-                    // A service that came and went meanwhile is not known. The route to it, which is known, goes as well.
+                    // A service that came and went meanwhile is unknown. The route to it, which is known, is read as well.
                     FileState::Gone => refresh.missed && notice.has_gone(),
                 });
             waiting = kept;
@@ -199,7 +201,7 @@ impl Configuration {
         }
     }
 
-    /// What follows from what was read. `None` when nothing is new.
+    /// Builds the next world from what was read. Returns `None` when nothing has changed.
     fn next(&mut self, last: &World, changed: &Changed, refresh: Refresh) -> Option<World> {
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
@@ -209,7 +211,7 @@ impl Configuration {
         let built = self.builder.apply(self.files.tell());
         self.store_book();
         self.tell(news, &built);
-        // A comment, or a mistake that is refused, leaves what proxies see as it is.
+        // A comment, or an error that is refused, leaves the snapshot as it is.
         let same = Arc::ptr_eq(&built.snapshot, &last.snapshot);
         let noticed = changed.noticed.unwrap_or_else(Noticed::now);
         let world = match same {
@@ -220,7 +222,8 @@ impl Configuration {
         Some(world)
     }
 
-    /// Reads what has changed, and tells whom it concerns. Returns notices that came meanwhile and are to wait.
+    /// Reads the files that have changed, and informs the proxies concerned. Returns notices that arrived meanwhile and are
+    /// to wait.
     async fn act(
         &mut self,
         changed: &Changed,
@@ -230,7 +233,8 @@ impl Configuration {
         proxies: &Proxies,
         metrics: &Metrics,
     ) -> Vec<Notice> {
-        // What they run is about to be replaced; it is written down when they know.
+        // The configuration that proxies run is about to be replaced; it is recorded once the proxies have been told of the
+        // change.
         let (now, settled) = (SystemTime::now(), proxies.take_settled());
         let (refresh, waiting) = self.refresh(changed, trigger, watch).await;
         if self.read(changed, refresh, world, metrics) {
@@ -241,7 +245,7 @@ impl Configuration {
         waiting
     }
 
-    /// Takes what was read. Whether there is another world for proxies.
+    /// Applies what was read. Returns whether there is a new world for proxies.
     fn read(
         &mut self,
         changed: &Changed,
@@ -260,7 +264,7 @@ impl Configuration {
         differs
     }
 
-    /// Builds anew what is left of a configuration of which most has gone.
+    /// Builds the rest of a configuration anew after most of it has been removed.
     async fn rebuild(&mut self, world: &watch::Sender<Arc<World>>, proxies: &Proxies) {
         self.build_anew(world);
         proxies.rebuild().await;
@@ -277,7 +281,7 @@ impl Configuration {
         world.send_replace(Arc::new(next));
     }
 
-    /// Writes down what was read.
+    /// Records in the history what was read.
     fn remember(&mut self, world: &World, noticed: Noticed, read: &[Arc<Path>]) {
         let text = |path: &Arc<Path>| (path.to_path_buf(), self.files.text(path).map(str::to_owned));
         let change = Written {
@@ -294,7 +298,7 @@ impl Configuration {
         }
     }
 
-    /// Writes down what proxies run since `at`.
+    /// Records in the history what proxies run since `at`.
     fn remember_proxies(&mut self, at: SystemTime, settled: Vec<Settled>) {
         let runs = settled.iter().map(|Settled { client, generation, refused }| Running {
             node: &client.node,
@@ -306,7 +310,7 @@ impl Configuration {
         self.history_written(written);
     }
 
-    /// Goes on with a history that could not be written, when it is time.
+    /// Retries writing the history after a failure, when the retry is due.
     fn resume_history(&mut self, generation: u64, now: Instant) {
         if self.history_due.is_none_or(|due| now < due) {
             return;
@@ -323,7 +327,7 @@ impl Configuration {
         }
     }
 
-    /// Says that the history ends, if it does.
+    /// Logs that the history is interrupted, if the write failed.
     fn history_written(&mut self, result: io::Result<()>) {
         let Err(error) = result else { return };
         self.history_due = Some(Instant::now() + HISTORY_RETRY);
@@ -406,15 +410,15 @@ impl Drop for Configuration {
     }
 }
 
-/// The address book on disk.
+/// The address book and its file.
 #[derive(Debug)]
 struct StoredBook {
     path: PathBuf,
-    /// It could not be written, which has been said; it is tried again.
+    /// Whether the last write failed, which has been logged; it is retried.
     failed: bool,
-    /// How many addresses it had when it was looked at last; it changes seldom but by growing.
+    /// Number of addresses when the book was last checked: it rarely changes except by growing.
     addresses: usize,
-    /// There is something to write, at this time.
+    /// When the book is to be written, if it has changed.
     due: Option<Instant>,
     written: Option<Instant>,
 }
@@ -445,14 +449,14 @@ impl StoredBook {
     }
 }
 
-/// What is noticed and not yet read.
+/// Changes that were noticed and are not read yet.
 #[derive(Debug, Default)]
 struct Changed {
-    /// The files, and whether a notice told that it may be gone.
+    /// The files, and whether a notice said that the file may be gone.
     paths: BTreeMap<PathBuf, bool>,
-    /// Not only there.
+    /// Whether anything may have changed, not only these files.
     anywhere: bool,
-    /// When the first of it was noticed.
+    /// When the first of these changes was noticed.
     noticed: Option<Noticed>,
 }
 
@@ -504,7 +508,7 @@ pub async fn keep(
         let due = debounce.due();
         let store = configuration.stored.due;
         tokio::select! {
-            // What is due comes first: it waits for no notice, and least of all for a timer's next tick.
+            // Due work comes first: it waits for no notice, and above all not for a timer's next tick.
             biased;
             () = wait_until(due) => {
                 let mut changed = std::mem::take(&mut endpoints);
@@ -550,16 +554,16 @@ pub async fn keep(
 
 async fn wait_until(due: Option<Instant>) {
     match due {
-        // A timer would add up to a millisecond.
+        // A timer would add a delay of up to a millisecond.
         Some(due) if due <= Instant::now() => {}
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => std::future::pending().await,
     }
 }
 
-/// What a notice means; `None`: nothing, as when the kernel tells of one renamed file twice.
+/// Returns the change that a notice stands for; `None`: no change, as when the kernel reports one renamed file twice.
 fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
-    // What is read to tell is kept.
+    // The file is read to classify the notice, and its content is kept.
     let _apart = memory::apart();
     let gone = |files: &Files, path: &PathBuf| files.holds_only_endpoints(path) && !path.exists();
     if notice.paths.is_empty() {
@@ -600,8 +604,8 @@ fn read_book(path: &Path) -> Result<AddressBook, ConfigurationError> {
     }
 }
 
-/// Written beside and renamed, so that a crash leaves the old file or the new one; under a lease, so that what another
-/// control plane has written meanwhile stays.
+/// Writes the address book to a temporary file and renames it, so that a crash leaves the old file or the new one. Holds a
+/// lease, so that addresses that another control plane has written meanwhile are kept.
 fn write_book(path: &Path, book: &AddressBook) -> io::Result<()> {
     let _lease = Lease::take(path.parent().unwrap_or(Path::new("")), "addresses")?;
     let book = read_book(path).map_err(io::Error::other)?.joined(book);

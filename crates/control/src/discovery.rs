@@ -1,4 +1,4 @@
-//! Who may open an xDS stream, and as whom.
+//! Decides which clients may open an xDS stream, and with which identity.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, ConnectError, Proxies};
 use crate::registration::{Registration, Registrations};
 
-/// The ADS source over the connected proxies.
+/// The ADS source for the connected proxies.
 #[derive(Debug)]
 pub struct Discovery {
     proxies: Arc<Proxies>,
@@ -27,12 +27,12 @@ pub struct Discovery {
     certificates: Arc<Certificates>,
     registrations: Arc<Registrations>,
     authorities: Option<Arc<Authorities>>,
-    /// What this control plane says of itself in each response.
+    /// How this control plane identifies itself in each response.
     identifier: Arc<str>,
 }
 
 impl Discovery {
-    /// Serves `proxies`.
+    /// Creates the ADS source for `proxies`.
     pub fn new(
         proxies: Arc<Proxies>,
         metrics: Arc<Metrics>,
@@ -42,20 +42,21 @@ impl Discovery {
         Self { proxies, metrics, certificates, registrations, authorities: None, identifier: identifier().into() }
     }
 
-    /// Has it noted which certificates clients show.
+    /// Records in `authorities` which certificates clients present.
     #[must_use]
     pub fn with_authorities(self, authorities: Arc<Authorities>) -> Self {
         Self { authorities: Some(authorities), ..self }
     }
 
-    /// Registers the workload of a proxy that asks for it. As in Istio, its stream is refused if it may not.
+    /// Registers the workload of a proxy that asks for it. As in Istio, the stream is refused if the workload may not
+    /// register.
     fn register(&self, node: &Node, client: &mut Client) -> Result<Option<Registration>, Status> {
         let registration = self.registrations.connect(node, &client.view, client.identity.as_ref());
         let registration = registration.map_err(|error| {
             Status::failed_precondition(format!("the workload of `{}` is not registered: {error}", node.id))
         })?;
         if let Some(registration) = &registration {
-            // Policies select it as they will when its WorkloadEntry is known.
+            // Policies select the workload as they will once its WorkloadEntry is known.
             client.view.labels = registration.labels.clone();
         }
         Ok(registration)
@@ -96,7 +97,7 @@ impl Discovery {
     }
 }
 
-/// What somebody without an identity is told.
+/// Returns the error for a client without an identity.
 fn anonymous() -> Status {
     Status::unauthenticated(
         "xDS over TLS needs the workload's certificate; get one from istio.v1.auth.IstioCertificateService",
@@ -136,7 +137,7 @@ impl Source for Discovery {
         let admitted = self.proxies.admit(client.identity.as_ref()).await.map_err(refused)?;
         let session = self.proxies.connect(client, admitted).await.map_err(refused)?;
         let session = match registration {
-            // It counts as long as the session.
+            // The registration lasts as long as the session.
             Some(registration) => session.hears_health(move |health| registration.health(health)),
             None => session,
         };
@@ -145,10 +146,10 @@ impl Source for Discovery {
     }
 }
 
-/// Longest name and version of a program kept, in bytes.
+/// Maximum length of a program's name and version, in bytes.
 const MAX_PROGRAM_BYTES: usize = 128;
 
-/// `envoy 1.40.0`, `evenkeel 0.1.0`: what a node says it is.
+/// Returns the program and version that a node reports: `envoy 1.40.0`, `evenkeel 0.1.0`.
 fn program(node: &Node) -> String {
     let version = match &node.user_agent_version_type {
         Some(UserAgentVersionType::UserAgentVersion(version)) => version.clone(),
@@ -165,10 +166,10 @@ fn program(node: &Node) -> String {
     text.get(..text.floor_char_boundary(MAX_PROGRAM_BYTES)).unwrap_or_default().to_owned()
 }
 
-/// Longest text about confinement kept, in bytes.
+/// Maximum length of a node's text about its confinement, in bytes.
 const MAX_CONFINEMENT_BYTES: usize = 512;
 
-/// How a node says that its process is confined: printed, so without what moves a terminal's cursor.
+/// Returns how a node says that its process is confined, without control characters, as the text is printed to terminals.
 fn confinement(node: &Node) -> Option<String> {
     let value = node.metadata.as_ref()?.fields.get(CONFINEMENT_METADATA)?;
     let Some(Kind::StringValue(text)) = &value.kind else { return None };
@@ -176,7 +177,7 @@ fn confinement(node: &Node) -> Option<String> {
     Some(text.chars().filter(|character| !character.is_control()).collect())
 }
 
-/// Which control plane this is: `evenkeel/VERSION HOST.PROCESS`.
+/// Returns the identifier of this control plane: `evenkeel/VERSION HOST.PROCESS`.
 pub(crate) fn identifier() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let prefix = evenkeel_xds::evenkeel::IDENTIFIER_PREFIX;

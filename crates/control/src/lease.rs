@@ -1,28 +1,28 @@
-//! What only one control plane may do at a time, of those that share a state directory: making the root certificate and
-//! the token key, allotting virtual addresses.
+//! Leases: mutual exclusion among the control planes that share a state directory. A lease is needed to create the root
+//! certificate and the token key, and to assign virtual addresses.
 //!
-//! A lease is a lock on a file in that directory. It is held for the few milliseconds the work takes and ends with the
-//! process, however that ends; there is no leader, and nobody waits for one to be elected. The directory has to be on a
-//! file system with locks (`flock`): a local one, or NFS since version 4.
+//! A lease is a lock on a file in that directory. It is held for the few milliseconds that the work takes, and ends with the
+//! process, even if that crashes. There is no leader, so nobody waits for an election. The directory has to be on a file
+//! system with locks (`flock`): a local one, or NFS version 4 or later.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a lease. The work takes milliseconds, so whoever holds it longer is stopped or stuck.
+/// How long to wait for a lease. The work takes milliseconds: a process that holds it for longer is stopped or stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Held until dropped.
+/// A lease, held until it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     _file: File,
 }
 
 impl Lease {
-    /// Takes the lease of that name, waiting until it is free for at most 10 s.
+    /// Takes the lease `name`, waiting at most 10 s for it.
     pub fn take(state: &Path, name: &str) -> io::Result<Self> {
         Self::take_within(state, name, PATIENCE)
     }

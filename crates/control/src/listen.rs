@@ -1,4 +1,4 @@
-//! Listening sockets, and connections as the gRPC server takes them: plain, or after a TLS handshake.
+//! Listening sockets, and connections for the gRPC server: plaintext, or after a TLS handshake.
 
 use std::future::Future;
 use std::io;
@@ -23,36 +23,36 @@ use tonic::Extensions;
 use crate::clients::{Admission, Clients, MAX_CONNECTIONS};
 use crate::quota::Rate;
 
-/// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
-/// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
+/// Length of the kernel's accept queue, in connections. When a mesh starts, all proxies connect at once, and those beyond the
+/// queue wait a second until TCP retries. The system's `net.core.somaxconn` may limit it further.
 const BACKLOG: u32 = 4096;
-/// How long a client may take for its first byte.
+/// How long a client may take to send its first byte.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Lines about handshakes that fail: so many at once, and one more after each time.
+/// Log lines about failed handshakes: the burst, and the interval after which one more is allowed.
 const FAILURE_LINES: (u32, Duration) = (20, Duration::from_secs(1));
-/// Accepted connections waiting for the gRPC server, in connections.
+/// Maximum number of accepted connections that wait for the gRPC server.
 const ACCEPTED_QUEUE: usize = 64;
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an `accept` that failed because file descriptors or memory ran out.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Why the control plane does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address is taken or not ours.
+    /// The address is in use or does not belong to this machine.
     #[error("{flag} {address}: {reason}{hint}")]
     Bind {
-        /// The flag that names it.
+        /// The flag that sets the address.
         flag: &'static str,
         /// The address.
         address: SocketAddr,
-        /// The system's word.
+        /// The error of the operating system.
         reason: io::Error,
-        /// A way out.
+        /// What the user can do about it.
         hint: &'static str,
     },
-    /// Plaintext beyond this machine.
+    /// Plaintext on an address that other machines can reach.
     #[error(
         "--grpc-address {0}: plaintext xDS is only served on a loopback address; \
          use --secure-grpc-address for other machines, or add --allow-plaintext-from-network"
@@ -80,7 +80,7 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Refuses an address for plaintext that other machines reach, unless that is wanted.
+/// Refuses a plaintext address that other machines can reach, unless `allowed`.
 pub fn check_plaintext(address: SocketAddr, allowed: bool) -> Result<(), ListenError> {
     let local = match address.ip() {
         IpAddr::V4(v4) => v4.is_loopback(),
@@ -92,16 +92,16 @@ pub fn check_plaintext(address: SocketAddr, allowed: bool) -> Result<(), ListenE
     }
 }
 
-/// What is known of a client before it says anything.
+/// The peer of a connection, as known before it sends a request.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
     /// Whether the connection is encrypted.
     pub secure: bool,
-    /// What its certificate says, if it showed one; it has been verified.
+    /// The identity in the peer's certificate, which has been verified, if the peer presented one.
     pub identity: Option<SpiffeId>,
-    /// When that certificate ends.
+    /// When that certificate expires.
     pub expires: Option<SystemTime>,
     /// The serial number of that certificate.
     pub serial: Option<Arc<str>>,
@@ -113,7 +113,7 @@ pub struct Connection {
     stream: Stream,
     peer: Peer,
     admission: Admission,
-    /// Ends the connection of a client that says nothing; gone with its first byte.
+    /// Closes the connection of a client that sends nothing; `None` after its first byte.
     patience: Option<Pin<Box<Sleep>>>,
     _slot: OwnedSemaphorePermit,
 }
@@ -130,7 +130,7 @@ impl Connection {
         Self { stream, peer, admission, patience: Some(patience), _slot: slot }
     }
 
-    /// Who is at the other end, as the gRPC server wants to know it.
+    /// Returns the peer in the form that the gRPC server uses.
     pub fn client(&self) -> grpc::Client {
         let mut extensions = Extensions::default();
         extensions.insert(self.peer.clone());
@@ -143,7 +143,7 @@ impl Connection {
     }
 }
 
-/// Connections as they come, plain.
+/// Accepts plaintext connections.
 pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -161,7 +161,7 @@ pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
     receiver
 }
 
-/// Connections whose handshake succeeded. One slow or senseless client delays nobody.
+/// Accepts TLS connections and yields those whose handshake succeeded. A slow or faulty client delays no other.
 pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -188,7 +188,7 @@ pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) ->
                         }
                         Err(reason) => tracing::debug!(%address, reason, "client not served"),
                     },
-                    // A client whose certificate is not accepted is logged, unless there are too many.
+                    // A client whose certificate is rejected is logged, unless there are too many such lines.
                     Ok(Err(error)) if lines.note((), Instant::now()) => {
                         tracing::warn!(%address, %error, "TLS handshake failed");
                     }
@@ -201,7 +201,7 @@ pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) ->
     receiver
 }
 
-/// Who a client is after its handshake, and what it is granted.
+/// Determines a client's identity after its handshake, and what the client is granted.
 fn admit(
     clients: &Clients,
     stream: &TlsStream<TcpStream>,
@@ -211,7 +211,7 @@ fn admit(
     let (_, session) = stream.get_ref();
     let certificate = session.peer_certificates().and_then(|chain| PeerCertificate::parse(chain).ok());
     let expires = certificate.as_ref().map(PeerCertificate::not_after);
-    // Sessions are not resumed here, so this was looked at just now; should they ever be, it stays true.
+    // Sessions are not resumed here, so the handshake has just checked this; the check stays correct if they ever are.
     if expires.is_some_and(|end| end < now) {
         return Err("its certificate has expired");
     }
@@ -224,7 +224,7 @@ fn admit(
     Ok((Peer { address, secure: true, identity, expires, serial }, admission))
 }
 
-/// The next connection; `None` when the server is gone.
+/// Accepts the next connection; `None` when the server has ended.
 async fn accept<T>(listener: &TcpListener, server: &mpsc::Sender<T>) -> Option<(TcpStream, SocketAddr)> {
     loop {
         let accepted = tokio::select! {
@@ -233,7 +233,7 @@ async fn accept<T>(listener: &TcpListener, server: &mpsc::Sender<T>) -> Option<(
         };
         match accepted {
             Ok((stream, address)) => {
-                // Responses are small and awaited: do not let the kernel collect them.
+                // Responses are small and awaited, so the kernel must not delay them (Nagle's algorithm).
                 let _ = stream.set_nodelay(true);
                 return Some((stream, address));
             }

@@ -1,48 +1,48 @@
-//! What the control plane asks of the program's allocator.
+//! Hooks into the program's allocator, with which the control plane keeps the memory of its configuration apart.
 //!
-//! A configuration comes and goes, while the streams of proxies stay. Where blocks of both lie in the same pages, a few
-//! bytes of streams keep every page that a configuration once filled. So what is made of the configuration is taken from
-//! memory of its own, and from other memory when most of it has gone and the rest is built anew.
+//! A configuration comes and goes, while the streams of proxies stay. If blocks of both lie in the same pages, a few bytes of
+//! streams keep every page that a configuration once filled. So data derived from the configuration is allocated from a
+//! separate heap, and from a new heap when most of the configuration has been removed and the rest is built anew.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
 
-/// What an allocator can do for a control plane.
+/// The functions of an allocator that a control plane uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Allocator {
-    /// Has this thread take blocks from the memory of the configuration until `leave`; false if it does already.
+    /// Makes this thread allocate from the configuration's heap until `leave`; returns false if it already does.
     pub enter: fn() -> bool,
-    /// Has this thread take blocks from where it did before `enter`.
+    /// Makes this thread allocate again from where it did before `enter`.
     pub leave: fn(),
-    /// What is entered from now on is other memory than it was.
+    /// Replaces the configuration's heap by a new one, which `enter` selects from now on.
     pub renew: fn(),
-    /// Whether what becomes free goes back to the system at once, or is kept for a while for what comes next.
+    /// Whether freed memory is returned to the system at once, or kept for a while for later allocations.
     pub at_once: fn(bool),
-    /// Returns what is free to the system, each thread before it goes to sleep.
+    /// Returns free memory to the system; each thread does so before it goes to sleep.
     pub give_back: fn(),
-    /// Returns what this thread has free to the system.
+    /// Returns this thread's free memory to the system.
     pub collect: fn(),
 }
 
-/// Tells the control plane what the program's allocator can do; without, nothing is done. The first call counts.
+/// Sets the functions of the program's allocator; without them nothing is done. Only the first call has an effect.
 pub fn set_allocator(allocator: Allocator) {
     _ = ALLOCATOR.set(allocator);
 }
 
-/// Has this thread take blocks from the memory of the configuration until the value is dropped. Not to be held while other
-/// tasks may run on the thread.
+/// Makes this thread allocate from the configuration's heap until the value is dropped. Must not be held while other tasks
+/// may run on the thread.
 pub(crate) fn apart() -> Apart {
     let leave = ALLOCATOR.get().filter(|allocator| (allocator.enter)()).map(|allocator| allocator.leave);
     Apart { leave, here: PhantomData }
 }
 
-/// See [`apart`].
+/// The guard that [`apart`] returns.
 #[must_use]
 pub(crate) struct Apart {
     leave: Option<fn()>,
-    /// Of this thread, which it must not leave.
+    /// The guard must not leave its thread.
     here: PhantomData<*const ()>,
 }
 
@@ -54,29 +54,30 @@ impl Drop for Apart {
     }
 }
 
-/// Has the configuration be made in other memory from now on.
+/// Makes the configuration allocate from a new heap from now on.
 pub(crate) fn renew() {
     if let Some(allocator) = ALLOCATOR.get() {
         (allocator.renew)();
     }
 }
 
-/// Has what becomes free go back to the system at once, or be kept for a while. Kept, it is faster to take again; but what stays for
-/// long then takes its place in memory that was used for more, all of which it keeps: not while a configuration is read whole.
+/// Sets whether freed memory is returned to the system at once, or kept for a while. Kept memory is faster to allocate again;
+/// but long-lived blocks then end up in pages of a larger heap and keep all of them. So it is not kept while the whole
+/// configuration is read.
 pub(crate) fn at_once(at_once: bool) {
     if let Some(allocator) = ALLOCATOR.get() {
         (allocator.at_once)(at_once);
     }
 }
 
-/// Has this thread, which is none of the runtime's, give back what it has free.
+/// Makes this thread, which does not belong to the runtime, return its free memory.
 pub(crate) fn collect() {
     if let Some(allocator) = ALLOCATOR.get() {
         (allocator.collect)();
     }
 }
 
-/// Has all threads of the runtime give back what they have free: a thread does before it goes to sleep, so each is woken.
+/// Makes all threads of the runtime return their free memory. A thread does so before it goes to sleep, so each is woken.
 pub(crate) fn give_back() {
     let Some(allocator) = ALLOCATOR.get() else { return };
     (allocator.give_back)();

@@ -1,4 +1,4 @@
-//! What the control plane counts, under Istio's names.
+//! Metrics of the control plane, under Istio's names.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,16 +11,16 @@ use evenkeel_xds::{ResourceType, ages};
 
 use crate::process_metrics::{self, process};
 
-/// Upper bounds of the convergence histogram's buckets, in seconds: Istio's, and below its first one finer ones.
+/// Upper bounds of the convergence histogram's buckets, in seconds: Istio's, with finer ones below the first.
 const CONVERGENCE_BOUNDS: [f64; 14] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
-/// The same of the time a push takes until it is answered (Istio's, and finer below).
+/// Upper bounds for the time from a push to its answer, in seconds: Istio's, with finer ones below the first.
 const PUSH_BOUNDS: [f64; 11] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0, 3.0, 5.0, 10.0];
-/// The same of the bytes of one push, as Istio's.
+/// Upper bounds for the size of one push, in bytes: Istio's.
 const SIZE_BOUNDS: [f64; 6] = [1.0, 1e4, 1e6, 4e6, 1e7, 4e7];
-/// The same of the age of what proxies applied, in seconds.
+/// Upper bounds for the age of the configuration that proxies applied, in seconds.
 const AGE_BOUNDS: [f64; ages::BOUNDS_US.len()] = seconds(ages::BOUNDS_US);
-/// More kinds of objects and events than there are.
+/// Maximum number of series per kind and event; there are fewer.
 const MAX_EVENTS: usize = 1_000;
 
 layout! {
@@ -186,40 +186,40 @@ layout! {
     }
 }
 
-/// What became of an object of the user's.
+/// What happened to an object of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// It came.
+    /// It was added.
     Add,
-    /// It says something else, or stands elsewhere.
+    /// Its content or its place changed.
     Update,
-    /// It went.
+    /// It was deleted.
     Delete,
 }
 
-/// What made proxies be sent something.
+/// What caused a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Configuration, and perhaps endpoints with it.
+    /// Configuration, possibly together with endpoints.
     Config,
-    /// Endpoints alone.
+    /// Endpoints only.
     Endpoint,
 }
 
-/// All that is counted.
+/// All metrics of the control plane.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    /// What has no labels.
+    /// Metrics without labels.
     pub plane: SharedWriter<plane::Stats>,
     process: SharedWriter<process::Stats>,
-    /// Held, so that it is reported.
+    /// Held so that it is exported.
     _build: SharedWriter<build::Stats>,
     config_triggers: SharedWriter<triggers::Stats>,
     endpoint_triggers: SharedWriter<triggers::Stats>,
     mesh_events: Families<mesh_events::Stats>,
     registry_events: Families<registry_events::Stats>,
-    /// In the order of [`ResourceType::ALL`], once something was counted of them.
+    /// In the order of [`ResourceType::ALL`]; created when something of the type is first counted.
     per_type: [OnceLock<PerType>; ResourceType::ALL.len()],
 }
 
@@ -262,7 +262,7 @@ fn labelled<L: Layout>(registry: &Registry, prefix: &str, labels: &[(&'static st
 }
 
 impl Metrics {
-    /// Responses were sent, with that many bytes of resources.
+    /// Counts `pushes` responses with `bytes` bytes of resources.
     pub fn pushed(&self, kind: ResourceType, pushes: u64, bytes: u64) {
         if pushes > 0 {
             let of = &self.of(kind).resources;
@@ -272,7 +272,7 @@ impl Metrics {
         }
     }
 
-    /// A proxy refused responses.
+    /// Counts responses that a proxy rejected.
     pub fn rejected(&self, kind: ResourceType, rejects: u64) {
         if rejects > 0 {
             let of = self.of(kind);
@@ -281,25 +281,25 @@ impl Metrics {
         }
     }
 
-    /// A proxy answered a response, this long after it was made.
+    /// Records the time `after` which a proxy answered a response.
     pub fn answered(&self, kind: ResourceType, after: Duration) {
         self.of(kind).resources.record(resources::Histogram::pilot_xds_push_time, after.as_secs_f64(), 1);
     }
 
-    /// A proxy told how old what it applied was.
+    /// Records the ages that a proxy reported of the configuration it applied.
     pub fn aged(&self, kind: ResourceType, ages: &Ages) {
         let applied = self.of(kind).applied.get_or_init(|| labelled(&self.registry, "", &[("type", &name_of(kind))]));
         let seconds = ages.sum_us as f64 / 1e6;
         applied.merge(applied::Histogram::evenkeel_proxy_config_age_seconds, &ages.buckets, seconds);
     }
 
-    /// A proxy held something else than it was sent.
+    /// Counts a proxy that held something else than it was sent.
     pub fn diverged(&self, kind: ResourceType) {
         self.of(kind).resources.inc(resources::Counter::evenkeel_xds_divergences);
     }
 
-    /// Objects came, changed or went: what came of the files, as Istio counts what comes of the cluster's API, the registry's kinds
-    /// and the mesh's apart.
+    /// Counts objects that were added, changed or deleted. As Istio counts events of the cluster's API, kinds of the registry
+    /// and kinds of the mesh are counted apart.
     pub fn noticed(&self, events: BTreeMap<(Kind, Event), u64>) {
         for ((kind, event), count) in events {
             let event = match event {
@@ -320,7 +320,7 @@ impl Metrics {
         }
     }
 
-    /// Proxies are about to be told of a change.
+    /// Counts a push, before proxies are told of the change.
     pub fn triggered(&self, by: Trigger) {
         match by {
             Trigger::Config => &self.config_triggers,
@@ -329,12 +329,12 @@ impl Metrics {
         .inc(triggers::Counter::pilot_push_triggers);
     }
 
-    /// A proxy has acknowledged everything of a generation, this long after the configuration changed.
+    /// Records the time `after` a change at which a proxy had acknowledged all of its generation.
     pub fn converged(&self, after: Duration) {
         self.plane.record(plane::Histogram::pilot_proxy_convergence_time, after.as_secs_f64(), 1);
     }
 
-    /// New resources were handed to the streams of so many proxies, this long after the configuration changed.
+    /// Records the time `after` a change at which new resources were handed to the streams of `proxies` proxies.
     pub fn queued(&self, after: Duration, proxies: u64) {
         self.plane.record(plane::Histogram::pilot_proxy_queue_time, after.as_secs_f64(), proxies);
     }
@@ -350,7 +350,7 @@ impl Metrics {
         })
     }
 
-    /// The page for Prometheus.
+    /// Renders the page for Prometheus.
     pub fn page(&self, format: Exposition) -> String {
         process_metrics::publish(&self.process);
         self.registry.expire(Instant::now());
@@ -358,12 +358,12 @@ impl Metrics {
     }
 }
 
-/// `cds` and its like.
+/// Returns the label of a type, such as `cds`.
 fn name_of(kind: ResourceType) -> String {
     kind.short_name().to_ascii_lowercase()
 }
 
-/// Kinds of which Istio's registry counts events, by its names.
+/// Returns the name that Istio's registry gives events of this kind, if it counts them.
 fn registry_name(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::Service => Some("Services"),
@@ -406,7 +406,7 @@ mod tests {
         parse(&text, false).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let open = metrics.page(Exposition::OpenMetrics);
         parse(&open, true).unwrap_or_else(|error| panic!("{error}\n{open}"));
-        // Counters that Istio calls so keep their names.
+        // Counters keep their Istio names, even those without `_total`.
         assert!(open.contains("# TYPE pilot_xds_pushes unknown\npilot_xds_pushes{type=\"cds\"} 1\n"), "{open}");
         for expected in [
             "# TYPE pilot_xds gauge\npilot_xds 2\n",

@@ -1,4 +1,4 @@
-//! What a stream's progress means: counted, timed, and said in the log.
+//! Counts, times and logs the progress of streams.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use evenkeel_xds::server::{Divergence, Nack, Status};
 
 use crate::metrics::Metrics;
 
-/// Most resources of a refused response named in the log, in resources.
+/// Maximum number of resources of a rejected response that are named in the log.
 const MAX_LOGGED_RESOURCES: usize = 5;
 
-/// Takes in the step from one status of a stream to the next. `since_open` is the stream's age now.
+/// Processes the change from one status of a stream to the next. `since_open` is the age of the stream.
 pub fn step(metrics: &Metrics, node: &str, before: &Status, now: &Status, since_open: Duration) {
     for new in &now.types {
         let kind = new.kind;
@@ -49,7 +49,7 @@ fn log_divergence(node: &str, divergence: &Divergence) {
     );
 }
 
-/// Says what a proxy refused and where the user wrote it.
+/// Logs what a proxy rejected and where the user wrote it.
 fn log_rejection(node: &str, kind: ResourceType, nack: &Nack) {
     let place = |r: &evenkeel_xds::server::NackedResource| match &r.origin {
         Some(origin) => format!("{} (from {origin})", r.name),

@@ -61,7 +61,7 @@ pub struct Options {
     #[arg(long)]
     pub no_confinement: bool,
 
-    /// Who fetches the keys of issuers, and how often; `None`: what the environment says.
+    /// Who fetches the keys of issuers, and how often; `None`: as the environment variables say.
     #[arg(skip)]
     pub jwks: Option<JwksSettings>,
 
@@ -71,17 +71,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// The folder of the operator's authority: the flag's, or that of the variable of Istio's name.
+    /// Returns the directory of the operator's authority, from the flag or from Istio's environment variable.
     pub fn plugged_authority(&self) -> Option<PathBuf> {
         let variable = || std::env::var_os(ROOT_CA_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from);
         self.ca_certs.clone().or_else(variable)
     }
 }
 
-/// The variable of the environment that names the folder, as Istio's.
+/// Istio's environment variable for the directory.
 const ROOT_CA_DIR: &str = "ROOT_CA_DIR";
 
-/// `HOST:PORT` with an address for host, or `:PORT` for all addresses.
+/// Parses `HOST:PORT` where the host is an IP address, or `:PORT` for all addresses.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let full = match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),

@@ -1,4 +1,4 @@
-//! What the process uses, under Prometheus' usual names, as proc_pid_stat(5) and proc_pid_status(5) tell it.
+//! Resource usage of the process under Prometheus' usual names, from proc_pid_stat(5) and proc_pid_status(5).
 
 use std::fs;
 
@@ -24,10 +24,10 @@ layout! {
     }
 }
 
-/// Places of `utime` and `stime` among what follows the program's name.
+/// Positions of `utime` and `stime` among the fields after the program's name.
 const USER_TICKS: usize = 11;
 
-/// Reads what the kernel tells.
+/// Reads the values from the kernel and publishes them.
 pub fn publish(metrics: &SharedWriter<process::Stats>) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -38,9 +38,9 @@ pub fn publish(metrics: &SharedWriter<process::Stats>) {
     metrics.set(process::Gauge::open_fds, i64::try_from(files).unwrap_or(0));
 }
 
-/// Time of the processor, in user's and kernel's code.
+/// Returns the CPU time in user and kernel mode, in ticks.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    // A program's name may hold spaces and parentheses.
+    // The program's name may contain spaces and parentheses.
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut ticks = after_name.split(' ').skip(USER_TICKS).map(str::parse::<u64>);
     ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)

@@ -1,10 +1,10 @@
-//! The proxies that are connected, what each is to hold, and how far it has got.
+//! Connected proxies: which resources each should hold, and what it has acknowledged.
 //!
 //! ```text
-//!  admit, connect ──► mailbox ──► translation   a thread: the Translator, and nothing else has it
-//!  publish, rebuild ─────┘            │
-//!                                     ▼
-//!  a stream looks, says how it is ─► streams     what each is to hold; who is told of a change
+//! admit, connect ──► mailbox ──► translation   a thread that owns the Translator
+//! publish, rebuild ─────┘            │
+//!                                    ▼
+//! a stream reads, reports status ──► streams   the resources of each stream, and notices of changes
 //! ```
 
 mod mailbox;
@@ -35,18 +35,18 @@ use mailbox::Mailbox;
 use streams::{Registered, Streams};
 use translation::{Following, Translation};
 
-/// How long a stream may be without the newest of what does not concern it.
+/// How often a stream is told of changes that do not concern it.
 const CATCH_UP_INTERVAL: Duration = Duration::from_secs(20);
-/// Most xDS streams served at a time, in streams.
+/// Maximum number of xDS streams served at the same time.
 pub const MAX_STREAMS: usize = 20_000;
-/// Most of one identity, that is of all replicas that run as one service account, in streams.
+/// Maximum number of streams of one identity, that is, of all replicas that run as one service account.
 pub const MAX_STREAMS_PER_IDENTITY: usize = MAX_STREAMS / 4;
 
-/// What names may take that all streams of one identity keep subscribed, in bytes: those of a thousand proxies that each ask
-/// for four thousand resources.
+/// Limit on the names that all streams of one identity keep subscribed, in bytes: enough for a thousand proxies that each
+/// subscribe to four thousand resources.
 pub const MAX_NAME_BYTES_PER_IDENTITY: usize = 512 * 1024 * 1024;
 
-/// Lines about secrets that proxies ask for in vain: so many at once, and one more after each time.
+/// Log lines about secrets that proxies request and do not get: the burst, and the interval after which one more is allowed.
 const SECRET_LINES: (u32, Duration) = (50, Duration::from_secs(1));
 
 /// The connected proxies.
@@ -55,30 +55,30 @@ pub struct Proxies {
     world: watch::Receiver<Arc<World>>,
     metrics: Arc<Metrics>,
     admission: Admission,
-    /// Streams, and those that wait to become one.
+    /// Streams of each identity, including those that wait to be admitted.
     by_identity: Arc<Quota<SpiffeId>>,
-    /// Bytes of names.
+    /// Bytes of subscribed names of each identity.
     names: Arc<Quota<SpiffeId>>,
-    /// Lines about secrets that proxies do not get.
+    /// Limits log lines about secrets that proxies do not get.
     told_secrets: Arc<Rate<()>>,
     mailbox: Arc<Mailbox<Registered>>,
     streams: Arc<Streams>,
     following: Following,
     trust: watch::Sender<Option<Arc<Trust>>>,
-    /// Told which roots the owner of a certificate trusts.
+    /// Called when the owner of a certificate acknowledges roots.
     on_trust: OnceLock<OnTrust>,
 }
 
-/// The roots that proxies' agents are to trust.
+/// The trusted roots, as sent to the proxies' agents.
 #[derive(Debug)]
 pub struct Trust {
-    /// As they are sent.
+    /// The resource that is sent.
     pub resource: Arc<Resource>,
-    /// Which they are, as the ledger names them.
+    /// The version by which the ledger names the roots.
     pub version: String,
 }
 
-/// Takes the serial number of a client's certificate, and the version of the roots that it has acknowledged.
+/// Callback with the serial number of a client's certificate and the version of the roots that it has acknowledged.
 struct OnTrust(Box<TrustCallback>);
 
 type TrustCallback = dyn Fn(&str, &str) + Send + Sync;
@@ -89,14 +89,14 @@ impl std::fmt::Debug for OnTrust {
     }
 }
 
-/// A stream's turn, and its place among those of its identity.
+/// An admitted stream: its turn for the first push, and its place in the quota of its identity.
 #[derive(Debug)]
 pub struct Admitted {
     first_push: FirstPush,
     _place: Option<Share<SpiffeId>>,
 }
 
-/// One that waits for its turn is counted for as long as it does: until it has it, or is gone.
+/// Counts a stream as waiting until it is admitted or dropped.
 struct Waiting<'m>(&'m Metrics);
 
 impl<'m> Waiting<'m> {
@@ -112,77 +112,77 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Who is at the other end of a stream.
+/// The client of a stream.
 #[derive(Debug, Clone)]
 pub struct Client {
     /// The xDS node id.
     pub node: String,
-    /// Its program and version, as the node says.
+    /// Program and version, as the node reports them.
     pub program: String,
-    /// How its process is confined, as the node says; `None`: it says nothing.
+    /// How the process is confined, as the node reports it; `None`: the node does not say.
     pub confinement: Option<String>,
-    /// What its configuration depends on.
+    /// The properties of the node that its configuration depends on.
     pub view: ProxyView,
-    /// Where it connected from.
+    /// The address it connected from.
     pub peer: Option<SocketAddr>,
-    /// Its certificate's identity; `None` on the plaintext port.
+    /// Identity in its certificate; `None` on the plaintext port.
     pub identity: Option<SpiffeId>,
-    /// When.
+    /// When it connected.
     pub since: SystemTime,
-    /// The serial number of its certificate.
+    /// Serial number of its certificate.
     pub serial: Option<Arc<str>>,
 }
 
-/// One stream, as debug endpoints show it.
+/// One stream, as the debug endpoints show it.
 #[derive(Debug, Clone)]
 pub struct StreamReport {
-    /// Who.
+    /// The client.
     pub client: Arc<Client>,
-    /// How far it has got.
+    /// Its progress.
     pub status: Arc<Status>,
-    /// Generation of the last of its resources that concerned it.
+    /// Generation of the last change of its resources that it was told of.
     pub told: u64,
     holding: Holding,
     shared: Arc<ResourceSet>,
 }
 
 impl StreamReport {
-    /// What it is to hold, put together.
+    /// Returns the resources that it should hold.
     pub fn resources(&self) -> Arc<ResourceSet> {
         self.holding.over(&self.shared)
     }
 }
 
-/// How far one stream has got.
+/// A stream that has acknowledged a generation.
 #[derive(Debug, Clone)]
 pub struct Settled {
-    /// Who.
+    /// The client.
     pub client: Arc<Client>,
-    /// The generation all of which it has answered.
+    /// The generation of which it has answered everything.
     pub generation: u64,
-    /// What of it was refused.
+    /// The resources that it rejected.
     pub refused: Vec<Refused>,
 }
 
-/// Why a stream is not taken.
+/// Why a stream is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// At the limit.
+    /// The limit of all streams is reached.
     #[error("{MAX_STREAMS} xDS streams are served already")]
     TooMany,
-    /// At the limit of one identity.
+    /// The limit of one identity is reached.
     #[error("{MAX_STREAMS_PER_IDENTITY} xDS streams of this identity are served already")]
     TooManyOfIdentity,
-    /// At the end.
+    /// The control plane is shutting down.
     #[error("the control plane is shutting down")]
     Closed,
 }
 
 impl Proxies {
-    /// No proxy is connected yet.
+    /// Starts the translator's thread; no proxy is connected yet.
     ///
     /// # Errors
-    /// When there is no thread for the translator.
+    /// When the thread cannot be started.
     pub fn new(
         world: watch::Receiver<Arc<World>>,
         metrics: Arc<Metrics>,
@@ -206,19 +206,19 @@ impl Proxies {
         }))
     }
 
-    /// Has agents told which roots to trust, now and from now on.
+    /// Sets the roots that agents are told to trust, and tells the connected ones.
     pub fn set_trust(&self, trust: Trust) {
         self.trust.send_replace(Some(Arc::new(trust)));
         self.streams.tell_all();
     }
 
-    /// Has `on_trust` called when a client has acknowledged roots.
+    /// Sets the callback for acknowledged roots.
     pub fn on_trust(&self, on_trust: impl Fn(&str, &str) + Send + Sync + 'static) {
-        // Only the first counts; there is one.
+        // Only the first call has an effect, and there is only one.
         _ = self.on_trust.set(OnTrust(Box::new(on_trust)));
     }
 
-    /// Waits while too many others get their first resources.
+    /// Waits while too many other streams get their first resources.
     pub async fn admit(&self, identity: Option<&SpiffeId>) -> Result<Admitted, ConnectError> {
         let place = identity.map(|identity| self.by_identity.take(identity.clone()));
         if matches!(place, Some(None)) {
@@ -252,12 +252,12 @@ impl Proxies {
         let session = session.observed(on_status).hears_missing_secrets(missing);
         Ok(match names {
             Some(names) => session.limited(limit(names, self.metrics.clone())),
-            // Only this machine reaches the plaintext port.
+            // Only this machine can reach the plaintext port.
             None => session,
         })
     }
 
-    /// Notes the roots that the owner of a certificate acknowledges.
+    /// Returns a callback that records the roots that the owner of a certificate acknowledges.
     fn acknowledges(self: &Arc<Self>, serial: Option<Arc<str>>) -> impl FnMut(Option<Version>) + Send + 'static {
         let (this, mut last) = (Arc::downgrade(self), None);
         move |version| {
@@ -274,7 +274,7 @@ impl Proxies {
         }
     }
 
-    /// Says in the log which secrets a proxy asks for in vain, and why.
+    /// Returns a callback that logs which secrets a proxy requests and does not get, and why.
     fn tells_missing_secrets(&self, client: &Client) -> impl FnMut(&str) + Send + 'static {
         let (node, view) = (client.node.clone(), client.view.clone());
         let (world, told) = (self.world.clone(), self.told_secrets.clone());
@@ -286,48 +286,49 @@ impl Proxies {
         }
     }
 
-    /// Ends all streams and takes no more.
+    /// Ends all streams and accepts no more.
     pub fn close(&self) {
         self.admission.close();
         self.streams.close();
         self.mailbox.close();
     }
 
-    /// Has the proxies told that the present world concerns; done when they are.
+    /// Tells the proxies concerned of the current world; completes when all have been told.
     pub async fn publish(&self) {
         let generation = self.world.borrow().generation;
         self.mailbox.publish();
-        // Where the translator has ended, the process is about to.
+        // If the translator has ended, the process is about to end.
         _ = self.following.published.clone().wait_for(|published| *published >= generation).await;
     }
 
-    /// Makes anew what proxies hold, of a snapshot that is the same but for where it lies in memory; nothing is sent.
+    /// Rebuilds the resources from a snapshot that is equal but lies elsewhere in memory; nothing is sent.
     pub async fn rebuild(&self) {
         _ = self.mailbox.rebuild().await;
     }
 
-    /// Gives free memory back to the system, that of the translator's thread too.
+    /// Returns free memory to the system, including that of the translator's thread.
     pub fn give_back(&self) {
         memory::give_back();
         self.mailbox.give_back();
     }
 
-    /// Generation of the world of which all proxies that it concerns have been told.
+    /// Returns the generation of the last world of which all proxies concerned have been told.
     pub fn published(&self) -> u64 {
         *self.following.published.borrow()
     }
 
-    /// Until the translator fails: then what it says of that. Never done before.
+    /// Completes only if the translator fails, with the reason.
     pub async fn failed(&self) -> String {
         let mut failure = self.following.failure.clone();
         match failure.wait_for(Option::is_some).await.map(|failure| failure.clone()) {
             Ok(failure) => failure.unwrap_or_default(),
-            // It has ended as it should.
+            // The translator has ended normally.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Tells streams now and then of changes that do not concern them: what they have seen is what they keep in memory.
+    /// Periodically tells streams of changes that do not concern them, because a stream keeps in memory the state that it
+    /// last read.
     pub async fn catch_up(&self) {
         loop {
             tokio::time::sleep(CATCH_UP_INTERVAL).await;
@@ -335,18 +336,19 @@ impl Proxies {
         }
     }
 
-    /// All streams, in the order they were opened.
+    /// Returns all streams, in the order in which they were opened.
     pub fn reports(&self) -> Vec<StreamReport> {
         self.streams.reports()
     }
 
-    /// The streams that have settled since this was asked last, at which generation, and what of it they refuse.
+    /// Returns the streams that have acknowledged a generation since the last call, with the generation and what they reject
+    /// of it.
     pub fn take_settled(&self) -> Vec<Settled> {
         self.streams.take_settled()
     }
 }
 
-/// Holds a stream to what its identity may keep subscribed.
+/// Returns a callback that limits the names a stream keeps subscribed to what its identity may have.
 fn limit(mut names: Share<SpiffeId>, metrics: Arc<Metrics>) -> impl FnMut(usize) -> Result<(), GrpcStatus> {
     move |bytes| {
         if names.resize(bytes) {
@@ -369,12 +371,12 @@ impl Drop for Proxies {
     }
 }
 
-/// What made a world what it is, for what is made of it.
+/// Returns the cause of a world, for the resources derived from it.
 fn cause(world: &World) -> Cause {
     Cause { generation: world.generation, time_us: world.noticed.unix_micros() }
 }
 
-/// What a stream found when it looked last: put together once, however often it looks.
+/// The resources that a stream found when it last read; assembled once for any number of reads.
 #[derive(Debug, Default)]
 struct CachedSet {
     of: Option<(Holding, Arc<ResourceSet>, Option<Arc<Trust>>)>,
@@ -382,7 +384,7 @@ struct CachedSet {
 }
 
 impl CachedSet {
-    /// The same, unless it was put together of something else.
+    /// Returns the cached resources, unless they were assembled from something else.
     fn again(&mut self, held: Option<(Holding, Arc<ResourceSet>)>, trust: Option<Arc<Trust>>) -> Arc<ResourceSet> {
         let Some((holding, shared)) = held else { return self.set.clone() };
         let is_same_trust = |of: &Option<Arc<Trust>>| of.as_ref().map(Arc::as_ptr) == trust.as_ref().map(Arc::as_ptr);

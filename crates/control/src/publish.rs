@@ -1,4 +1,4 @@
-//! How pushing is done, by the environment: how many first pushes at a time, and whether every change is checked.
+//! Settings of pushes from environment variables: how many first pushes at a time, and whether every change is checked.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,22 +7,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::source::debounce::truth;
 
-/// First pushes at a time unless the operator says otherwise, in streams. Each may hold a copy of what is not shared.
+/// Default number of concurrent first pushes. Each may hold a copy of resources that are not shared.
 const DEFAULT_FIRST_PUSHES: usize = 100;
-/// How long one that does not answer may keep others waiting.
+/// How long a proxy that does not answer its first push may keep others waiting.
 const FIRST_PUSH_TIME: Duration = Duration::from_secs(5);
-/// Istio's variable of the former.
+/// Istio's variable for the number of concurrent first pushes.
 const THROTTLE: &str = "PILOT_PUSH_THROTTLE";
-/// Whether every change is checked against resources made from nothing.
+/// Variable: whether every change is compared with resources built from scratch.
 const COMPARE: &str = "EVENKEEL_COMPARE_FULL";
 
-/// How pushing is done.
+/// Settings of pushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishOptions {
-    /// Proxies that may get their first resources at a time (`PILOT_PUSH_THROTTLE`).
+    /// How many proxies may get their first resources at a time (`PILOT_PUSH_THROTTLE`).
     pub first_pushes: usize,
-    /// Whether resources are made from nothing after each change too, and compared (`EVENKEEL_COMPARE_FULL`). Debug
-    /// builds do unless told otherwise.
+    /// Whether after each change resources are also built from scratch and compared (`EVENKEEL_COMPARE_FULL`). Debug builds
+    /// do so by default.
     pub compare: bool,
 }
 
@@ -32,29 +32,29 @@ impl Default for PublishOptions {
     }
 }
 
-/// A variable of the environment that cannot be used.
+/// An environment variable with an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// Not a number.
+    /// The value is not a number.
     #[error("environment variable {name}: `{value}` is no number of streams (0: {DEFAULT_FIRST_PUSHES})")]
     Number {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
-    /// Not a truth value.
+    /// The value is not a boolean.
     #[error("environment variable {name}: `{value}` is neither `true` nor `false`")]
     Bool {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
 }
 
 impl PublishOptions {
-    /// Reads the variables through `lookup`; what is not set keeps its default.
+    /// Reads the variables through `lookup`; variables that are not set keep their defaults.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, PublishError> {
         let default = Self::default();
         let first_pushes = match lookup(THROTTLE) {
@@ -73,27 +73,27 @@ impl PublishOptions {
     }
 }
 
-/// Lets proxies in at a bounded rate, those that wait longest first: when all connect at once, a few are served fully
-/// instead of all of them a little.
+/// Admits proxies at a bounded rate, those that wait longest first: when all connect at once, a few are served fully instead
+/// of all of them a little.
 #[derive(Debug)]
 pub struct Admission {
     slots: Arc<Semaphore>,
     patience: Duration,
 }
 
-/// Leave for one proxy's first push. Others wait until it is dropped or [`done`](Self::done).
+/// Permission for one proxy's first push. Others wait until it is dropped or [`done`](Self::done).
 #[derive(Debug, Clone)]
 pub struct FirstPush(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
 impl Admission {
-    /// At most `first_pushes` at a time.
+    /// Admits at most `first_pushes` at a time.
     pub fn new(first_pushes: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(first_pushes)), patience: FIRST_PUSH_TIME }
     }
 
-    /// Waits for leave; `None` at the end of the control plane.
+    /// Waits for permission; `None` when the control plane is shutting down.
     pub async fn admit(&self) -> Option<FirstPush> {
-        // The semaphore is fair: it serves in the order of asking.
+        // The semaphore is fair: it serves in the order of requests.
         let permit = self.slots.clone().acquire_owned().await.ok()?;
         let first = FirstPush(Arc::new(Mutex::new(Some(permit))));
         let (late, patience) = (Arc::downgrade(&first.0), self.patience);
@@ -106,14 +106,14 @@ impl Admission {
         Some(first)
     }
 
-    /// Lets nobody in any more.
+    /// Admits nobody any more.
     pub fn close(&self) {
         self.slots.close();
     }
 }
 
 impl FirstPush {
-    /// The proxy has what it asked for.
+    /// Ends the first push: the proxy has what it subscribed to.
     pub fn done(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -1,4 +1,4 @@
-//! How much of something one client may have, so that something is left for the others.
+//! Quotas and rates per client, so that one client leaves enough for the others.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Counts what is taken: so much altogether, so much by one.
+/// A quota with a limit on the total and a limit per key.
 #[derive(Debug)]
 pub struct Quota<K: Eq + Hash + Clone> {
     max: usize,
@@ -22,23 +22,23 @@ struct Counts<K> {
 }
 
 impl<K: Eq + Hash + Clone> Quota<K> {
-    /// `max` altogether, `max_each` for each.
+    /// Creates a quota of `max` in total and `max_each` per key.
     pub fn new(max: usize, max_each: usize) -> Arc<Self> {
         Arc::new(Self { max, max_each, taken: Mutex::new(Counts { all: 0, by: HashMap::new() }) })
     }
 
-    /// One more for `key` until the share is dropped; `None` at a limit.
+    /// Takes one unit for `key` until the share is dropped; `None` at a limit.
     pub fn take(self: &Arc<Self>, key: K) -> Option<Share<K>> {
         let mut share = self.nothing(key);
         share.resize(1).then_some(share)
     }
 
-    /// A share for `key` with nothing in it yet.
+    /// Returns a share of size 0 for `key`.
     pub fn nothing(self: &Arc<Self>, key: K) -> Share<K> {
         Share { quota: self.clone(), key, size: 0 }
     }
 
-    /// How many are taken.
+    /// Returns how many units are taken.
     #[cfg(test)]
     pub fn taken(&self) -> usize {
         self.lock().all
@@ -49,7 +49,7 @@ impl<K: Eq + Hash + Clone> Quota<K> {
     }
 }
 
-/// Part of a quota.
+/// Part of a quota, returned when it is dropped.
 #[derive(Debug)]
 pub struct Share<K: Eq + Hash + Clone> {
     quota: Arc<Quota<K>>,
@@ -58,12 +58,12 @@ pub struct Share<K: Eq + Hash + Clone> {
 }
 
 impl<K: Eq + Hash + Clone> Share<K> {
-    /// Whose it is.
+    /// Returns the key that the share belongs to.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// Has it be of this size; false, and it stays as it is, where that is more than before and beyond a limit.
+    /// Resizes the share. Returns false and leaves it unchanged if it would grow beyond a limit.
     pub fn resize(&mut self, size: usize) -> bool {
         if size == self.size {
             return true;
@@ -91,7 +91,7 @@ impl<K: Eq + Hash + Clone> Drop for Share<K> {
     }
 }
 
-/// Counts what happens: of each so many at once, and so many more with time (a token bucket).
+/// Limits the rate of events per key (a token bucket): a burst, and one more after each interval.
 #[derive(Debug)]
 pub struct Rate<K> {
     burst: u32,
@@ -103,29 +103,29 @@ pub struct Rate<K> {
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     used: u32,
-    /// When the last use was taken off.
+    /// When used-up tokens were last replenished.
     since: Instant,
 }
 
 impl<K: Eq + Hash> Rate<K> {
-    /// `burst` at once, one more after each `every`, remembered of `max_keys`.
+    /// Creates a rate of `burst` at once and one more after each `every`, tracked for at most `max_keys` keys.
     pub fn new(burst: u32, every: Duration, max_keys: usize) -> Self {
         Self { burst, every, max_keys, known: Mutex::default() }
     }
 
-    /// Whether `key` has used up what it may.
+    /// Whether `key` has used up its tokens.
     pub fn is_over(&self, key: &K, now: Instant) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).is_some_and(|bucket| self.after(*bucket, now).used >= self.burst)
     }
 
-    /// Notes one of `key`; false, and nothing is noted, if it has used up what it may.
+    /// Takes a token of `key`; returns false, and takes none, if they are used up.
     pub fn note(&self, key: K, now: Instant) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= self.max_keys && !known.contains_key(&key) {
             known.retain(|_, bucket| self.after(*bucket, now).used > 0);
             if known.len() >= self.max_keys {
-                // Nobody can tell who of so many it is: each waits for the others.
+                // There are too many keys to tell them apart: each waits for the others.
                 return false;
             }
         }
@@ -146,7 +146,7 @@ impl<K: Eq + Hash> Rate<K> {
     }
 }
 
-/// Whom an address belongs to, as far as can be told: an IPv6 host has a /64 to choose from.
+/// Returns the network that is treated as one host: an IPv6 host can choose any address of its /64.
 pub fn host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.into(),

@@ -1,7 +1,7 @@
-//! What workloads use, remembered for their other and later replicas: a new one asks for it before its first request, and
-//! so has at once what the others had to ask for name by name.
+//! Remembers which names each workload uses, for its other and later replicas: a new replica asks for them before its first
+//! request, and so has at once what the others had to request name by name.
 //!
-//! Control planes that share a state directory share the file: each adds what the others have written before it answers, and
+//! Control planes that share a state directory share the file. Each merges what the others have written before it answers and
 //! before it writes.
 
 use std::collections::BTreeMap;
@@ -23,25 +23,25 @@ use crate::source::files::Stamp;
 
 /// File in the state directory.
 const FILE: &str = "scope.json";
-/// Names kept of one workload; those used last stay.
+/// Maximum number of names kept per workload; the most recently used ones are kept.
 const MAX_NAMES: usize = 10_000;
-/// Workloads remembered; those heard of last stay.
+/// Maximum number of workloads remembered; the most recently reported ones are kept.
 const MAX_WORKLOADS: usize = 10_000;
-/// Longest name kept, in bytes.
+/// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 1024;
-/// A name that no replica used for this long is forgotten.
+/// How long a name that no replica uses is kept.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The file is written this long after the first change, with all that came meanwhile.
+/// Delay from the first change until the file is written, with all changes in between.
 const WRITE_AFTER: Duration = Duration::from_secs(2);
-/// How long after a failure to write it is tried again.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(30);
-/// Times alone are worth a write when the file is this old: or names in daily use would be forgotten after a crash.
+/// Age of the file at which changed times alone are written, so that names in daily use are not forgotten after a crash.
 const WRITE_TIMES_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Namespace, service account and name.
 type Key = (String, String, String);
 
-/// What is remembered.
+/// The remembered names of all workloads.
 #[derive(Debug)]
 pub struct Scopes {
     path: PathBuf,
@@ -52,11 +52,11 @@ pub struct Scopes {
 #[derive(Debug, Default)]
 struct Memory {
     workloads: BTreeMap<Key, Used>,
-    /// The file as it was last read or written here: any other was written by another control plane.
+    /// The file as this control plane last read or wrote it; any other content was written by another control plane.
     stamp: Option<Stamp>,
 }
 
-/// Names of one workload, and the second since 1970 in which each was last heard of.
+/// Names of one workload, and for each the time it was last reported, in seconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Used {
     #[serde(default)]
@@ -69,7 +69,7 @@ struct Used {
     hosts: BTreeMap<String, u64>,
 }
 
-/// One workload as the file has it.
+/// One workload in the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     namespace: String,
@@ -80,7 +80,7 @@ struct Entry {
 }
 
 impl Scopes {
-    /// Reads what was remembered. A file that cannot be read costs no more than questions: it is reported and begun anew.
+    /// Reads the file. A file that cannot be read is reported and replaced: without it, replicas only have to ask again.
     pub fn open(state: &Path) -> Arc<Self> {
         let path = state.join(FILE);
         let mut memory = Memory::default();
@@ -109,7 +109,7 @@ impl Scopes {
         }
     }
 
-    /// Writes the file now, with what others have written to it; whether that went well, or else is said.
+    /// Writes the file now, merged with what others have written to it. Returns whether that succeeded; a failure is logged.
     pub fn write(&self, now: SystemTime) -> bool {
         let written = self.try_write(now);
         if let Err(error) = &written {
@@ -133,14 +133,14 @@ impl Scopes {
                 used: used.clone(),
             })
             .collect();
-        // Proxies that say what they use do not wait for the disk.
+        // Proxies that report names do not wait for the disk.
         drop(memory);
         write_atomically(&self.path, &serde_json::to_vec_pretty(&entries)?, Readers::All)?;
         self.lock().stamp = fs::metadata(&self.path).ok().as_ref().map(Stamp::of);
         Ok(())
     }
 
-    /// What a workload's replicas use, whichever control plane they are connected to.
+    /// Returns the names that a workload's replicas use, whichever control plane they are connected to.
     fn recall(&self, key: &Key, now: SystemTime) -> Names {
         let mut memory = self.lock();
         memory.read(&self.path);
@@ -149,7 +149,7 @@ impl Scopes {
         used.names()
     }
 
-    /// Adds what one replica uses.
+    /// Adds the names that one replica uses.
     fn remember(&self, key: Key, names: Names, now: SystemTime) {
         let mut memory = self.lock();
         if memory.workloads.len() >= MAX_WORKLOADS && !memory.workloads.contains_key(&key) {
@@ -171,7 +171,7 @@ impl Scopes {
 }
 
 impl Memory {
-    /// Adds what the file says, if it is not as it was left.
+    /// Merges the file, if another control plane has changed it.
     fn read(&mut self, path: &Path) {
         let stamp = fs::metadata(path).ok().as_ref().map(Stamp::of);
         if stamp.is_none() || stamp == self.stamp {
@@ -191,7 +191,7 @@ impl Memory {
         }
     }
 
-    /// Drops what was not heard of for long.
+    /// Drops workloads and names that have not been reported for a long time.
     fn forget(&mut self, now: SystemTime) {
         self.workloads.values_mut().for_each(|used| used.forget(now));
         self.workloads.retain(|_, used| used.newest() > 0);
@@ -216,7 +216,7 @@ impl Used {
         }
     }
 
-    /// Adds what another control plane has heard.
+    /// Merges what another control plane has learned.
     fn join(&mut self, mut other: Self) {
         for (map, other) in self.maps().into_iter().zip(other.maps()) {
             for (name, heard) in std::mem::take(other) {
@@ -226,7 +226,7 @@ impl Used {
         }
     }
 
-    /// Drops what was not heard of for long, and beyond the limit what was heard of least recently.
+    /// Drops names that have not been reported for a long time, and the least recently reported ones beyond the limit.
     fn forget(&mut self, now: SystemTime) {
         let oldest = seconds(now).saturating_sub(FORGOTTEN_AFTER.as_secs());
         for map in self.maps() {
@@ -260,7 +260,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Whose scope a caller may ask about: on the TLS port that of its certificate's identity, and no other.
+/// Returns the workload whose scope a caller may ask about: on the TLS port only that of its certificate's identity.
 fn key(workload: Option<Workload>, extensions: &Extensions) -> Result<Key, Status> {
     let workload = workload.ok_or_else(|| Status::invalid_argument("the workload is missing"))?;
     if [&workload.namespace, &workload.service_account, &workload.name].iter().any(|part| part.len() > MAX_NAME_BYTES) {
@@ -277,7 +277,7 @@ fn key(workload: Option<Workload>, extensions: &Extensions) -> Result<Key, Statu
     }
 }
 
-/// The gRPC service over what is remembered.
+/// The gRPC service for the remembered names.
 #[derive(Debug, Clone)]
 pub struct ScopeServer(pub Arc<Scopes>);
 
@@ -337,7 +337,7 @@ mod tests {
         let place = state.clone();
         let pause = move |time| {
             told.send(time).expect("somebody listens");
-            // After the second failure there is a place to write to.
+            // After the second failure there is a directory to write to.
             if time == RETRY && failures.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
                 fs::create_dir(&place).expect("a directory");
             }
@@ -363,7 +363,7 @@ mod tests {
         one.write(at(10));
         // A replica of the workload that connects to the other one begins with what its sibling uses.
         assert_eq!(recalled(&other, "web"), ["80/a"]);
-        // Neither writes over what the other has learned.
+        // Neither overwrites what the other has learned.
         other.remember(workload("web"), hosts(["80/b".to_owned()]), at(20));
         one.remember(workload("web"), hosts(["80/c".to_owned()]), at(20));
         other.write(at(20));

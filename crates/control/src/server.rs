@@ -1,4 +1,4 @@
-//! The control plane as a whole: one function that wires its parts together.
+//! Wires the parts of the control plane together.
 
 use std::future::Future;
 use std::io;
@@ -48,17 +48,17 @@ use crate::world::World;
 
 /// How long streams may take to end at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// HTTP/2 keep-alive: a client that is gone without a word is noticed after interval and timeout.
+/// HTTP/2 keepalive: a client that vanishes is noticed after this interval and the timeout.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// See [`KEEPALIVE_INTERVAL`].
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests at a time on one HTTP/2 connection, in streams.
+/// Maximum number of concurrent streams on one HTTP/2 connection.
 const MAX_STREAMS_PER_CONNECTION: u32 = 32;
-/// Largest request message of a connection's ADS stream, in bytes: a proxy may name very many resources.
+/// Maximum size of a request on a connection's ADS stream, in bytes: a proxy may name very many resources.
 const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
-/// Largest request message of all other calls, in bytes: a workload's scope, whose names have 1 KiB at most.
+/// Maximum size of a request of any other call, in bytes: a workload's scope has names of 1 KiB at most.
 const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
-/// Largest request message of a further ADS stream of a connection, which neither Envoy nor gRPC opens, in bytes.
+/// Maximum size of a request on a further ADS stream of a connection, in bytes. Neither Envoy nor gRPC opens one.
 const MAX_FURTHER_REQUEST_BYTES: usize = 1024 * 1024;
 
 const LIMITS: Limits = Limits {
@@ -69,28 +69,28 @@ const LIMITS: Limits = Limits {
     keepalive_timeout: KEEPALIVE_TIMEOUT,
 };
 
-/// Why the control plane does not run.
+/// Why the control plane cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// A socket.
+    /// A listening socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The configuration directories or what belongs to them.
+    /// The configuration directories or the address book.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// A variable of the environment.
+    /// An environment variable of the debounce.
     #[error(transparent)]
     Debounce(#[from] DebounceError),
-    /// A variable of the environment.
+    /// An environment variable of pushes.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// A variable of the environment.
+    /// The environment variable of the grace period of registered workloads.
     #[error(transparent)]
     Grace(#[from] GraceError),
-    /// A variable of the environment.
+    /// An environment variable of fetching keys.
     #[error(transparent)]
     Jwks(#[from] JwksSettingsError),
-    /// The same.
+    /// An environment variable of the outgoing HTTP proxy.
     #[error(transparent)]
     OutgoingProxy(#[from] OutgoingProxyError),
     /// The watch on the directories.
@@ -101,7 +101,7 @@ pub enum ControlError {
     State {
         /// The directory.
         path: PathBuf,
-        /// The system's word.
+        /// The error of the operating system.
         reason: io::Error,
     },
     /// Others can write to the state directory.
@@ -113,7 +113,7 @@ pub enum ControlError {
     /// The certificate authorities.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
-    /// The key of tokens.
+    /// The key that signs tokens.
     #[error(transparent)]
     Tokens(#[from] TokenError),
     /// The TLS port's certificate.
@@ -122,10 +122,10 @@ pub enum ControlError {
     /// The gRPC server.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tokio::task::JoinError),
-    /// There is no thread for the translator.
+    /// The thread of the translator cannot be started.
     #[error("no thread for the translator: {0}")]
     Thread(io::Error),
-    /// The translator panicked. It is a defect; what it keeps of the proxies cannot be relied on any more.
+    /// The translator panicked. This is a defect, and its state of the proxies cannot be relied on any more.
     #[error("the translator failed, please report this: {0}")]
     Translator(String),
 }
@@ -133,12 +133,12 @@ pub enum ControlError {
 /// A control plane whose sockets are bound and whose configuration is read.
 #[derive(Debug)]
 pub struct ControlPlane {
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub addresses: Addresses,
     parts: Parts,
 }
 
-/// Where a control plane listens; ports asked for as 0 are known here.
+/// The addresses on which a control plane listens, with the ports that were chosen where the flag has port 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
     /// Plaintext xDS.
@@ -171,8 +171,8 @@ struct Parts {
 }
 
 impl ControlPlane {
-    /// Binds the sockets, opens the authority, and reads the configuration. Whatever can fail fails here, with the flag's
-    /// name; errors in the configuration are reported and do not.
+    /// Binds the sockets, opens the authority, and reads the configuration. Everything that can fail fails here, with the
+    /// flag's name. Errors in the configuration are reported and are no failure.
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
@@ -195,11 +195,11 @@ impl ControlPlane {
             evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
             mesh.trust_domain = trust_domain.as_str().into();
         }
-        // Several control planes may start with the same empty directory: one makes the root and the key and allots
+        // Several control planes may start with the same empty directory: one creates the root and the key and assigns
         // addresses, the others find them.
         let lease = Lease::take(&options.state, "start").map_err(state)?;
-        // Watched before it is read: no change falls in between.
-        // What workloads register as is configuration like that of the user.
+        // The watch begins before the files are read, so that no change is missed. The WorkloadEntries of registered
+        // workloads are configuration like that of the user.
         let registered = registration::folder(&options.state).map_err(state)?;
         let jwks = jwks::folder(&options.state).map_err(state)?;
         let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered, jwks.clone()]).collect();
@@ -254,7 +254,7 @@ impl ControlPlane {
         Ok(Self { addresses, parts })
     }
 
-    /// Serves until `shutdown` is done, then lets streams end.
+    /// Serves until `shutdown` completes, then lets streams end.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
         let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
             self.parts;
@@ -283,7 +283,7 @@ impl ControlPlane {
         let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone())).max_decoding_message_size(MAX_CALL_BYTES);
         let (stop, stopped) = watch::channel(false);
         let server = |services: Services| {
-            // They also serve ADS: a second stream on a connection, which Envoy and gRPC do not open.
+            // These services also serve ADS, for a second stream on a connection, which Envoy and gRPC do not open.
             let services = services.with(ads()).with(scope());
             grpc::Server::new(discovery.clone(), services, LIMITS, stopped.clone())
         };
@@ -340,7 +340,7 @@ impl ControlPlane {
     }
 }
 
-/// Has proxies' agents told which roots to trust, and notes who does.
+/// Tells the proxies' agents which roots to trust, and records which agents do.
 async fn spread_trust(
     authorities: Arc<Authorities>,
     mut domains: watch::Receiver<Arc<Vec<TrustDomain>>>,
@@ -364,7 +364,7 @@ async fn spread_trust(
             *told = now;
             is_new
         });
-        // Of the configuration, only this matters.
+        // Nothing else in the configuration matters here.
         let other_signer = world.wait_for(|world| authorities.signers().current_in(world).is_none() != signs);
         let changed = tokio::select! {
             changed = current.changed() => changed.is_ok(),
@@ -377,7 +377,8 @@ async fn spread_trust(
     }
 }
 
-/// `signs`: whether certificates are of the authority in use. Otherwise no agent replaces one because it is of another.
+/// Returns the roots as they are sent to agents. `signs`: whether the authority in use signs certificates. Otherwise no agent
+/// replaces its certificate for being signed by another authority.
 fn trust(signing: &Signing, domains: &[TrustDomain], signs: bool) -> Trust {
     let bundle = if signs { signing.bundle.to_string() } else { signing.trust() };
     let ca_certificates_pem = vec![bundle];
@@ -390,7 +391,7 @@ pub async fn run(options: Options) -> Result<(), ControlError> {
     ControlPlane::start(&options).await?.serve(signals()).await
 }
 
-/// Serves connections as they come until `stop`, then those there are until they end.
+/// Serves connections until `stop` completes, then the remaining ones until they end.
 async fn serve<S: Source>(
     mut connections: mpsc::Receiver<listen::Connection>,
     server: grpc::Server<S>,
@@ -425,14 +426,14 @@ fn local(flag: &'static str, listener: &tokio::net::TcpListener) -> Result<Socke
     })
 }
 
-/// Done when the process is told to end. What it is told is heeded from the call on.
+/// Completes when the process is told to end. Signals are handled from this call on.
 fn signals() -> impl Future<Output = ()> {
     let listening = Signals::listen();
     async move {
         match listening {
             Ok(mut signals) => signals.end().await,
             Err(error) => {
-                // Without handlers the signals end the process by themselves.
+                // Without handlers the signals end the process at once.
                 tracing::warn!(%error, "signals end the control plane at once");
                 std::future::pending().await
             }

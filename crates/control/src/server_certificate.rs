@@ -1,4 +1,4 @@
-//! The TLS port's own certificate, renewed before it ends.
+//! The certificate of the TLS port, renewed before it expires.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,21 +25,21 @@ const NAMES: [&str; 6] = [
 ];
 /// Lifetime of the certificate.
 const TTL: Duration = Duration::from_secs(24 * 3600);
-/// How often it is looked at.
+/// How often the certificate is checked.
 const RENEWAL_CHECK: Duration = Duration::from_secs(3600);
-/// It is renewed when less than this is left.
+/// The certificate is renewed when less than this time is left.
 const RENEW_BEFORE: Duration = Duration::from_secs(12 * 3600);
 
 /// Why the TLS port has no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerCertificateError {
-    /// The authority does not sign it.
+    /// The authority refuses to sign it.
     #[error("the control plane's certificate: {0}")]
     Sign(#[from] SignError),
-    /// It cannot be used.
+    /// rustls cannot use it.
     #[error("the control plane's certificate: {0}")]
     Tls(#[from] rustls::Error),
-    /// PEM of the authority cannot be read.
+    /// The authority's PEM cannot be parsed.
     #[error("the certificate authority's PEM: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
     /// The roots are unusable.
@@ -47,7 +47,7 @@ pub enum ServerCertificateError {
     Roots(#[from] VerifierBuilderError),
 }
 
-/// The certificate in use, and what makes the next one.
+/// The certificate in use, and what is needed to create the next one.
 pub struct ServerCertificates {
     authorities: watch::Receiver<Arc<Signing>>,
     names: Vec<String>,
@@ -62,8 +62,8 @@ impl std::fmt::Debug for ServerCertificates {
 }
 
 impl ServerCertificates {
-    /// Makes the first certificate, for the usual names and `more`. Clients may show a certificate of the mesh; one that
-    /// is shown must be valid.
+    /// Creates the first certificate, for the usual names and `more`. Clients may present a certificate of the mesh; one that
+    /// is presented must be valid.
     pub fn new(
         mut authorities: watch::Receiver<Arc<Signing>>,
         more: &[String],
@@ -73,12 +73,12 @@ impl ServerCertificates {
         Ok(Self { authorities, names, config: watch::Sender::new(Arc::new(config)), not_after })
     }
 
-    /// TLS with whatever certificate and roots are current.
+    /// Returns the TLS configuration, which follows the current certificate and roots.
     pub fn config(&self) -> watch::Receiver<Arc<ServerConfig>> {
         self.config.subscribe()
     }
 
-    /// Renews the certificate in time, and when the authorities change, for ever.
+    /// Renews the certificate before it expires and when the authorities change; never completes.
     pub async fn renew(mut self) {
         loop {
             let changed = tokio::time::timeout(RENEWAL_CHECK, self.authorities.changed()).await;
@@ -111,7 +111,7 @@ fn configure(signing: &Signing, names: &[String]) -> Result<(ServerConfig, Syste
     let clients = match &signing.revocation_lists {
         Some(lists) => {
             let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).collect();
-            // As proxies do it: what no valid list speaks for is refused.
+            // As proxies do: a certificate that no valid revocation list covers is rejected.
             clients.with_crls(lists?).enforce_revocation_expiration()
         }
         None => clients,
@@ -122,7 +122,7 @@ fn configure(signing: &Signing, names: &[String]) -> Result<(ServerConfig, Syste
         .with_client_cert_verifier(clients)
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::unwrap_or_clone(key))));
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // Every connection shows its certificate anew: a session that is resumed shows what was valid once.
+    // Sessions are not resumed, so that every connection presents its certificate again; it may no longer be valid.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok((config, not_after))

@@ -1,48 +1,48 @@
-//! Notices that most of the configuration has gone, and when to give back its memory.
+//! Detects that most of the configuration has been removed, and decides when to return its memory.
 //!
-//! What goes leaves holes: tables stay as large as they were, and what is left lies scattered over memory that was
-//! filled with much more, so that little of it can be returned. Built anew it needs what a fresh start needs. That is
-//! done once it is quiet, and costs about what a fresh start costs.
+//! Removed objects leave holes: tables stay as large as they were, and the remaining objects are scattered over memory that
+//! held much more, so that little of it can be returned. A rebuilt configuration needs as much memory as after a fresh start.
+//! The rebuild costs about as much as a fresh start, and happens once changes have stopped.
 
-/// What is left must be less than one in so many.
+/// The remaining objects must be less than one in `PART` of the maximum.
 const PART: usize = 4;
-/// Of so many objects at least: before, there is little to give back.
+/// The maximum must have been at least this many objects; with fewer there is little to return.
 const MIN_OBJECTS: usize = 1_000;
-/// Looks without a change after which it is quiet.
+/// Number of samples without a change after which the configuration counts as quiet.
 const QUIET_LOOKS: u32 = 2;
-/// What is done then, one sample after the other. What is built anew is to lie in memory that was given back before: it fills
-/// little of each page at first. Streams let go of what they hold when they are told, each sample finds what threads have
-/// freed since the one before, and the last ones the code that all this ran through.
+/// The steps that follow, one per sample. Free memory is returned before the rebuild, because rebuilt objects fill little of
+/// each page at first. It is returned again afterwards: streams release what they hold when they are told, each sample finds
+/// what threads have freed since the one before, and the last ones also return the pages of code that all this ran through.
 const STEPS: [Advice; 7] = {
     use Advice::{GiveBack, Rebuild};
     [GiveBack, Rebuild, GiveBack, GiveBack, GiveBack, GiveBack, GiveBack]
 };
 
-/// What to do.
+/// The step to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Mostly.
+    /// Nothing, the usual case.
     Nothing,
-    /// Build anew what is left.
+    /// Rebuild the remaining configuration.
     Rebuild,
-    /// Give free memory back to the system.
+    /// Return free memory to the system.
     GiveBack,
 }
 
-/// Follows the number of objects, one sample a second.
+/// Tracks the number of objects, one sample a second.
 #[derive(Debug, Default)]
 pub struct Shrunk {
-    /// Most there were since it was built anew.
+    /// Maximum number of objects since the last rebuild.
     most: usize,
     last: usize,
-    /// Looks since there were more or fewer.
+    /// Number of samples since that number changed.
     quiet: u32,
-    /// What is to be done still, at the next samples.
+    /// The steps that remain, for the next samples.
     due: std::slice::Iter<'static, Advice>,
 }
 
 impl Shrunk {
-    /// Takes in how many objects there are.
+    /// Records the number of objects and returns the step to take.
     pub fn observe(&mut self, objects: usize) -> Advice {
         self.most = self.most.max(objects);
         self.quiet = if objects == self.last { self.quiet + 1 } else { 0 };
@@ -74,7 +74,7 @@ mod tests {
         check(&[4000, 999, 998, 998, 998], &[Nothing, Nothing, Nothing, Nothing, GiveBack]);
         check(&[4000, 1000, 1000, 1000, 1000], &[Nothing; 5]);
         check(&[900, 0, 0, 0, 0], &[Nothing; 5]);
-        // It grows and shrinks again: measured by what there was since.
+        // It grows and shrinks again: the maximum since the rebuild counts.
         check(
             &[4000, 9, 9, 9, 1100, 1100, 8, 8, 8],
             &[Nothing, Nothing, Nothing, GiveBack, Rebuild, GiveBack, GiveBack, GiveBack, GiveBack],

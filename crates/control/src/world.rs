@@ -1,4 +1,4 @@
-//! What the control plane knows at one moment, as all its parts see it.
+//! The world: an immutable view of the configuration at one moment, shared by all parts of the control plane.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,68 +8,68 @@ use evenkeel_api::Object;
 use evenkeel_base::{Diagnostics, Sources, Span};
 use evenkeel_model::Snapshot;
 
-/// Most objects that are named as what made a generation, in objects.
+/// Maximum number of objects named as causes of a generation.
 const MAX_CAUSES: usize = 100;
 
-/// What is known, and what is wrong with what was written.
+/// The configuration in force, and the findings about the files.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Grows by one with each snapshot that differs from the one before.
+    /// Increases by one with each snapshot that differs from the one before.
     pub generation: u64,
     /// When the change that made this generation was noticed.
     pub noticed: Noticed,
-    /// The objects whose change made this generation; of many the first.
+    /// The objects whose change caused this generation; the first ones if there are many.
     pub causes: Arc<[Cause]>,
-    /// What proxies are told.
+    /// The snapshot from which resources for proxies are built.
     pub snapshot: Arc<Snapshot>,
-    /// All findings about the present files, those that are refused included.
+    /// All findings about the present files, including refused ones.
     pub diagnostics: Arc<Diagnostics>,
-    /// The texts findings point into.
+    /// The texts that findings point into.
     pub sources: Arc<Sources>,
-    /// Files of which an older content is in force, or only part.
+    /// Files of which only an older content, or only a part, is in force.
     pub refused: Arc<[Arc<str>]>,
-    /// Those of them that never had a content without mistakes: only part is in force.
+    /// Those of them that never had a content without errors: only a part is in force.
     pub never_accepted: Arc<[Arc<str>]>,
 }
 
-/// A moment, for measuring and for telling.
+/// A moment, by two clocks: one to measure with and one to show.
 #[derive(Debug, Clone, Copy)]
 pub struct Noticed {
-    /// By the clock that never jumps.
+    /// By the monotonic clock.
     pub instant: Instant,
-    /// By the clock on the wall.
+    /// By the wall clock.
     pub time: SystemTime,
 }
 
 impl Noticed {
-    /// This moment.
+    /// Returns the current moment.
     pub fn now() -> Self {
         Self { instant: Instant::now(), time: SystemTime::now() }
     }
 
-    /// Microseconds since 1970.
+    /// Returns the time in microseconds since 1970.
     pub fn unix_micros(self) -> u64 {
         self.time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
-/// An object that came, changed or went.
+/// An object that was added, changed or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     /// Kind, namespace and name, as in `VirtualService default/reviews`.
     pub object: String,
-    /// Where it is written, or was.
+    /// The place where it is or was written.
     pub place: Span,
 }
 
 impl Cause {
-    /// The causes that these objects are.
+    /// Returns the causes that stand for these objects.
     pub fn of(objects: &[Arc<Object>]) -> Arc<[Self]> {
         let cause = |object: &Arc<Object>| Self { object: object.to_string(), place: object.origin.clone() };
         objects.iter().take(MAX_CAUSES).map(cause).collect()
     }
 
-    /// The same, sharing no memory with it.
+    /// Returns a copy that shares no memory with it.
     pub(crate) fn renewed(&self) -> Self {
         Self { object: self.object.clone(), place: Span { file: (&*self.place.file).into(), ..self.place.clone() } }
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Cause {
 
 #[cfg(test)]
 impl World {
-    /// A world with this snapshot, and nothing to say about it.
+    /// Creates a world with this snapshot and no findings.
     pub(crate) fn of(snapshot: Snapshot) -> Self {
         Self {
             generation: 1,

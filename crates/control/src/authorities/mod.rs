@@ -1,8 +1,8 @@
 //! The certificate authorities in use, and the change from one to the next.
 //!
-//! [`Authorities`] says who signs and which roots are trusted, now. [`Authorities::keep`] looks once a second at the state directory
-//! (other control planes may have taken a step), at the operator's files, and at what the rotation waits for. The decisions are in
-//! [`evenkeel_ca::rotation`].
+//! [`Authorities`] has the authority that signs and the roots that are trusted at this moment. Once a second
+//! [`Authorities::keep`] checks the state directory (another control plane may have taken a step), the operator's files, and
+//! the conditions that the rotation waits for. The decisions are made in [`evenkeel_ca::rotation`].
 
 mod status;
 
@@ -23,19 +23,20 @@ use crate::world::World;
 
 pub use status::Status;
 
-/// How often the state directory and the operator's files are looked at.
+/// How often the state directory and the operator's files are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often certificates are checked for an end that comes near, in intervals.
+/// How often certificates are checked for an approaching expiry, in intervals.
 const ALARM_EVERY: u32 = 30;
-/// Lines of the ledger that wait for space on the disk, in lines. When there are so many, no rotation goes on before a restart.
+/// Maximum number of ledger lines that wait for space on the disk. When it is reached, no rotation continues before a
+/// restart.
 const MAX_UNWRITTEN: usize = 100_000;
-/// The lease of steps of a rotation.
+/// Name of the lease for steps of a rotation.
 const LEASE: &str = "ca";
 
 /// Why the authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
-    /// What is stored of them.
+    /// The stored authorities and state.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The roots of the external signer.
@@ -54,18 +55,18 @@ pub struct Authorities {
     state_directory: PathBuf,
     store: Store,
     plugged: Option<PathBuf>,
-    /// Who signs workloads' certificates instead.
+    /// The external signer, if it signs workloads' certificates instead.
     signers: ExternalSigners,
-    /// Where the Pods are.
+    /// The world, which has the Pods.
     world: watch::Receiver<Arc<World>>,
     ledger: Mutex<Queue>,
     current: watch::Sender<Arc<Signing>>,
-    /// Held by whoever signs, and closed while another authority takes over: what is signed with the one before is in the ledger
-    /// before this control plane says that it runs the next.
+    /// Held for reading while something is signed, and for writing while another authority takes over: every certificate of
+    /// the former authority is in the ledger before this control plane records that it runs the next one.
     gate: RwLock<()>,
-    /// The operator's files that were looked at last, and what was said of them.
+    /// The operator's files as last checked and reported.
     seen: Mutex<Option<PluggedFiles>>,
-    /// Why the roots of the external signer are not read, as it was said last.
+    /// Why the roots of the external signer cannot be read, as last reported.
     roots_problem: Mutex<Option<String>>,
     metrics: Arc<Metrics>,
     alarms: Mutex<status::Alarms>,
@@ -78,7 +79,8 @@ impl std::fmt::Debug for Authorities {
 }
 
 impl Authorities {
-    /// Opens them in the state directory. `plugged`: the folder of the operator's authority; `signer`: who signs instead. The caller holds the lease of the start.
+    /// Opens the authorities in the state directory. `plugged`: the directory of the operator's authority; `signer`: the
+    /// external signer. The caller holds the lease `start`.
     pub fn open(
         state_directory: PathBuf,
         plugged: Option<PathBuf>,
@@ -89,7 +91,7 @@ impl Authorities {
     ) -> Result<Arc<Self>, AuthoritiesError> {
         let files = plugged.as_deref().map(|folder| {
             let files = PluggedFiles::read(folder).map_err(AuthoritiesError::Plugged)?;
-            // Wrong files are an error of the start; later they are reported, and the authority in use stays.
+            // Unusable files are an error at the start; later they are reported, and the authority in use stays.
             Authority::from_files(&files, now).map_err(AuthoritiesError::Plugged)?;
             Ok::<_, AuthoritiesError>(files)
         });
@@ -120,22 +122,23 @@ impl Authorities {
         }))
     }
 
-    /// The authorities in use.
+    /// Returns the authorities in use.
     pub fn current(&self) -> Arc<Signing> {
         self.current.borrow().clone()
     }
 
-    /// Who signs workloads' certificates instead.
+    /// Returns the external signer, if it signs workloads' certificates instead.
     pub fn signers(&self) -> &ExternalSigners {
         &self.signers
     }
 
-    /// Follows them.
+    /// Returns a receiver that follows changes of the authorities.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Signing>> {
         self.current.subscribe()
     }
 
-    /// Has `sign` sign with the authority in use, and writes what it returns into the ledger before anybody gets the certificate.
+    /// Calls `sign` with the authority in use, and writes the record that it returns into the ledger before the certificate
+    /// is handed out.
     pub fn sign<T, E>(&self, now: SystemTime, sign: impl FnOnce(&Signing) -> Result<(T, Record), E>) -> Result<T, E> {
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         let (signed, record) = sign(&self.current())?;
@@ -143,19 +146,19 @@ impl Authorities {
         Ok(signed)
     }
 
-    /// A client has shown the certificate with this serial number.
+    /// Records that a client has presented the certificate with this serial number.
     pub fn shown(&self, serial: &str, now: SystemTime) {
         let record = Record::Shown { serial: serial.to_owned(), at: millis(now) };
         self.record_or_warn(record, now);
     }
 
-    /// A client that has shown this certificate trusts these roots.
+    /// Records that a client that has presented this certificate trusts these roots.
     pub fn trusts(&self, serial: &str, bundle: &str, now: SystemTime) {
         let record = Record::Trusts { serial: serial.to_owned(), bundle: bundle.to_owned(), at: millis(now) };
         self.record_or_warn(record, now);
     }
 
-    /// A full disk ends nothing: what cannot be written is written before the next step of a rotation.
+    /// A full disk is no failure: a record that cannot be written is written before the next step of a rotation.
     fn record_or_warn(&self, record: Record, now: SystemTime) {
         if let Err(error) = self.record(record, now) {
             tracing::warn!(%error, "the ledger of certificates cannot be written; no rotation goes on before it can");
@@ -174,7 +177,7 @@ impl Authorities {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner).write(now)
     }
 
-    /// Follows the state directory and the operator's files, and takes the steps of a rotation, for ever.
+    /// Follows the state directory and the operator's files, and takes the steps of a rotation. Never completes.
     pub async fn keep(self: Arc<Self>) {
         let mut turn = 0_u32;
         loop {
@@ -197,7 +200,7 @@ impl Authorities {
         }
     }
 
-    /// One look; public for tests.
+    /// Checks once; public for tests.
     pub fn step(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
         self.follow(now)?;
         self.follow_further_roots(now)?;
@@ -223,7 +226,7 @@ impl Authorities {
             self.store.clean(&next)?;
         }
         drop(lease);
-        // During a rotation they are not looked at, and after a request they come next.
+        // During a rotation the files are not checked, and a request takes precedence over them.
         if state.phase == Phase::Steady
             && requested.is_none()
             && let Some(files) = files
@@ -233,7 +236,7 @@ impl Authorities {
         Ok(())
     }
 
-    /// Begins a rotation, if somebody wants one.
+    /// Begins a rotation, if one is requested.
     fn begin(
         &self,
         state: &State,
@@ -257,7 +260,7 @@ impl Authorities {
             Ok(Reloaded::Begun(begun)) => Ok(Some(*begun)),
             Ok(Reloaded::Same | Reloaded::Later) => {
                 self.store.replace_revocation_lists(state, files, now)?;
-                // Another control plane may have taken them over.
+                // Another control plane may have applied the files already.
                 let signing = self.store.signing(state.clone(), now)?;
                 if signing.version != self.current().version {
                     tracing::info!("the revocation lists of the mesh's certificates have changed");
@@ -283,7 +286,7 @@ impl Authorities {
         Ok(Some(next))
     }
 
-    /// Notes the workloads whose Pods are gone: nobody waits for them.
+    /// Records the workloads whose Pods are gone: the rotation does not wait for them.
     fn note_gone(&self, ledgers: &Ledgers, now: SystemTime) -> io::Result<()> {
         let world = self.world.borrow().clone();
         let is_there = |name: &str| {
@@ -301,7 +304,7 @@ impl Authorities {
         self.world.borrow().snapshot.workload(&namespace.into(), &pod.into()).is_some()
     }
 
-    /// Takes over the state in the directory, if it is another than this control plane runs.
+    /// Applies the state in the directory, if it differs from the one this control plane runs.
     fn follow(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
         let Some(state) = self.store.load()? else { return Ok(()) };
         if state == self.current.borrow().state {
@@ -310,7 +313,7 @@ impl Authorities {
         self.adopt(self.store.signing(state, now)?, now)
     }
 
-    /// Takes over the file of the external signer's roots, if it is another.
+    /// Applies the file with the external signer's roots, if it has changed.
     fn follow_further_roots(&self, now: SystemTime) -> Result<(), AuthoritiesError> {
         if self.signers.roots().is_none() {
             return Ok(());
@@ -342,7 +345,7 @@ impl Authorities {
         Ok(self.record(Record::Runs { generation }, now)?)
     }
 
-    /// The operator's files, if they are others than when they were looked at last.
+    /// Returns the operator's files, if they have changed since the last check.
     fn new_files(&self) -> Option<PluggedFiles> {
         let folder = self.plugged.as_deref()?;
         match PluggedFiles::read(folder) {
@@ -358,7 +361,7 @@ impl Authorities {
     }
 }
 
-/// A ledger, and what could not be written into it.
+/// A ledger, and the records that could not be written to it yet.
 struct Queue {
     ledger: Ledger,
     unwritten: Vec<Record>,
@@ -382,15 +385,15 @@ impl Queue {
     }
 }
 
-/// Asks the control planes of a state directory for a rotation; they begin it within a second or two.
+/// Requests a rotation from the control planes of a state directory; they begin it within a second or two.
 ///
 /// # Errors
-/// The directory is not that of a control plane, or cannot be written.
+/// When the directory is not that of a control plane, or cannot be written.
 pub fn request(state_directory: &Path, kind: Kind) -> io::Result<()> {
     Store::at(state_directory, "").request(kind)
 }
 
-/// A number that no other control plane of this state directory has.
+/// Returns a number that no other control plane of this state directory uses.
 fn unique() -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.subsec_nanos() ^ (now.as_secs() as u32)

@@ -1,4 +1,4 @@
-//! What is told of the authorities: where a rotation stands, when certificates end, and which of them end soon.
+//! Status of the authorities: the state of a rotation, when certificates expire, and alarms about those that expire soon.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -10,15 +10,15 @@ use serde::Serialize;
 use super::{Authorities, unix};
 use crate::metrics::plane;
 
-/// A certificate that has less than this share of its life left should have been replaced.
+/// A certificate with less than this share of its lifetime left should have been replaced.
 const ALARM_BELOW: f64 = 0.3;
-/// Alarms that are remembered and listed, in alarms.
+/// Maximum number of alarms remembered and listed.
 const MAX_ALARMS: usize = 1000;
 
-/// The answer of `/debug/ca`.
+/// The response of `/debug/ca`.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// Where the rotation stands, with all authorities.
+    /// The state of the rotation, with all authorities.
     pub state: State,
     /// Version of the trusted roots.
     pub bundle: String,
@@ -26,11 +26,11 @@ pub struct Status {
     pub waiting: Waiting,
     /// Workloads with a certificate.
     pub workloads: usize,
-    /// Who signs workloads' certificates instead of the authority, or why nobody does.
+    /// The external signer that signs workloads' certificates, or why it cannot.
     pub external: Option<External>,
-    /// Certificates that end soon.
+    /// Certificates that expire soon.
     pub alarms: Vec<Alarm>,
-    /// The present time of this control plane, in seconds since 1970.
+    /// The time of this control plane, in seconds since 1970.
     pub now: u64,
 }
 
@@ -39,13 +39,13 @@ pub struct Status {
 pub struct External {
     /// Its address.
     pub address: Option<String>,
-    /// Why it cannot be asked.
+    /// Why it cannot be used.
     pub problem: Option<String>,
-    /// Workloads that have acknowledged the present roots, the signer's among them.
+    /// Workloads that have acknowledged the present roots, including the signer's.
     pub trusting: usize,
 }
 
-/// A certificate with little left of its life.
+/// A certificate that expires soon.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Alarm {
     /// `leaf`, `intermediate`, `root`, or `external-root` for a root of the external signer.
@@ -54,18 +54,18 @@ pub struct Alarm {
     pub of: String,
     /// The identity of a workload.
     pub identity: Option<String>,
-    /// The end, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     pub not_after: u64,
 }
 
-/// What was said already.
+/// The alarms that have been logged.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
     said: BTreeSet<Alarm>,
 }
 
 impl Authorities {
-    /// What is told of them.
+    /// Returns the status of the authorities.
     pub fn status(&self, now: SystemTime) -> Result<Status, super::AuthoritiesError> {
         let current = self.current();
         let ledgers = Ledgers::read(&self.store.ledgers())?;
@@ -88,7 +88,7 @@ impl Authorities {
         })
     }
 
-    /// The certificates that ended soon when it was looked last, half a minute ago at most.
+    /// Returns the certificates that expired soon at the last check, half a minute ago at most.
     pub fn alarms(&self) -> Vec<Alarm> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner).said.iter().cloned().collect()
     }
@@ -103,7 +103,7 @@ impl Authorities {
         alarms
     }
 
-    /// Says in the log and in the metrics which certificates end soon.
+    /// Logs the certificates that expire soon, and counts them in the metrics.
     pub(super) fn look_for_alarms(&self, now: SystemTime) {
         let ledgers = match Ledgers::read(&self.store.ledgers()) {
             Ok(ledgers) => ledgers,
@@ -137,8 +137,8 @@ impl Authorities {
     }
 }
 
-/// The certificates that end soon: of workloads, unless they have ended, because then their owners are gone or hold nothing of
-/// use; of authorities, whether ended or not.
+/// Returns the certificates that expire soon. Workloads' certificates that have expired are left out, because their owners
+/// are gone or have noticed; authorities are listed whether expired or not.
 fn alarms(state: &State, ledgers: &Ledgers, now: u64) -> Vec<Alarm> {
     let authority = |kind: &'static str, signer: &Signer, (begin, end): (u64, u64)| {
         let alarm = Alarm { kind, of: signer.id.clone(), identity: None, not_after: end };
@@ -209,7 +209,7 @@ mod tests {
         };
         check(signer(1000, 1000), 60, &[]);
         check(signer(1000, 1000), 75, &[("leaf", "old")]);
-        // One that has ended is of nobody, or of somebody who has noticed.
+        // An expired certificate has no owner, or one that has noticed.
         check(signer(1000, 1000), 101, &[]);
         check(signer(1000, 1000), 125, &[("leaf", "renewed")]);
         check(signer(1000, 5000), 800, &[("intermediate", "a")]);

@@ -8,7 +8,7 @@ fn a_history_that_cannot_be_written_goes_on_when_it_can() {
     let [config, state] = ["config", "state"].map(|name| folder.path().join(name));
     fs::create_dir(&config).expect("a directory");
     fs::create_dir(&state).expect("a directory");
-    // What is in the way is no directory.
+    // A file is in the place of the directory.
     let history = state.join("history");
     fs::write(&history, "").expect("a file");
     let before = Instant::now();
@@ -36,7 +36,7 @@ fn a_history_that_cannot_be_written_goes_on_when_it_can() {
 fn an_address_book_that_cannot_be_written_is_tried_again() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("state").join(ADDRESS_BOOK_FILE);
-    // As if an address had been there before: there is something to write.
+    // As if there had been an address before, so that there is something to write.
     let mut stored = StoredBook { path: path.clone(), failed: false, addresses: 1, due: None, written: None };
     let (book, start) = (AddressBook::default(), Instant::now());
     stored.note(&book, start);
@@ -90,7 +90,7 @@ async fn a_route_goes_with_a_service_that_nobody_has_read() {
     remove("route.yaml");
     remove("service.yaml");
     check("service.yaml", &["other"], &[]).await;
-    // Whatever is removed apart from that waits, as it may be about to come back.
+    // Any other removal waits, as the file may be about to come back.
     write("more");
     remove("other.yaml");
     check("more.yaml", &["more", "other"], &["other.yaml"]).await;

@@ -1,15 +1,15 @@
-//! The page an operator opens first: is what I wrote live everywhere, and how soon was it? Plain HTML without a script,
-//! from the same numbers as `/debug/syncz`; it draws itself anew every few seconds.
+//! The page that an operator opens first: whether the latest change is live everywhere, and how long that took. Plain HTML
+//! without scripts, from the numbers of `/debug/syncz`; it reloads itself every few seconds.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Types with a column of their own, as `evenkeel proxy-status` has them.
+/// Resource types with a column, as in `evenkeel proxy-status`.
 const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
-/// How often the browser asks again, in seconds.
+/// How often the browser reloads the page, in seconds.
 const REFRESH_SECONDS: u32 = 5;
-/// Proxies in the table; the slowest come first.
+/// Maximum number of proxies in the table; the slowest come first.
 const MAX_ROWS: usize = 500;
 
 /// Other pages of this port.
@@ -39,7 +39,7 @@ const STYLE: &str = ":root{color-scheme:light dark;--line:#d0d7de;--dim:#656d76;
     .NACKED{color:var(--bad);font-weight:600}.NOT-SENT{color:var(--dim)}\
     .note{border-left:.25em solid var(--bad);background:var(--card);padding:.5em .9em;margin:.6em 0}";
 
-/// The page, of what `/debug/syncz` says.
+/// Renders the page from the data of `/debug/syncz`.
 pub fn page(syncz: &Value) -> String {
     let streams = syncz["proxies"].as_array().into_iter().flatten();
     let mut proxies: Vec<&Value> = streams.filter(|stream| is_proxy(stream)).collect();
@@ -68,7 +68,8 @@ pub fn page(syncz: &Value) -> String {
     )
 }
 
-/// The answer at a glance: is it live everywhere, is anything wrong, and how old was it where that took longest?
+/// Renders the summary: whether the configuration is live everywhere, whether anything is wrong, and the age where it took
+/// longest.
 fn tiles(proxies: &[&Value]) -> String {
     let count = |is: fn(&Value) -> bool| proxies.iter().filter(|proxy| is(proxy)).count();
     let live = count(|proxy| proxy["live"] == true);
@@ -107,7 +108,7 @@ fn row(proxy: &Value) -> String {
     row
 }
 
-/// What is wrong with a proxy.
+/// Returns what is wrong with a proxy.
 fn notes(proxy: &Value) -> Vec<String> {
     let refused = types(proxy).filter(|status| !status["nack"].is_null()).map(|status| {
         let message = escaped(&status["nack"]["message"]);
@@ -121,7 +122,8 @@ fn notes(proxy: &Value) -> Vec<String> {
     refused.chain(diverged).collect()
 }
 
-/// An agent's own stream, on which it asks for DNS names alone, is no proxy of its own; it comes from the proxy's node.
+/// Whether a stream is that of a proxy. The stream on which an agent subscribes to DNS names alone has the proxy's node, but
+/// is no other proxy.
 fn is_proxy(stream: &Value) -> bool {
     types(stream).next().is_none() || types(stream).any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
 }
@@ -130,12 +132,12 @@ fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
     proxy["types"].as_array().into_iter().flatten()
 }
 
-/// Of the type that took longest, in milliseconds.
+/// Returns the value of the type that took longest, in milliseconds.
 fn slowest(proxy: &Value, quantile: &str) -> Option<f64> {
     types(proxy).filter_map(|status| status["ages_ms"][quantile].as_f64()).reduce(f64::max)
 }
 
-/// `sidecar~IP~POD.NAMESPACE~DOMAIN` as POD.NAMESPACE.
+/// Returns POD.NAMESPACE of the node id `sidecar~IP~POD.NAMESPACE~DOMAIN`.
 fn name(proxy: &Value) -> String {
     let node = proxy["proxy"].as_str().unwrap_or_default();
     escaped(&Value::from(node.split('~').nth(2).unwrap_or(node)))
@@ -149,7 +151,7 @@ fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// A text as it may stand in HTML: nodes say of themselves what they like.
+/// Escapes a text for HTML: nodes choose what they report.
 fn escaped(text: &Value) -> String {
     text.as_str().unwrap_or_default().chars().fold(String::new(), |mut out, char| {
         match char {

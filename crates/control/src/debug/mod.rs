@@ -1,4 +1,4 @@
-//! The HTTP port: metrics, readiness, and what an operator may want to see.
+//! The HTTP port: metrics, readiness, and debug pages for operators.
 
 mod convergence;
 mod pages;

@@ -1,4 +1,4 @@
-//! What the pages say.
+//! Contents of the debug pages.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ use crate::proxies::{Client, Proxies, StreamReport};
 use crate::registration::Registrations;
 use crate::world::World;
 
-/// The pages, over what they show.
+/// The pages, with the data that they show.
 #[derive(Debug)]
 pub struct Pages {
     world: watch::Receiver<Arc<World>>,
@@ -40,18 +40,18 @@ pub struct Pages {
     authorities: Option<Arc<Authorities>>,
 }
 
-/// A proxy that has not answered a response for so long counts as one that does not answer.
+/// A proxy that has not answered a response for this long counts as not responding.
 const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The page that reads the history on disk.
 pub(super) const HISTORY: &str = "/debug/history";
-/// The page that probes ask for.
+/// The page for readiness probes.
 pub(super) const READY: &str = "/ready";
 
 /// Status, content type, body.
 pub(super) type Page = (StatusCode, &'static str, String);
 
-/// Path and what it shows.
+/// Paths, and what their pages show.
 const INDEX: [(&str, &str); 14] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
@@ -76,7 +76,7 @@ const INDEX: [(&str, &str); 14] = [
 ];
 
 impl Pages {
-    /// Pages over these.
+    /// Creates pages that show this data.
     pub fn new(
         world: watch::Receiver<Arc<World>>,
         proxies: Arc<Proxies>,
@@ -92,8 +92,7 @@ impl Pages {
         Self { authorities: Some(authorities), ..self }
     }
 
-    /// The page of a path, [`HISTORY`] excepted.
-    /// `accept`: the request's field.
+    /// Returns the page at a path, except [`HISTORY`]. `accept`: the request's header of that name.
     pub fn page(&self, path: &str, query: &str, accept: Option<&str>) -> Page {
         match path {
             "/metrics" => {
@@ -274,8 +273,8 @@ impl Pages {
         Value::Array(all)
     }
 
-    /// Whether requests are sent to an address. Nobody sends any when it does not serve and nobody is behind: then whoever is
-    /// there may end.
+    /// Whether requests are sent to an address. None are when it does not serve and no proxy is behind: the program there may
+    /// then end.
     fn endpoint(&self, query: &str) -> Page {
         let Some(address) = parameter(query, "address").and_then(|text| text.parse::<IpAddr>().ok()) else {
             let text = "say which: /debug/endpoint?address=IP\n".to_owned();
@@ -289,7 +288,8 @@ impl Pages {
             .flat_map(|service| service.ports.iter().map(move |port| (service, port)))
             .flat_map(|(service, port)| snapshot.endpoints(service, port.number));
         let serves = endpoints.any(|e| e.ready && matches!(&e.address, EndpointAddress::Ip(ip) if *ip == address));
-        // A proxy is behind from when a world is published to it until it has answered; before that it is not known which proxies will be.
+        // A proxy is behind from the publication of a world until it has answered; before the publication it is unknown which
+        // proxies will be behind.
         let told = self.proxies.published() >= world.generation;
         let reports = self.proxies.reports();
         let behind = reports.iter().filter(|report| report.status.settled_generation < report.told);
@@ -300,7 +300,7 @@ impl Pages {
         }))
     }
 
-    /// Whether what was written when a ticket was asked for is read, and which proxies do not run it yet.
+    /// Whether the files of a ticket have been read, and which proxies do not run them yet.
     fn settle(&self, query: &str) -> Page {
         let Some(ticket) = parameter(query, "ticket") else {
             return json_page(&json!({ "ticket": self.barrier.ask() }));
@@ -309,7 +309,7 @@ impl Pages {
             let text = "a ticket is a number: ask for one at /debug/settle\n".to_owned();
             return (StatusCode::BAD_REQUEST, "text/plain", text);
         };
-        // In this order: what is read now was published later, and who is told of it is behind from then on.
+        // The order matters: files read by now were published before, and proxies told of them are behind from then on.
         let is_read = self.barrier.has_served(ticket);
         let world = self.world();
         let told = self.proxies.published() >= world.generation;
@@ -329,7 +329,7 @@ impl Pages {
         }))
     }
 
-    /// What a proxy ran at some time. It reads files and plays them back, which may take seconds.
+    /// Returns what a proxy ran at some time. This reads and replays files, which may take seconds.
     pub(super) fn history(&self, query: &str) -> Page {
         let Some(wanted) = parameter(query, "proxyID") else {
             return say_which(HISTORY);
@@ -389,7 +389,7 @@ impl Pages {
 /// `[redacted]` in base64, as Envoy prints it in place of private keys.
 const REDACTED_BASE64: &str = "W3JlZGFjdGVkXQ==";
 
-/// A resource as it may be shown: without private keys.
+/// Returns a resource that may be shown: without private keys.
 fn public(mut resource: Value) -> Value {
     if let Some(certificate) = resource.pointer_mut("/tls_certificate").and_then(Value::as_object_mut) {
         for field in ["private_key", "password"] {
@@ -401,7 +401,7 @@ fn public(mut resource: Value) -> Value {
     resource
 }
 
-/// How long the client has not answered a response.
+/// Returns how long the client has left a response unanswered.
 fn waiting(client: &Client, status: &TypeStatus) -> Option<Duration> {
     Some(client.since.elapsed().unwrap_or_default().saturating_sub(status.waiting_since?))
 }
@@ -409,7 +409,7 @@ fn waiting(client: &Client, status: &TypeStatus) -> Option<Duration> {
 fn type_status(report: &StreamReport, status: &TypeStatus) -> Value {
     let client = &report.client;
     let mut value = json!(status);
-    // Of one that came back with all it needs nothing is sent, and it has what there is.
+    // A stream that came back with all it needs is sent nothing, and holds the current resources.
     let holds_all = (status.wildcard || status.names > 0) && report.status.settled_generation >= report.told;
     let state = match status {
         TypeStatus { nack: Some(_), .. } => "NACKED",
@@ -431,16 +431,16 @@ fn type_status(report: &StreamReport, status: &TypeStatus) -> Value {
     value
 }
 
-/// Most mistakes, and most replicas, that the status lists, in each.
+/// Maximum number of errors, and of replicas, that the status lists.
 const MAX_LISTED: usize = 100;
 
-/// What of the files is not in force, or only as something that stands in for it.
+/// Returns the files that are not in force, or only as a stand-in.
 fn refused(world: &World) -> Vec<String> {
     let matters = |d: &&Diagnostic| d.severity == Severity::Error || d.code == "closed";
     world.diagnostics.iter().filter(matters).take(MAX_LISTED).map(ToString::to_string).collect()
 }
 
-/// Replicas with a proxy that take no traffic, as POD.NAMESPACE.
+/// Returns the replicas with a proxy that receive no traffic, as POD.NAMESPACE.
 fn not_ready(world: &World) -> Vec<String> {
     let waiting = world.snapshot.workloads.iter().filter(|workload| workload.has_proxy && !workload.ready);
     waiting.take(MAX_LISTED).map(|workload| format!("{}.{}", workload.pod, workload.namespace)).collect()

@@ -1,13 +1,13 @@
-//! The query of a page's address.
+//! Query parameters of a page's URL.
 
 use percent_encoding::percent_decode_str;
 
-/// The first value of a parameter, with `%XX` (RFC 3986, section 2.1) and `+` read as what they stand for.
+/// Returns the first value of a parameter, with `%XX` (RFC 3986, section 2.1) and `+` decoded.
 pub fn parameter(query: &str, name: &str) -> Option<String> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(decoded)
 }
 
-/// What is no escape stays as it is.
+/// Invalid escapes are left as they are.
 fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }

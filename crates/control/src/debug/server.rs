@@ -1,4 +1,4 @@
-//! A small HTTP server for the pages.
+//! A small HTTP server for the debug pages.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use tokio::sync::Semaphore;
 use super::Pages;
 use super::pages::{HISTORY, Page, READY};
 
-/// Connections at a time; more wait in the kernel's backlog.
+/// Maximum number of connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 256;
 /// How long a client may take to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest request head, in bytes.
+/// Maximum size of a request head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// Questions about the past that are worked on at a time; more wait their turn.
+/// Maximum number of concurrent queries of the history; more wait for their turn.
 const MAX_HISTORIES: usize = 1;
-/// Other pages that are written at a time; more wait their turn.
+/// Maximum number of other pages rendered at the same time; more wait for their turn.
 const MAX_PAGES: usize = 2;
 /// How long a page waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an `accept` that failed because file descriptors or memory ran out.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves the pages until the task is dropped.
@@ -55,7 +55,7 @@ pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
     }
 }
 
-/// Whose page is written next.
+/// Decides which page is rendered next.
 #[derive(Debug)]
 struct Turns {
     pages: Semaphore,
@@ -81,7 +81,8 @@ async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, 
 
 async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_loopback: bool) -> Page {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-    // A page of a stranger may have a browser ask, by a name of its own for this address.
+    // A foreign web page may have a browser send requests under a name that its owner resolves to this address (DNS
+    // rebinding).
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("."));
     if to_loopback && !host.is_none_or(local_host::is_local) {
         let text =
@@ -100,7 +101,7 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_l
         let text = "other pages are being written; ask again later\n".to_owned();
         return (StatusCode::SERVICE_UNAVAILABLE, "text/plain", text);
     };
-    // Off the runtime's threads: a page of ten thousand proxies takes as long as telling a thousand of a change.
+    // Rendered off the runtime's threads: a page about ten thousand proxies takes as long as telling a thousand of a change.
     let (pages, path, query) = (pages.clone(), path.to_owned(), query.to_owned());
     let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).map(str::to_owned);
     let made = tokio::task::spawn_blocking(move || match &*path {

@@ -30,14 +30,15 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A channel that connects when something is asked. Certificates and roots are read with each connection, so that new ones take
-/// effect without a restart.
+/// Returns a channel that connects with the first request. Certificates and roots are read for each connection, so that new
+/// ones take effect without a restart.
 pub(super) fn open(signer: Arc<ExternalSigner>) -> Channel {
     let connect = service_fn(move |_: Uri| {
         let signer = signer.clone();
         async move { connect(&signer).await.map(TokioIo::new) }
     });
-    // The scheme says nothing about encryption here: the connector does TLS. The name is only that of the HTTP/2 requests.
+    // The scheme does not decide about encryption: the connector does TLS. The name is only the authority of the HTTP/2
+    // requests.
     let endpoint = Endpoint::from_static("http://istio-ca").connect_timeout(CONNECT_TIMEOUT);
     endpoint.http2_keep_alive_interval(KEEPALIVE).connect_with_connector_lazy(connect)
 }
@@ -48,7 +49,7 @@ async fn connect(signer: &ExternalSigner) -> io::Result<Box<dyn Stream>> {
     let Some(tls) = &signer.tls else {
         return Ok(Box::new(dial(address).await.map_err(named)?));
     };
-    // Files that cannot be read are said before anybody is bothered.
+    // Files that cannot be read are reported before a connection is opened.
     let context = context(address, tls)?;
     let tls = UpstreamTls::new(&context, &SecretStore::new()).map_err(|error| named(io::Error::other(error)))?;
     let socket = dial(address).await.map_err(named)?;

@@ -1,17 +1,17 @@
-//! A certificate service that signs in place of the control plane, as for Istio's registration authority.
+//! An external certificate service that signs in place of the control plane, as Istio's registration authority.
 //!
 //! ```text
-//!  agent ── CSR, token ──► Certificates    who is it? is the request for that identity, signed by its key?
-//!                            │ ask         TLS, own token or certificate; a limit for everything
+//!  agent ── CSR, token ──► Certificates    checks the identity, and that the request is for it and signed by its key
+//!                            │ ask         TLS, own token or certificate, bounded in time and size
 //!                            ▼
 //!                          the signer
-//!                            │ accept      (evenkeel_ca::external) the identity, key, lifetime asked for; a trusted root
+//!                            │ accept      (evenkeel_ca::external) identity, key and lifetime as requested; a trusted root
 //!                            ▼
 //!  agent ◄── chain, the mesh's roots ── ledger
 //! ```
 //!
-//! Which signer that is, the flags say or else `MeshConfig.ca`, whenever a certificate is asked for. When what they say cannot be used,
-//! nobody signs: the control plane's own authority does not stand in.
+//! The flags name the signer, or else `MeshConfig.ca`; this is looked up for each certificate. If the settings cannot be
+//! used, nobody signs: the control plane does not fall back to its own authority.
 
 mod channel;
 
@@ -34,17 +34,17 @@ use tonic::{Code, Request, Status};
 
 use crate::world::World;
 
-/// Requests at the signer at the same time; further ones wait within their own time limit.
+/// Maximum number of concurrent requests to the signer; further ones wait within their own time limit.
 const MAX_ASKED: usize = 64;
-/// Tries of one request.
+/// Maximum number of attempts per request.
 const MAX_TRIES: u32 = 3;
-/// Pause before the second try; twice as long before the third.
+/// Pause before the second attempt; the pause before the third is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Largest answer, in bytes.
+/// Maximum size of a response, in bytes.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
-/// Largest token, certificate or key that is read, in bytes.
+/// Maximum size of a token, certificate or key file, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// Characters of what the signer says that are passed on.
+/// Maximum number of characters of the signer's error message that are passed on.
 const MAX_REASON: usize = 300;
 
 /// Flags of an external signer.
@@ -82,7 +82,7 @@ pub struct SignerOptions {
 }
 
 impl SignerOptions {
-    /// The same as arguments of a control plane that another process starts, from another directory.
+    /// Returns the options as arguments for a control plane process that is started in another directory.
     pub fn arguments(&self) -> Vec<OsString> {
         let file = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).into_os_string();
         let Self {
@@ -108,10 +108,10 @@ impl SignerOptions {
     }
 }
 
-/// A certificate that the signer did not give.
+/// Why the signer gave no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// What it needs cannot be read.
+    /// A file that the request needs cannot be read.
     #[error("{path}: {reason}")]
     File {
         /// The file.
@@ -119,41 +119,41 @@ pub(crate) enum AskError {
         /// What is wrong.
         reason: String,
     },
-    /// No answer in time.
+    /// No response in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Timeout(Duration),
-    /// It, or the way to it, says no.
+    /// The signer, or the connection to it, refused the request.
     #[error("{}: {}", describe(.0.code()), reason(.0))]
     Refused(Status),
 }
 
-/// Who signs in place of the control plane.
+/// The external signer, as configured by flags or the mesh configuration.
 #[derive(Debug)]
 pub struct ExternalSigners {
     options: SignerOptions,
     world: watch::Receiver<Arc<World>>,
-    /// The way to the signer that was asked last.
+    /// The channel to the signer that was used last.
     channel: Mutex<Option<(Arc<ExternalSigner>, Channel)>>,
     places: Semaphore,
 }
 
 impl ExternalSigners {
-    /// As the flags say, or else the configuration.
+    /// Takes the signer from the flags, or else from the configuration.
     pub fn new(options: SignerOptions, world: watch::Receiver<Arc<World>>) -> Self {
         Self { options, world, channel: Mutex::default(), places: Semaphore::new(MAX_ASKED) }
     }
 
-    /// The file with the roots of its certificates.
+    /// Returns the file with the roots of the signer's certificates.
     pub fn roots(&self) -> Option<&Path> {
         self.options.external_signer_roots.as_deref()
     }
 
-    /// The signer; none if the control plane signs itself, and an error if nobody does.
+    /// Returns the signer; `None` if the control plane signs itself, and an error if nobody can sign.
     pub fn current(&self) -> Option<Result<Arc<ExternalSigner>, String>> {
         self.current_in(&self.world.borrow())
     }
 
-    /// The same, if the configuration is this.
+    /// Like [`current`](Self::current), for this configuration.
     pub(crate) fn current_in(&self, world: &World) -> Option<Result<Arc<ExternalSigner>, String>> {
         let Some(address) = &self.options.external_signer else { return world.snapshot.mesh.external_signer.clone() };
         let identity = self.options.external_signer_cert.clone().zip(self.options.external_signer_key.clone());
@@ -162,7 +162,7 @@ impl ExternalSigners {
         Some(Ok(Arc::new(ExternalSigner { address, tls: Some(tls), timeout })))
     }
 
-    /// Has `signer` sign. `token`: the workload's own. When the future is dropped, so is the call.
+    /// Requests a certificate from `signer`. `token`: the workload's own. Dropping the future cancels the call.
     pub(crate) async fn ask(
         &self,
         signer: &Arc<ExternalSigner>,
@@ -171,7 +171,7 @@ impl ExternalSigners {
     ) -> Result<Vec<String>, AskError> {
         let end = Instant::now() + signer.timeout;
         let asking = async {
-            // It is never closed.
+            // The semaphore is never closed.
             let _place = self.places.acquire().await;
             let mut pause = FIRST_PAUSE;
             for _ in 1..MAX_TRIES {
@@ -206,14 +206,14 @@ impl ExternalSigners {
         let client = IstioCertificateServiceClient::new(self.channel(signer));
         let answer = client.max_decoding_message_size(MAX_ANSWER_BYTES).create_certificate(request).await;
         let answer = answer.map_err(|status| match status.code() {
-            // tonic's word for the limit that went along with the request.
+            // tonic's status for a call that exceeded the time limit sent with the request.
             Code::Cancelled | Code::DeadlineExceeded => AskError::Timeout(signer.timeout),
             _ => AskError::Refused(status),
         });
         Ok(answer?.into_inner().cert_chain)
     }
 
-    /// What the signer knows the caller by, if not by its certificate.
+    /// Returns the token that authenticates the caller to the signer, unless its certificate does.
     fn bearer(&self, signer: &ExternalSigner, token: Option<&str>) -> Result<Option<MetadataValue<Ascii>>, AskError> {
         let (token, path) = match &self.options.external_signer_token {
             Some(path) => (read(path)?, path.clone()),
@@ -222,7 +222,7 @@ impl ExternalSigners {
                 None => return Ok(None),
             },
         };
-        // A token is not for everybody on the way; the configuration refuses such a signer already.
+        // A token must not be readable on the network; the configuration refuses such a signer already.
         if signer.tls.is_none() && !is_local(&signer.address) {
             let reason = "not sent in plain text".to_owned();
             return Err(AskError::File { path, reason });
@@ -233,7 +233,7 @@ impl ExternalSigners {
         Ok(Some(value))
     }
 
-    /// The way to the signer, which is opened anew when the settings change, and by itself when it is lost.
+    /// Returns the channel to the signer. It is replaced when the settings change, and reconnects by itself.
     fn channel(&self, signer: &Arc<ExternalSigner>) -> Channel {
         let mut held = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         match &*held {
@@ -247,14 +247,14 @@ impl ExternalSigners {
     }
 }
 
-/// Whether it may be otherwise a moment later.
+/// Whether a retry may succeed.
 fn is_passing(status: &Status) -> bool {
-    // Without a connection, tonic has no better word than that it does not know.
+    // Without a connection, tonic reports nothing better than `Unknown`.
     matches!(status.code(), Code::Unavailable | Code::Aborted)
         || (status.code() == Code::Unknown && std::error::Error::source(status).is_some())
 }
 
-/// What a status says, for people; it comes from elsewhere, and is bounded.
+/// Returns the message of a status for people; it is bounded, as it comes from outside.
 fn reason(status: &Status) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
     let mut text = status.message().to_owned();

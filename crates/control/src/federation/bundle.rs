@@ -1,31 +1,31 @@
-//! SPIFFE bundles: the JSON documents with which trust domains publish their roots (SPIFFE Trust Domain and Bundle, section 4).
+//! SPIFFE bundles: JSON documents in which trust domains publish their roots (SPIFFE Trust Domain and Bundle, section 4).
 
 use std::time::Duration;
 
 use evenkeel_tls::{TrustBundle, TrustError};
 use serde_json::Value;
 
-/// The use of keys that vouch for X.509 identities; others, such as those of tokens, are left out.
+/// The `use` of keys that verify X.509 identities; others, such as those of tokens, are ignored.
 const X509_USE: &str = "x509-svid";
-/// How often a bundle is fetched that does not say it (section 4.1.3).
+/// Refresh interval of a bundle that has no refresh hint (section 4.1.3).
 const DEFAULT_REFRESH: Duration = Duration::from_secs(5 * 60);
-/// Whatever a bundle says, it is not fetched more often.
+/// Minimum refresh interval, whatever the bundle's hint.
 pub(super) const MIN_REFRESH: Duration = Duration::from_secs(1);
-/// … and not more rarely.
+/// Maximum refresh interval, whatever the bundle's hint.
 const MAX_REFRESH: Duration = Duration::from_secs(60 * 60);
 
-/// What a document says.
+/// The contents of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpiffeBundle {
-    /// Roots, PEM. Empty if the trust domain has none any more: then nobody of it is accepted.
+    /// Roots in PEM. Empty if the trust domain has withdrawn all: then none of its identities is accepted.
     pub roots: String,
-    /// Counts its versions.
+    /// The sequence number of its version.
     pub sequence: Option<u64>,
-    /// How long it counts before it is fetched again.
+    /// How long until it is fetched again.
     pub refresh: Duration,
 }
 
-/// Why a document is no bundle.
+/// Why a document is not a bundle.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BundleError {
     #[error("it is no JSON object")]
@@ -60,7 +60,7 @@ pub(super) fn parse(document: &[u8]) -> Result<SpiffeBundle, BundleError> {
     Ok(SpiffeBundle { roots, sequence: number("spiffe_sequence")?, refresh: refresh.clamp(MIN_REFRESH, MAX_REFRESH) })
 }
 
-/// The certificate of a key, PEM.
+/// Returns the certificate of a key, in PEM.
 fn certificate(key: &Value) -> Option<String> {
     let [Value::String(text)] = key.get("x5c")?.as_array()?.as_slice() else { return None };
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
@@ -95,19 +95,19 @@ mod tests {
             json!({"keys": [key(&one), key(&two)], "spiffe_sequence": 7, "spiffe_refresh_hint": 60}),
             Ok((2, Some(7), 60)),
         );
-        // Emptied: nobody is accepted. Not so a document that says nothing of keys.
+        // Without keys nobody is accepted. A document without the field `keys` is an error instead.
         check(json!({"keys": []}), Ok((0, None, 300)));
         check(json!({}), Err("no array `keys`"));
         check(json!({"keys": {}}), Err("no array `keys`"));
         check(json!([]), Err("no JSON object"));
-        // Keys of tokens, and of no use, are no roots.
+        // Keys for tokens, and keys without a `use`, are not roots.
         check(json!({"keys": [{"use": "jwt-svid", "kid": "a"}, {"x5c": [x5c(&one)]}, key(&two)]}), Ok((1, None, 300)));
-        // Refreshes are bounded.
+        // Refresh intervals are bounded.
         check(json!({"keys": [], "spiffe_refresh_hint": 0}), Ok((0, None, 1)));
         check(json!({"keys": [], "spiffe_refresh_hint": u64::MAX}), Ok((0, None, 3600)));
         check(json!({"keys": [], "spiffe_refresh_hint": -1}), Err("`spiffe_refresh_hint` is no number"));
         check(json!({"keys": [], "spiffe_sequence": "7"}), Err("`spiffe_sequence` is no number"));
-        // A damaged key spoils the document: half a bundle is not used.
+        // A damaged key invalidates the document: no bundle is used in part.
         for chain in [
             json!(null),
             json!([]),

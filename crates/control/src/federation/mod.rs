@@ -1,16 +1,16 @@
-//! Which roots vouch for which trust domain (`caCertificates`): those that are written down, and those that SPIFFE bundle
-//! endpoints serve.
+//! Federation: the roots that are trusted for each trust domain (`caCertificates`), from the configuration and from SPIFFE
+//! bundle endpoints.
 //!
 //! ```text
-//!  world: caCertificates ──► Federation::keep     what is due; a fetch at a time for each endpoint
+//!  world: caCertificates ──► Federation::keep     schedules one fetch at a time for each endpoint
 //!                              │ jwks::Client     HTTPS, verified by the system's roots and the mesh's, bounded
 //!                              ├──► STATE/federation/NAME.json    the last good document, for an outage and a restart
 //!                              ▼
-//!  trust domains, which go to agents together with the mesh's own roots
+//!  trust domains, which are sent to agents together with the mesh's own roots
 //! ```
 //!
-//! A trust domain without roots, because its bundle is empty or was never there, is told to agents as such: proxies refuse its
-//! identities. No other root stands in for it.
+//! A trust domain without roots, because its bundle is empty or was never fetched, is sent to agents as such: proxies reject
+//! its identities. No other root stands in for it.
 
 mod bundle;
 #[cfg(test)]
@@ -33,46 +33,46 @@ use crate::jwks::Client;
 use crate::world::World;
 use bundle::SpiffeBundle;
 
-/// The directory of the documents in the state directory.
+/// Directory of the bundles in the state directory.
 const FOLDER: &str = "federation";
 /// Pause after the first failure; each further one doubles it.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 /// Longest pause after a failure.
 const MAX_BACK_OFF: Duration = Duration::from_secs(5 * 60);
-/// Limit of one fetch.
+/// Time limit of one fetch.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most endpoints; the trust domains of further ones have no roots, which is logged.
+/// Maximum number of endpoints; the trust domains of further ones have no roots, which is logged.
 const MAX_ENDPOINTS: usize = 100;
-/// Most fetches at the same time.
+/// Maximum number of concurrent fetches.
 const MAX_FETCHES: usize = 8;
-/// Largest document that is read from the state directory, in bytes; fetched ones are bounded by the client.
+/// Maximum size of a document read from the state directory, in bytes; the client limits fetched ones.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Keeps the roots of all trust domains.
+/// Maintains the roots of all trust domains.
 #[derive(Debug)]
 pub(crate) struct Federation {
     folder: PathBuf,
     client: Arc<Client>,
     endpoints: BTreeMap<Arc<str>, Endpoint>,
     out: watch::Sender<Arc<Vec<TrustDomain>>>,
-    /// Too many endpoints, which has been said.
+    /// Whether it has been logged that there are too many endpoints.
     told: bool,
 }
 
 /// A bundle endpoint.
 #[derive(Debug)]
 struct Endpoint {
-    /// The last good bundle.
+    /// The last valid bundle.
     bundle: Option<SpiffeBundle>,
     due: Instant,
     failures: u32,
     fetching: bool,
-    /// It is being asked by a client that other roots have replaced.
+    /// Whether the current fetch uses a client whose roots have been replaced meanwhile.
     outdated: bool,
 }
 
 impl Federation {
-    /// Makes the directory in the state directory.
+    /// Creates the directory in the state directory.
     pub(crate) fn open(state: &Path, client: Client) -> std::io::Result<Self> {
         let folder = state.join(FOLDER);
         fs::create_dir_all(&folder)?;
@@ -80,14 +80,15 @@ impl Federation {
         Ok(Self { folder, client: Arc::new(client), endpoints, out, told: false })
     }
 
-    /// The trust domains that are told apart; none if the mesh's roots are the only ones.
+    /// Returns a receiver of the trust domains with roots of their own; empty if only the mesh's roots are used.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Vec<TrustDomain>>> {
         self.out.subscribe()
     }
 
-    /// Follows the configuration, and fetches bundles, for ever. `trusted`: the mesh's roots, which verify endpoints, too.
+    /// Follows the configuration and fetches bundles; never completes. `trusted`: the mesh's roots, which also verify
+    /// endpoints.
     pub(crate) async fn keep(mut self, mut world: watch::Receiver<Arc<World>>, mut trusted: watch::Receiver<Arc<str>>) {
-        // The client may be older than the roots of this moment.
+        // The client may have been created before the current roots.
         let roots = trusted.borrow_and_update().to_string();
         self.trust(self.client.trusting(&[roots]), Instant::now());
         let mut running: JoinSet<Result<Vec<u8>, String>> = JoinSet::new();
@@ -135,7 +136,7 @@ impl Federation {
         }
     }
 
-    /// Fetches with another client from now on. What has failed is tried again: the reason may have been a root.
+    /// Uses another client from now on. Failed fetches are retried: the reason may have been a missing root.
     fn trust(&mut self, client: Client, now: Instant) {
         self.client = Arc::new(client);
         for endpoint in self.endpoints.values_mut() {
@@ -146,7 +147,8 @@ impl Federation {
         }
     }
 
-    /// Begins with endpoints that are new, with what an earlier run has left of them, and forgets those that nobody names.
+    /// Adds new endpoints, with the documents that an earlier run has stored, and removes those that the configuration no
+    /// longer names.
     fn follow(&mut self, mesh: &MeshConfig, now: Instant) {
         let named = mesh.further_roots.iter().filter_map(|roots| match &roots.source {
             RootsSource::Bundle(url) => Some(url.clone()),
@@ -159,7 +161,7 @@ impl Federation {
         self.told = wanted.len() > MAX_ENDPOINTS;
         let wanted: BTreeSet<Arc<str>> = wanted.into_iter().take(MAX_ENDPOINTS).collect();
         for gone in self.endpoints.keys().filter(|url| !wanted.contains(*url)) {
-            // A bundle that is no longer trusted is removed, so that it is not trusted again later.
+            // The bundle is deleted, so that it is not trusted again later.
             let _ = fs::remove_file(self.folder.join(file_name(gone)));
         }
         self.endpoints.retain(|url, _| wanted.contains(url));
@@ -176,13 +178,13 @@ impl Federation {
         self.publish(mesh);
     }
 
-    /// The endpoint that is due next and not being asked.
+    /// Returns the endpoint that is due next and is not being fetched.
     fn next(&self) -> Option<(Arc<str>, Instant)> {
         let idle = self.endpoints.iter().filter(|(_, endpoint)| !endpoint.fetching);
         idle.min_by_key(|(_, endpoint)| endpoint.due).map(|(url, endpoint)| (url.clone(), endpoint.due))
     }
 
-    /// Takes over a document; what cannot be used changes nothing.
+    /// Processes a fetched document; an unusable one changes nothing.
     fn end(&mut self, url: &Arc<str>, outcome: Result<Vec<u8>, String>, now: Instant) {
         let Some(endpoint) = self.endpoints.get_mut(url) else { return };
         endpoint.fetching = false;
@@ -228,7 +230,7 @@ impl Federation {
 }
 
 impl Endpoint {
-    /// Gives whether the document says anything new.
+    /// Returns whether the document has changed.
     fn take(&mut self, document: &[u8]) -> Result<bool, String> {
         let new = bundle::parse(document).map_err(|error| error.to_string())?;
         let held = self.bundle.as_ref().and_then(|bundle| bundle.sequence);
@@ -250,7 +252,8 @@ impl Endpoint {
     }
 }
 
-/// Every trust domain with its roots, where `bundle` has those of a URL. None if there is nothing to tell apart.
+/// Returns every trust domain with its roots, where `bundle` returns the roots for a URL. Empty if only the mesh's roots are
+/// used.
 fn trust_domains(mesh: &MeshConfig, bundle: impl Fn(&str) -> Option<String>) -> Vec<TrustDomain> {
     if mesh.further_roots.is_empty() {
         return Vec::new();
@@ -264,7 +267,7 @@ fn trust_domains(mesh: &MeshConfig, bundle: impl Fn(&str) -> Option<String>) -> 
             RootsSource::Bundle(url) => bundle(url).unwrap_or_default(),
         });
         let roots_pem = texts.filter(|text| !text.is_empty()).map(|text| format!("{}\n", text.trim_end())).collect();
-        // An alias with roots of its own is another mesh's trust domain; without, this mesh's former one.
+        // An alias with roots of its own is another mesh's trust domain; without them it is a former name of this mesh's.
         let is_own = *name == mesh.trust_domain;
         let is_alias = mesh.trust_domain_aliases.contains(name);
         let has_own_roots = mesh.further_roots.iter().any(|roots| names_it(roots, name));
@@ -274,7 +277,7 @@ fn trust_domains(mesh: &MeshConfig, bundle: impl Fn(&str) -> Option<String>) -> 
     all.into_iter().map(domain).collect()
 }
 
-/// What an earlier run has fetched.
+/// Returns the bundle that an earlier run has stored.
 fn stored(path: &Path) -> Option<SpiffeBundle> {
     let size = fs::metadata(path).ok()?.len();
     let document = (size <= MAX_FILE_BYTES).then(|| fs::read(path).ok()).flatten()?;

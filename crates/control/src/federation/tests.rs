@@ -1,4 +1,4 @@
-//! Bundles come from real HTTPS servers, survive outages and restarts, and never let anybody in when they are wrong.
+//! Bundles come from real HTTPS servers, survive outages and restarts, and admit nobody when they are wrong.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The document of a bundle with these roots.
+/// Returns a bundle document with these roots.
 fn document(roots: &[&TestCa], sequence: u64) -> String {
     let x5c = |ca: &TestCa| ca.root_pem().lines().filter(|line| !line.starts_with('-')).collect::<String>();
     let keys: Vec<_> = roots.iter().map(|ca| json!({"use": "x509-svid", "kty": "EC", "x5c": [x5c(ca)]})).collect();
@@ -51,7 +51,7 @@ fn world_of(mesh: MeshConfig) -> World {
     World::of(snapshot)
 }
 
-/// How many roots each trust domain has, and whether those of the mesh count, too.
+/// Returns the number of roots of each trust domain, and whether those of the mesh are used too.
 fn told(federation: &Federation) -> Vec<(String, usize, bool)> {
     let domains = federation.subscribe().borrow().clone();
     let count = |domain: &TrustDomain| domain.roots_pem.matches("BEGIN CERTIFICATE").count();
@@ -93,7 +93,7 @@ async fn a_bundle_is_followed_and_what_is_wrong_changes_nothing() {
         served.set(status, &body);
         check(&mut federation, 2, failures, &format!("{status} {}", body.get(..20).unwrap_or(&body))).await;
     }
-    // Another process has them while the endpoint is away.
+    // Another process has the stored bundles while the endpoint is down.
     federation = open();
     served.set("503 Service Unavailable", "");
     check(&mut federation, 2, 1, "after a restart").await;
@@ -102,7 +102,7 @@ async fn a_bundle_is_followed_and_what_is_wrong_changes_nothing() {
     federation = open();
     served.set("503 Service Unavailable", "");
     check(&mut federation, 0, 1, "emptied, and restarted").await;
-    // Whoever is not named any more leaves nothing.
+    // An endpoint that is no longer named leaves nothing behind.
     federation.follow(&MeshConfig::default(), Instant::now());
     assert_eq!(told(&federation), []);
     assert_eq!(fs::read_dir(state.path().join(FOLDER)).expect("a folder").count(), 0);
@@ -152,14 +152,14 @@ async fn a_new_root_of_the_mesh_verifies_endpoints_without_a_restart() {
     served.set("200 OK", &document(&[&one], 1));
     let mut federation = Federation::open(state.path(), Client::new(&[other.root_pem()])).expect("a folder");
     let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
-    // It has failed so often that it would be minutes before it is tried again.
+    // It has failed so often that the next retry would be minutes away.
     federation.follow(&mesh, Instant::now());
     let endpoint = federation.endpoints.values_mut().next().expect("an endpoint");
     (endpoint.failures, endpoint.due) = (10, Instant::now() + MAX_BACK_OFF);
     let mut domains = federation.subscribe();
     let (_world, worlds) = watch::channel(Arc::new(world_of(mesh)));
     let (roots, trusted) = watch::channel(Arc::from(other.root_pem()));
-    // They may change before it begins.
+    // The roots may change before the loop begins.
     roots.send_replace(Arc::from(other.root_pem() + &web.root_pem()));
     let keeping = tokio::spawn(federation.keep(worlds, trusted));
     let has_roots = |domains: &Arc<Vec<TrustDomain>>| domains.iter().any(|domain| !domain.roots_pem.is_empty());
@@ -167,7 +167,7 @@ async fn a_new_root_of_the_mesh_verifies_endpoints_without_a_restart() {
     keeping.abort();
 }
 
-/// A fetch that began before the new root says nothing of it.
+/// A fetch that began before the new root does not count.
 #[tokio::test]
 async fn an_endpoint_that_was_asked_with_old_roots_is_asked_again() {
     let (state, now) = (tempfile::tempdir().expect("a folder"), Instant::now());
@@ -200,7 +200,7 @@ fn each_trust_domain_has_the_roots_that_name_it() {
     };
     check(vec![], &["old.example"], &[]);
     check(vec![pem("A", &["a.example"])], &[], &[("a.example", "A\n", false), ("cluster.local", "", true)]);
-    // For all trust domains, also those that have their own.
+    // Roots for all trust domains, including those with roots of their own.
     check(
         vec![pem("A", &["a.example"]), pem("B", &[])],
         &[],
@@ -215,7 +215,7 @@ fn each_trust_domain_has_the_roots_that_name_it() {
         &["old.example"],
         &[("cluster.local", "", true), ("old.example", "A\n", false)],
     );
-    // Bundles, also one that is not there.
+    // Bundles, including a missing one.
     check(
         vec![bundle_of(&"https://there".into(), &["a.example"]), bundle_of(&"https://away".into(), &["b.example"])],
         &[],

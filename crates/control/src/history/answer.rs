@@ -1,4 +1,4 @@
-//! The question a user asks, a proxy and a time as text, and its answer as JSON.
+//! Answers a user's query for a proxy and a time, given as text, in JSON.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,18 +13,19 @@ use super::past::{self, Past};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Why there is no answer.
+/// Why a query has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// Not a time.
+    /// The time cannot be parsed.
     #[error("`{0}` is neither a time like 2026-11-21T10:00:00Z nor so long ago as 90s, 5m, 2h or 3d")]
     Time(String),
-    /// The log.
+    /// The history cannot be read or has no answer.
     #[error(transparent)]
     History(#[from] HistoryError),
 }
 
-/// What `proxy` (a node id, `POD.NAMESPACE`, `POD` or a workload) ran `at` a time in RFC 3339 or so long ago; now if not given.
+/// Returns what `proxy` (a node id, `POD.NAMESPACE`, `POD` or a workload) ran at the time `at`, given in RFC 3339 or as an
+/// age such as `5m`; now if `None`.
 pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, AnswerError> {
     let now = SystemTime::now();
     let at = match at {
@@ -42,7 +43,7 @@ fn moment(text: &str, now: SystemTime) -> Option<SystemTime> {
     }
 }
 
-/// With what a user may leave out: the `T`, the time of day, the seconds, and that it is UTC.
+/// Completes a time in RFC 3339: the `T`, the time of day, the seconds and the zone (UTC) may be left out.
 fn in_full(text: &str) -> String {
     let (date, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00"));
     let clock = time.find(['Z', 'z', '+', '-']).unwrap_or(time.len());

@@ -1,25 +1,25 @@
-//! Why the past cannot be told.
+//! Errors of queries to the history.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why the past cannot be told.
+/// Why a query to the history has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The log.
+    /// The log cannot be read.
     #[error("cannot read the history in {}: {reason}", .state.display())]
     Read {
         /// The state directory.
         state: PathBuf,
-        /// The system's word.
+        /// The error of the operating system.
         reason: io::Error,
     },
-    /// Nobody of that name was connected by then.
+    /// No proxy of that name was connected by then.
     #[error("no proxy `{wanted}` had acknowledged anything by then; {known}")]
     NoProxy {
-        /// Who was asked about.
+        /// The name in the query.
         wanted: String,
-        /// Who was there instead.
+        /// The proxies that were connected.
         known: String,
     },
     /// The log begins later.

@@ -1,10 +1,11 @@
 //! The append-only log of events.
 //!
-//! It is cut into segments, each a file that begins with a checkpoint of everything and so can be read by itself; the
-//! oldest go when there are too many. A record is one line: a checksum and JSON. A line that a crash has torn is cut off.
+//! The log is split into segments. Each is a file that begins with a full checkpoint, so that it can be read by itself; the
+//! oldest are deleted when there are too many. A record is one line: a checksum and JSON. A line that a crash left incomplete
+//! is ignored.
 //!
-//! Control planes that share the directory write segments of their own. The writer of a segment locks it, so that
-//! another control plane, which removes the oldest segments, leaves it there.
+//! Control planes that share the directory write separate segments. The writer of a segment locks it, so that another control
+//! plane does not delete it when it removes the oldest segments.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -21,66 +22,66 @@ use serde::{Deserialize, Serialize};
 
 use super::redact::without_secrets;
 
-/// Where segments are, in the state directory.
+/// Directory of the segments in the state directory.
 const DIRECTORY: &str = "history";
-/// A segment this long is followed by another, in bytes.
+/// Size at which a new segment is begun, in bytes.
 const MAX_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// A segment with this many changes is followed by another, so that playing one back does not take long, in changes.
+/// Number of changes at which a new segment is begun, so that a segment can be replayed quickly.
 const MAX_SEGMENT_CHANGES: usize = 2_000;
-/// Proxies a segment begins with, in proxies; those seen last, which may be gone by now.
+/// Maximum number of proxies at the beginning of a segment: those last seen, some of which may be gone.
 const MAX_PROXIES: usize = 20_000;
-/// Segments that are kept, in files; those being written stay, however old they are.
+/// Maximum number of segments kept; those being written are kept however old they are.
 const MAX_SEGMENTS: usize = 8;
-/// Past texts of one file that are searched for one without errors, in texts.
+/// Maximum number of past texts of one file that are searched for one without errors.
 const MAX_PAST_TEXTS: usize = 256;
-/// Those of all files, in bytes.
+/// Maximum size of past texts of all files, in bytes.
 const MAX_PAST_BYTES: usize = 64 * 1024 * 1024;
 
 /// One event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record {
-    /// Everything, at the beginning of a segment.
+    /// The full state, at the beginning of a segment.
     Checkpoint(Box<Checkpoint>),
     /// Files changed.
     Change(Change),
-    /// Proxies that the segment has not named before, or that have become others, and what they run.
+    /// What proxies run that the segment has not named before, or whose properties have changed.
     Run {
         /// When it was seen, in µs since 1970.
         at: u64,
-        /// Which, and what.
+        /// The proxies and what they run.
         proxies: Vec<Run>,
     },
-    /// Proxies run another generation than before.
+    /// Proxies now run another generation.
     Moved {
         /// When it was seen, in µs since 1970.
         at: u64,
-        /// What they run.
+        /// The generation that they run.
         generation: u64,
-        /// Which, by their numbers: first and last of each row of them. A segment numbers proxies in the order in which it
-        /// names them first.
+        /// The proxies, as ranges of numbers: first and last. A segment numbers proxies in the order in which it first names
+        /// them.
         proxies: Vec<(u32, u32)>,
     },
 }
 
-/// Everything a snapshot is built from.
+/// Everything that a snapshot is built from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// When, in µs since 1970.
+    /// When it was written, in µs since 1970.
     pub at: u64,
-    /// Who writes it.
+    /// The control plane that writes it.
     pub writer: Writer,
     /// The snapshot's generation.
     pub generation: u64,
-    /// The trust domain, unless the files say another.
+    /// The trust domain, unless the files set another.
     pub trust_domain: String,
-    /// Refused security objects were left out.
+    /// Whether refused security objects were left out.
     #[serde(default)]
     pub leave_out_refused: bool,
     /// Who fetched the keys of issuers.
     #[serde(default)]
     pub jwks_fetching: JwksFetching,
-    /// Addresses allotted so far.
+    /// Addresses assigned so far.
     pub addresses: AddressBook,
     /// Texts of all files by path.
     pub files: BTreeMap<PathBuf, FileText>,
@@ -88,10 +89,10 @@ pub struct Checkpoint {
     pub proxies: Vec<Run>,
 }
 
-/// One run of a control plane; it counts generations anew each time.
+/// One run of a control plane; each run counts generations from the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writer {
-    /// Its program, host and process.
+    /// Its program, host and process id.
     pub name: String,
     /// When it started, in µs since 1970.
     pub started: u64,
@@ -112,22 +113,22 @@ pub struct FileText {
 pub struct Change {
     /// When it was noticed, in µs since 1970.
     pub at: u64,
-    /// The generation it made; that of before, if proxies see nothing of it.
+    /// The generation that the change made; the previous one, if proxies see no difference.
     pub generation: u64,
-    /// Their texts; none: the file is gone.
+    /// The files' new texts; `None`: the file was deleted.
     pub files: BTreeMap<PathBuf, Option<String>>,
     /// The objects that changed, with their places.
     pub causes: Vec<String>,
 }
 
-/// What a proxy runs: all of this generation is acknowledged.
+/// What a proxy runs: it has acknowledged everything of this generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// Its xDS node id.
     pub node: String,
     /// The generation.
     pub generation: u64,
-    /// When it was first seen to, in µs since 1970.
+    /// When it was first seen to run it, in µs since 1970.
     pub since: u64,
     router: bool,
     addresses: Vec<IpAddr>,
@@ -153,25 +154,25 @@ pub struct Run {
     transparent: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     peer_labels: Option<Vec<String>>,
-    /// What of the generation it refused.
+    /// The resources of the generation that it rejected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
 }
 
-/// A resource a proxy refused: its type (`CDS`, …) and its name.
+/// A resource that a proxy rejected: its type (`CDS`, …) and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Refused(pub String, pub String);
 
-/// A proxy that was seen to run something.
+/// A proxy and the generation that it was seen to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Running<'a> {
     /// Its xDS node id.
     pub node: &'a str,
-    /// What its configuration depends on.
+    /// The properties that its configuration depends on.
     pub view: &'a ProxyView,
-    /// The generation all of which it has answered.
+    /// The generation of which it has answered everything.
     pub generation: u64,
-    /// What of it was refused.
+    /// The resources that it rejected.
     pub refused: &'a [Refused],
 }
 
@@ -196,7 +197,7 @@ impl Client {
 }
 
 impl Run {
-    /// A proxy runs a generation.
+    /// Creates the record of a proxy that runs a generation.
     pub fn new(running: Running<'_>, now: SystemTime) -> Self {
         let Running { node, view, generation, refused } = running;
         Self {
@@ -223,7 +224,7 @@ impl Run {
         }
     }
 
-    /// What its configuration depends on.
+    /// Returns the properties that its configuration depends on.
     pub fn view(&self) -> ProxyView {
         ProxyView {
             kind: if self.router { ProxyKind::Router } else { ProxyKind::Sidecar },
@@ -250,7 +251,7 @@ impl Run {
         }
     }
 
-    /// Whether it depends on just this; see [`Run::view`].
+    /// Whether its configuration depends on exactly these properties; see [`Run::view`].
     fn is_of(&self, view: &ProxyView) -> bool {
         let client = Client::of(view.client_kind);
         (self.router, self.client) == (view.kind == ProxyKind::Router, client)
@@ -270,46 +271,46 @@ impl Run {
             && self.view().peer_labels == view.peer_labels
     }
 
-    /// `POD.NAMESPACE`.
+    /// Returns `POD.NAMESPACE`.
     pub fn name(&self) -> String {
         format!("{}.{}", self.pod, self.namespace)
     }
 
-    /// Whether it is beside a replica of this workload, by the pod's name: `WORKLOAD-HASH-SUFFIX` or `WORKLOAD-NUMBER`.
+    /// Whether it is the proxy of a replica of this workload, by the pod's name: `WORKLOAD-HASH-SUFFIX` or `WORKLOAD-NUMBER`.
     pub fn is_replica_of(&self, wanted: &str) -> bool {
         let workload = wanted.strip_suffix(&format!(".{}", self.namespace)).unwrap_or(wanted);
         let rest = self.pod.strip_prefix(workload).and_then(|rest| rest.strip_prefix('-'));
         rest.is_some_and(|rest| !rest.is_empty() && rest.matches('-').count() <= 1)
     }
 
-    /// Whether its pod's name, with or without its namespace, begins so.
+    /// Whether its pod's name, with or without the namespace, starts with `wanted`.
     pub fn begins_with(&self, wanted: &str) -> bool {
         match_name(wanted, &self.pod, &self.namespace, "").is_some()
     }
 
-    /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.
+    /// Whether the user's name for a proxy means this one: a node id, `POD.NAMESPACE` or `POD`.
     pub fn is(&self, wanted: &str) -> bool {
         self.node == wanted || self.pod == wanted || self.name() == wanted
     }
 }
 
-/// The log that is being written. Once that has failed nothing is, until another segment begins; what proxies run is kept
-/// in mind for that.
+/// The log being written. After a failed write nothing is written until the next segment begins; what proxies run is
+/// remembered for that segment.
 #[derive(Debug)]
 pub struct EventLog {
     directory: PathBuf,
-    /// None: it is closed.
+    /// `None`: the log is closed.
     file: Option<File>,
     bytes: u64,
     changes: usize,
-    /// The last generation that is written down.
+    /// The last generation that was written.
     generation: u64,
-    /// What each proxy was last seen to run, and its number.
+    /// What each proxy was last seen to run, and its number in the segment.
     proxies: BTreeMap<String, (u32, Run)>,
 }
 
 impl EventLog {
-    /// A log that is closed as yet.
+    /// Creates a log that is still closed.
     pub fn new(state: &Path) -> Self {
         Self {
             directory: state.join(DIRECTORY),
@@ -321,24 +322,24 @@ impl EventLog {
         }
     }
 
-    /// Writes no more to this segment.
+    /// Stops writing to this segment.
     #[cfg(test)]
     pub fn close(&mut self) {
         self.file = None;
     }
 
-    /// Whether the segment is long enough to begin another.
+    /// Whether the segment is long enough to begin the next.
     pub fn is_full(&self) -> bool {
         self.bytes >= MAX_SEGMENT_BYTES || self.changes >= MAX_SEGMENT_CHANGES
     }
 
-    /// Begins a segment, with what proxies are known to run.
+    /// Begins a segment with the checkpoint and what proxies are known to run.
     pub fn begin(&mut self, mut checkpoint: Checkpoint) -> io::Result<()> {
         for text in checkpoint.files.values_mut() {
             let texts = text.good.iter_mut().chain([&mut text.present]);
             texts.for_each(|text| *text = without_secrets(text));
         }
-        // What was made while the log was closed cannot be told; who runs it is noted again when it goes on.
+        // Generations made while the log was closed are unknown; proxies that run them are recorded again later.
         let is_told = |run: &Run| run.generation <= self.generation || run.generation >= checkpoint.generation;
         let mut proxies: Vec<Run> = self.proxies.values().map(|(_, run)| run.clone()).filter(is_told).collect();
         proxies.sort_by_key(|run| std::cmp::Reverse(run.since));
@@ -350,7 +351,7 @@ impl EventLog {
         let generation = checkpoint.generation;
         let line = line(&Record::Checkpoint(Box::new(Checkpoint { proxies, ..checkpoint })))?;
         if let Err(error) = file.write_all(line.as_bytes()) {
-            // It would count as one of those that are kept.
+            // The file would count as one of the segments that are kept.
             let _ = fs::remove_file(path);
             return Err(error);
         }
@@ -359,7 +360,7 @@ impl EventLog {
         self.drop_oldest()
     }
 
-    /// Files changed.
+    /// Records a change of files.
     pub fn change(&mut self, mut change: Change) -> io::Result<()> {
         change.files.values_mut().flatten().for_each(|text| *text = without_secrets(text));
         let generation = change.generation;
@@ -371,8 +372,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// What these proxies run since then: another generation than before, or they have come, perhaps from another control
-    /// plane. Those that are known, and refuse what they refused before, cost a number.
+    /// Records what these proxies run since `at`, because the generation changed or they have connected, perhaps from another
+    /// control plane. A known proxy that rejects the same as before takes only a number.
     pub fn run<'a>(&mut self, at: SystemTime, proxies: impl IntoIterator<Item = Running<'a>>) -> io::Result<()> {
         let (mut new, mut moved) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
         for running in proxies.into_iter().filter(|running| running.generation > 0) {
@@ -400,11 +401,11 @@ impl EventLog {
         let Some(file) = &mut self.file else { return Ok(()) };
         let line = line(record)?;
         self.bytes += line.len() as u64;
-        // Behind a torn line nothing can be read.
+        // Nothing behind an incomplete line can be read.
         file.write_all(line.as_bytes()).inspect_err(|_| self.file = None)
     }
 
-    /// Leaves what others write, and what others have dropped meanwhile.
+    /// Deletes the oldest segments, except those that others are writing. Others may have deleted some meanwhile.
     fn drop_oldest(&self) -> io::Result<()> {
         let segments = segments(&self.directory)?;
         let surplus = segments.len().saturating_sub(MAX_SEGMENTS);
@@ -426,7 +427,7 @@ fn line(record: &Record) -> io::Result<String> {
     Ok(format!("{:016x} {json}\n", checksum(json.as_bytes())))
 }
 
-/// Numbers as rows without gaps: first and last.
+/// Returns numbers as ranges without gaps: first and last.
 fn rows(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
     numbers.sort_unstable();
     let mut rows: Vec<(u32, u32)> = Vec::new();
@@ -439,13 +440,13 @@ fn rows(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
     rows
 }
 
-/// Reads the segments of a state directory, the oldest first. What follows a torn or damaged line is left out.
+/// Reads the segments of a state directory, the oldest first. Everything after an incomplete or damaged line is left out.
 pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
     let mut all = Vec::new();
     for path in segments(&state.join(DIRECTORY))? {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            // Dropped since the names were read.
+            // Deleted since the names were read.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -462,13 +463,13 @@ pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
     Ok(all)
 }
 
-/// What some files have said, in the order of time, since they came to be last.
+/// Returns the past texts of the wanted files in chronological order, each since the file was last created.
 pub fn texts(state: &Path, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeMap<PathBuf, VecDeque<String>>> {
     let mut all = PastTexts::default();
     for path in segments(&state.join(DIRECTORY))? {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            // Dropped since the names were read.
+            // Deleted since the names were read.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -498,12 +499,12 @@ pub fn texts(state: &Path, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeMa
 #[derive(Default)]
 struct PastTexts {
     files: BTreeMap<PathBuf, VecDeque<String>>,
-    /// Of all of them, and of those of files that have gone.
+    /// Size of all texts, including those of deleted files.
     bytes: usize,
 }
 
 impl PastTexts {
-    /// Beyond the limits the oldest of the file goes.
+    /// Adds a text; beyond the limits the oldest text of the file is dropped.
     fn add(&mut self, path: &Path, text: String) {
         let texts = self.files.entry(path.to_owned()).or_default();
         if texts.back() == Some(&text) {
@@ -524,7 +525,7 @@ fn read_line(line: &[u8]) -> Option<Record> {
     (sum == checksum(json.as_bytes())).then(|| serde_json::from_str(json).ok()).flatten()
 }
 
-/// A new file with a lock on it, named by time so that names are in order.
+/// Creates a locked file, named by time so that names sort chronologically.
 fn segment(directory: &Path, at: u64) -> io::Result<(PathBuf, File)> {
     let last = segments(directory)?.last().and_then(|path| path.file_stem()?.to_str()?.parse::<u64>().ok());
     let mut name = last.map_or(at, |last| at.max(last.saturating_add(1)));
@@ -532,7 +533,7 @@ fn segment(directory: &Path, at: u64) -> io::Result<(PathBuf, File)> {
         let path = directory.join(format!("{name:020}.log"));
         match OpenOptions::new().create_new(true).append(true).open(&path) {
             Ok(file) => return file.try_lock().map(|()| (path, file)).map_err(io::Error::from),
-            // Another control plane was first.
+            // Another control plane has created it first.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && name < u64::MAX => name += 1,
             Err(error) => return Err(error),
         }
@@ -546,12 +547,12 @@ fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// FNV-1a, 64 bits.
+/// Returns the 64-bit FNV-1a hash.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Microseconds since 1970.
+/// Returns the time in microseconds since 1970.
 pub fn unix_micros(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -1,8 +1,8 @@
-//! What was written when, and what each proxy ran: kept in the state directory, and played back.
+//! The history of the configuration and of what each proxy ran: kept in the state directory, and replayed to answer queries.
 //!
-//! Resources are a function of the files, the addresses allotted so far and the proxy. So it is enough to keep those: the
-//! log holds texts of files (those of Secrets are left out), and `replay` makes from them, by the same code, the same bytes that proxies were sent.
-//! [`answer`] is what `evenkeel history` prints, of a directory or of a running control plane.
+//! Resources are a function of the files, the assigned addresses and the proxy, so it is enough to keep those. The log holds
+//! the texts of files (without Secrets), and `replay` runs the same code over them and so produces the same bytes that
+//! proxies were sent. [`answer`] is what `evenkeel history` prints, from a directory or from a running control plane.
 
 pub mod answer;
 mod error;

@@ -1,4 +1,4 @@
-//! What a proxy ran at some time, what made it so, and what came since.
+//! What a proxy ran at some time, which changes caused it, and what has changed since.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub use super::replay::MadeBy;
 use super::replay::{Followed, at_end, differing, follow};
 use super::seen::last_run;
 
-/// What a proxy ran at one time.
+/// The resources that a proxy ran at some time.
 #[derive(Debug)]
 pub struct Past {
     /// Its xDS node id.
@@ -20,29 +20,29 @@ pub struct Past {
     pub generation: u64,
     /// Its resources.
     pub resources: Vec<ResourceAt>,
-    /// What of them is different by the end of the log.
+    /// The resources that differ at the end of the log.
     pub since: Vec<Difference>,
-    /// The same resources as they went over the wire.
+    /// The same resources as they were sent.
     pub set: Arc<ResourceSet>,
-    /// How many units of resources were made for it, the cost of the answer: those of the first generation of the segment,
-    /// and after that what each change touched.
+    /// Number of resource units built for it, the cost of the answer: those of the first generation of the segment, and then
+    /// those that each change affected.
     pub units_made: u64,
 }
 
-/// One resource, and what made it what it was.
+/// A resource, and the change that caused its content.
 #[derive(Debug)]
 pub struct ResourceAt {
     /// Its type.
     pub kind: ResourceType,
     /// The resource.
     pub resource: Arc<Resource>,
-    /// Whether the proxy refused it, and so kept what it had under this name, if anything.
+    /// Whether the proxy rejected it, and so kept the former resource of this name, if any.
     pub refused: bool,
-    /// The generation that made it so; none if it was so when the log begins.
+    /// The generation that changed it last; `None` if it has not changed since the log begins.
     pub made_by: Option<MadeBy>,
 }
 
-/// A resource that is another now.
+/// A resource that has changed since.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Its type.
@@ -53,8 +53,8 @@ pub struct Difference {
     pub what: &'static str,
 }
 
-/// What `wanted` (a node id, `POD.NAMESPACE`, `POD`, or a workload: of its replicas the one seen last) ran at `at`, in µs since
-/// 1970.
+/// Returns what `wanted` (a node id, `POD.NAMESPACE`, `POD`, or a workload, of whose replicas the last seen one is chosen)
+/// ran at `at`, in µs since 1970.
 pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
     let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
     let seen = last_run(&segments, wanted, at)?;

@@ -1,10 +1,10 @@
-//! Secrets stay out of the log: in the texts that it keeps, the lines of documents with a Secret are blank. The number of
-//! lines stays, so that the places of all other objects do.
+//! Keeps Secrets out of the log: every line of a document with a Secret is replaced. The number of lines stays the same, so
+//! that the positions of all other objects do.
 
-/// What stands in place of each line.
+/// The replacement of each line.
 const BLANK: &str = "# a Secret, not kept";
 
-/// The text without the content of Secrets and without private keys.
+/// Returns the text without the content of Secrets and without private keys.
 pub(super) fn without_secrets(text: &str) -> String {
     if !is_secret(text) {
         return text.to_owned();
@@ -25,7 +25,7 @@ pub(super) fn without_secrets(text: &str) -> String {
     kept
 }
 
-/// The documents of a YAML text; each but the first begins with its `---`.
+/// Splits a YAML text into documents; each but the first begins with its `---`.
 fn documents(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -37,8 +37,8 @@ fn documents(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a document is or has a Secret (`kind: Secret`, also within a List, in JSON, over two lines), or has a private key.
-/// In doubt it has.
+/// Whether a document is or contains a Secret (`kind: Secret`, also within a List, in JSON, or over two lines), or contains a
+/// private key. In doubt the answer is yes.
 fn is_secret(document: &str) -> bool {
     let is_value = |at: usize| {
         let before = document.get(..at).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Playing the log back: the files as they were, and what one proxy had of them.
+//! Replays the log: rebuilds the files as they were, and the resources that one proxy had.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::log::{Change, Checkpoint, Record};
 use super::seen::Seen;
 use crate::source::files::Files;
 
-/// A generation and its causes.
+/// A generation and the objects whose change caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MadeBy {
     /// The generation.
@@ -23,14 +23,14 @@ pub struct MadeBy {
     pub causes: Arc<[String]>,
 }
 
-/// A proxy's resources at the end of a playback, and what made them.
+/// A proxy's resources at the end of the replay, and the change that caused each.
 pub(super) struct Followed {
     pub set: Arc<ResourceSet>,
     pub made_by: BTreeMap<(ResourceType, Arc<str>), MadeBy>,
     pub units_made: u64,
 }
 
-/// Follows one proxy from the beginning of the segment: of each change only what it touches is made anew.
+/// Follows one proxy from the beginning of the segment; for each change only the affected resources are rebuilt.
 pub(super) fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Followed, HistoryError> {
     let (mut playback, changes) = begin(segments, seen)?;
     let view = Arc::new(seen.run.view());
@@ -55,14 +55,14 @@ pub(super) fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Follow
     Ok(Followed { set, made_by, units_made: translator.units_made() })
 }
 
-/// The proxy's resources, made once.
+/// Builds the proxy's resources once, at the end.
 pub(super) fn at_end(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Arc<ResourceSet>, HistoryError> {
     let (mut playback, changes) = begin(segments, seen)?;
     changes.for_each(|change| playback.take(change));
     Ok(Arc::new(evenkeel_translate::resources(&seen.run.view(), &playback.snapshot, seen.run.generation)))
 }
 
-/// The beginning of the last segment that leads to what was seen, and the changes up to there.
+/// Returns the checkpoint of the segment that leads to what was seen, and the changes up to there.
 fn begin<'s>(
     segments: &'s [Vec<Record>],
     seen: &Seen<'_>,
@@ -81,7 +81,7 @@ fn begin<'s>(
     Ok((Playback::new(checkpoint.clone()), changes.take_while(move |change| change.generation <= until)))
 }
 
-/// Files and builder as they were.
+/// The files and the builder, as they were at some point.
 struct Playback {
     files: Files,
     builder: Builder,
@@ -114,7 +114,7 @@ impl Playback {
 
 pub(super) type Pair = (ResourceType, Arc<str>, Option<Arc<Resource>>, Option<Arc<Resource>>);
 
-/// The resources in which two sets differ.
+/// Returns the resources in which two sets differ.
 pub(super) fn differing(old: &ResourceSet, new: &ResourceSet) -> Vec<Pair> {
     let mut found: Vec<Pair> = Vec::new();
     for kind in ResourceType::ALL {

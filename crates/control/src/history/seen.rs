@@ -1,4 +1,4 @@
-//! Which generation a proxy was last seen to run, and by which control plane's count.
+//! The generation that a proxy was last seen to run, and the control plane that counted it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Seen<'s> {
     pub writer: &'s Writer,
 }
 
-/// What a proxy was last seen to run by then, by whichever control plane.
+/// Returns what a proxy was last seen to run by the time `at`, by any control plane.
 pub(super) fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -> Result<Seen<'s>, HistoryError> {
     let mut known: BTreeMap<&str, Seen<'_>> = BTreeMap::new();
     for records in segments {
@@ -37,7 +37,7 @@ pub(super) fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -
     })
 }
 
-/// What each proxy that a segment names was last seen to run by then.
+/// Returns what each proxy that a segment names was last seen to run by the time `at`.
 fn last_runs(records: &[Record], at: u64) -> impl Iterator<Item = (&str, Run)> {
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     let mut runs: Vec<(&str, Option<Run>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! A control plane without sockets and clocks writes its log, and what is played back is compared with what it had.
+//! A control plane without sockets and clocks writes its log, and the replay is compared with what it had.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -29,9 +29,9 @@ struct Live {
     generation: u64,
     now: u64,
     leave_out_refused: bool,
-    /// What the proxy refuses.
+    /// The resources that the proxy rejects.
     refused: Vec<Refused>,
-    /// What the proxy ran from then on.
+    /// What the proxy ran, and since when.
     ran: Vec<(u64, ResourceSet)>,
 }
 
@@ -40,7 +40,7 @@ impl Live {
         Self::sharing(Arc::new(tempfile::tempdir().expect("a directory")), "one")
     }
 
-    /// One that leaves out security objects that are refused or not supported.
+    /// A control plane that leaves out security objects that are refused or not supported.
     fn leaving_out() -> Self {
         let mut live = Self::new();
         let mesh = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
@@ -50,7 +50,7 @@ impl Live {
         live
     }
 
-    /// One of several with this directory.
+    /// One of several control planes that share this directory.
     fn sharing(state: Arc<tempfile::TempDir>, name: &str) -> Self {
         let builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
         let files = Files::new(Vec::new());
@@ -221,7 +221,7 @@ fn goes_on_after_a_time_in_which_nothing_could_be_written() {
         live.acknowledge();
         live.ran.pop();
     }
-    // What can be told is what was written down.
+    // Only what was written down can be told.
     let before = past(live.state.path(), "client", live.now).expect("a past");
     assert_eq!(before.generation, 2);
 
@@ -273,7 +273,7 @@ fn says_what_made_a_resource_and_what_came_since() {
     assert!(unknown.contains("no proxy `nobody`") && unknown.contains("client"), "{unknown}");
 }
 
-/// What it refused it did not run, whatever else of the generation it accepted; another attempt is told, too.
+/// A proxy did not run what it rejected, whatever else of the generation it accepted; another attempt is recorded, too.
 #[test]
 fn what_was_refused_is_not_said_to_have_run() {
     let mut live = Live::new();
@@ -304,7 +304,7 @@ fn what_was_refused_is_not_said_to_have_run() {
     live.check_all();
 }
 
-/// A thousand proxies that follow a change are a few numbers; who changes its labels is written down anew.
+/// A thousand proxies that follow a change take a few numbers; a proxy whose labels change is recorded anew.
 #[test]
 fn many_proxies_cost_few_bytes_and_each_is_found() {
     let mut live = Live::new();
@@ -344,7 +344,7 @@ fn many_proxies_cost_few_bytes_and_each_is_found() {
     }
 }
 
-/// Bytes of the segments.
+/// Returns the size of the segments in bytes.
 fn size(live: &Live) -> u64 {
     let files = fs::read_dir(live.state.path().join("history")).expect("segments").filter_map(Result::ok);
     files.map(|file| file.metadata().expect("a file").len()).sum()
@@ -376,7 +376,7 @@ fn control_planes_that_share_a_directory_write_side_by_side() {
     let both = service("both", 80);
     one.edit("both.yaml", Some(&both));
     two.edit("both.yaml", Some(&both));
-    // What the second counts is not what the first counts.
+    // The two control planes count generations independently.
     two.edit("two.yaml", Some(&service("two", 80)));
     // The proxy is at one, at the other, and back.
     one.acknowledge();
@@ -393,7 +393,7 @@ fn control_planes_that_share_a_directory_write_side_by_side() {
     assert_eq!(at(&two, one.now), last(&one));
     assert_eq!(at(&two, there), last(&two));
 
-    // One that begins many segments drops its own oldest, and leaves what the other is writing.
+    // A control plane that begins many segments deletes its own oldest ones, and keeps what the other is writing.
     for _ in 0..20 {
         one.now += 1_000;
         one.log.begin(one.checkpoint()).expect("a segment");

@@ -1,5 +1,5 @@
-//! A small HTTP client: GET over HTTP/1.1, with or without TLS, through a proxy if the environment names one, a bounded body, few
-//! redirects.
+//! A small HTTP client: GET over HTTP/1.1, with or without TLS, through the proxy that the environment names, with a bounded
+//! body and few redirects.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::outgoing_proxy::{OutgoingProxies, OutgoingProxy};
 
-/// Most redirects that are followed.
+/// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: usize = 3;
-/// Where systems keep the roots that they trust.
+/// Paths where systems keep their trusted roots.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
-/// Ends each of them.
+/// The last line of each certificate.
 const END_OF_CERTIFICATE: &str = "-----END CERTIFICATE-----";
-/// The variable that names another file of roots, as for OpenSSL.
+/// The variable that names another file of roots, as in OpenSSL.
 const ROOTS_VARIABLE: &str = "SSL_CERT_FILE";
-/// Largest file of roots, in bytes.
+/// Maximum size of a file of roots, in bytes.
 const MAX_ROOTS_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Why keys cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The URI is not usable.
+    /// The URI is not valid.
     #[error("`{0}` is no http:// or https:// URL")]
     Uri(String),
-    /// No connection.
+    /// No connection could be established.
     #[error("no connection to {0}: {1}")]
     Connect(String, std::io::Error),
-    /// The proxy of the environment leads nowhere.
+    /// The proxy from the environment cannot be used.
     #[error("the proxy {0}, which the environment names, {1}")]
     Proxy(String, String),
     /// The exchange failed.
@@ -59,7 +59,7 @@ pub(crate) enum FetchError {
     /// The body is too long.
     #[error("the answer has more than {MAX_JWKS_BYTES} bytes")]
     TooLarge,
-    /// Another status than 200.
+    /// A status other than 200.
     #[error("the server answered {0}")]
     Status(StatusCode),
     /// Too many redirects, or one that is not followed.
@@ -88,7 +88,7 @@ pub(crate) struct Client {
     proxies: Arc<OutgoingProxies>,
 }
 
-/// A connection, whatever it goes through.
+/// A connection of any kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -100,7 +100,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Trusts the system's roots, and `further` ones in PEM.
+    /// Creates a client that trusts the system's roots, and `further` ones in PEM.
     pub(crate) fn new(further: &[String]) -> Self {
         let mut roots = RootCertStore::empty();
         let system = system_roots().map(|path| std::fs::read(&path).unwrap_or_default()).unwrap_or_default();
@@ -110,7 +110,7 @@ impl Client {
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // The provider has the default versions, so this cannot fail; a client without roots connects to nobody.
+        // The provider has the default versions, so this cannot fail; a client without roots could connect to no server.
         let config = match config {
             Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
             Err(_) => ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
@@ -118,17 +118,17 @@ impl Client {
         Self { tls: TlsConnector::from(Arc::new(config)), proxies: Arc::default() }
     }
 
-    /// The same client, through these proxies.
+    /// Makes the client use these proxies.
     pub(crate) fn through(self, proxies: Arc<OutgoingProxies>) -> Self {
         Self { proxies, ..self }
     }
 
-    /// A client that goes through the same proxies, and trusts these `further` roots.
+    /// Returns a client that uses the same proxies and trusts these `further` roots.
     pub(crate) fn trusting(&self, further: &[String]) -> Self {
         Self::new(further).through(Arc::clone(&self.proxies))
     }
 
-    /// The body at a URL.
+    /// Returns the body at a URL.
     pub(crate) async fn get(&self, url: &str) -> Result<Vec<u8>, FetchError> {
         let mut url = parse(url)?;
         for _ in 0..=MAX_REDIRECTS {
@@ -153,7 +153,7 @@ impl Client {
         let stream: Box<dyn Stream> = match self.proxies.of(url) {
             None => Box::new(TcpStream::connect((name, port)).await.map_err(refused)?),
             Some(proxy) if https => self.tunnel(proxy, &format!("{host}:{port}")).await?,
-            // The proxy asks itself, for the whole URL.
+            // For plain HTTP the proxy sends the request itself, so it gets the whole URL.
             Some(proxy) => {
                 let stream = self.connect_proxy(proxy).await?;
                 return exchange(stream, url, &url.to_string(), proxy.authorization.as_deref()).await;
@@ -167,7 +167,7 @@ impl Client {
         exchange(stream, url, path, None).await
     }
 
-    /// A connection to a proxy itself.
+    /// Connects to a proxy.
     async fn connect_proxy(&self, proxy: &OutgoingProxy) -> Result<Box<dyn Stream>, FetchError> {
         let refused =
             |error: std::io::Error| FetchError::Proxy(format!("{proxy:?}"), format!("cannot be reached: {error}"));
@@ -179,7 +179,7 @@ impl Client {
         Ok(Box::new(self.tls.connect(server, socket).await.map_err(refused)?))
     }
 
-    /// A connection through a proxy, which passes on bytes (RFC 9110 section 9.3.6): it sees neither keys nor paths.
+    /// Opens a tunnel through a proxy, which only forwards bytes (RFC 9110 section 9.3.6): it sees neither keys nor paths.
     async fn tunnel(&self, proxy: &OutgoingProxy, to: &str) -> Result<Box<dyn Stream>, FetchError> {
         let refused = |reason: String| FetchError::Proxy(format!("{proxy:?}"), reason);
         let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect_proxy(proxy).await?)).await?;
@@ -207,7 +207,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the exchange.
+    // The connection ends with the exchange.
     tokio::spawn(connection);
     let authority = url.authority().map_or("", |authority| authority.as_str());
     let request = Request::get(target)
@@ -218,7 +218,7 @@ where
     Ok(sender.send_request(request).await?)
 }
 
-/// The request with what its proxy asks for.
+/// Adds the authorization for the proxy to a request.
 fn authorized(request: http::request::Builder, authorization: Option<&str>) -> http::request::Builder {
     match authorization {
         Some(value) => request.header(PROXY_AUTHORIZATION, value),
@@ -247,7 +247,7 @@ fn parse(url: &str) -> Result<Uri, FetchError> {
     }
 }
 
-/// Where a redirect leads. Never from TLS to plain text.
+/// Returns the target of a redirect; `None` if it leads from TLS to plaintext.
 fn redirected(from: &Uri, location: &str) -> Option<Uri> {
     let absolute = match location.starts_with('/') && !location.starts_with("//") {
         true => format!("{}://{}{location}", from.scheme_str()?, from.authority()?),
@@ -257,7 +257,7 @@ fn redirected(from: &Uri, location: &str) -> Option<Uri> {
     (from.scheme_str() != Some("https") || to.scheme_str() == Some("https")).then_some(to)
 }
 
-/// The roots that the system trusts, PEM, without those that rustls does not read.
+/// Returns the roots that the system trusts in PEM, without those that rustls cannot parse.
 pub(crate) fn system_roots_pem() -> String {
     let text = system_roots().map(|path| std::fs::read_to_string(path).unwrap_or_default()).unwrap_or_default();
     let usable = |root: &&str| TrustBundle::from_pem(root.as_bytes()).is_ok();

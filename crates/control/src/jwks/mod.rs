@@ -1,17 +1,17 @@
 //! Fetches the keys (JWKS) of the issuers that RequestAuthentications name by URI.
 //!
 //! ```text
-//!  world: which sources are named ──► Fetcher::keep     what is due; a fetch at a time for each source
+//!  world: the sources it names ───────► Fetcher::keep     schedules one fetch at a time for each source
 //!                                        │ client::get  HTTP or HTTPS, bounded
 //!                                        ▼
 //!  files STATE/jwks/NAME.json: ConfigMaps, a directory of the configuration like any other
 //! ```
 //!
-//! The key of a token cannot be asked for: proxies do not tell the control plane of tokens that they refuse. So keys are
-//! fetched again at intervals, sooner after a failure and at once when the roots change that HTTPS servers are trusted by.
+//! Proxies do not report tokens that they reject, so the control plane cannot fetch a key when a token needs it. Instead it
+//! fetches keys periodically, sooner after a failure, and at once when the roots change that verify HTTPS servers.
 //!
-//! The keys are files, so that everything else treats them like objects that somebody wrote: they survive a restart and
-//! an outage of the issuer, the history has them, and other control planes that share the state directory use them, too.
+//! Keys are stored as files, so that everything else treats them like objects of the user: they survive a restart and an
+//! outage of the issuer, the history contains them, and other control planes that share the state directory use them, too.
 
 mod client;
 pub mod outgoing_proxy;
@@ -41,9 +41,9 @@ use crate::world::World;
 use client::FetchError;
 pub(crate) use client::{Client, system_roots_pem};
 
-/// The directory of the keys in the state directory.
+/// Directory of the keys in the state directory.
 const FOLDER: &str = "jwks";
-/// The time between two fetches is shorter by up to this share of it, so that sources are not all asked at once.
+/// The refresh interval is shortened at random by up to this share, so that sources are not all fetched at once.
 const JITTER_PERCENT: u32 = 10;
 /// Keys are removed if they could not be fetched again for this long, as in Istio: the issuer may have revoked them.
 const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -51,35 +51,35 @@ const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 /// Longest pause after a failure.
 const MAX_BACK_OFF: Duration = Duration::from_secs(5 * 60);
-/// Limit of one fetch if no rule sets one, as in Istio.
+/// Time limit of one fetch if no rule sets one, as in Istio.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest limit of one fetch.
+/// Maximum time limit of one fetch.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the keys of a source that nobody names any more are kept.
+/// How long the keys of a source that no rule names any more are kept.
 const KEEP_IDLE: Duration = Duration::from_secs(60 * 60);
-/// Most sources that are fetched; the keys of further ones are missing, which is logged.
+/// Maximum number of sources; the keys of further ones are missing, which is logged.
 const MAX_SOURCES: usize = 1_000;
-/// Most fetches at the same time.
+/// Maximum number of concurrent fetches.
 const MAX_FETCHES: usize = 8;
 
-/// The directory of the keys; made if it is not there.
+/// Returns the directory of the keys, which is created if it does not exist.
 pub(crate) fn folder(state: &Path) -> std::io::Result<PathBuf> {
     let folder = state.join(FOLDER);
     fs::create_dir_all(&folder)?;
     folder.canonicalize()
 }
 
-/// Keeps the keys of all issuers.
+/// Maintains the keys of all issuers.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     folder: PathBuf,
     client: Arc<Client>,
-    /// The time between two fetches of the same keys.
+    /// The interval between two fetches of the same keys.
     refresh: Duration,
     sources: BTreeMap<JwksSource, Progress>,
-    /// Files of sources that nobody names, and since when.
+    /// Files of sources that no rule names, and since when.
     idle: HashMap<String, Instant>,
-    /// Too many sources, which has been said.
+    /// Whether it has been logged that there are too many sources.
     told: bool,
     metrics: Arc<Metrics>,
 }
@@ -91,7 +91,7 @@ struct Progress {
     failures: u32,
     timeout: Duration,
     fetching: bool,
-    /// It is being fetched by a client that other roots have replaced.
+    /// Whether the current fetch uses a client whose roots have been replaced meanwhile.
     outdated: bool,
 }
 
@@ -103,7 +103,7 @@ impl Fetcher {
         Self { folder, client: Arc::new(client), refresh, sources, idle, told: false, metrics }
     }
 
-    /// Fetches keys as long as the world names sources, from servers with certificates of the `trusted` roots.
+    /// Fetches the keys of the sources that the world names, from servers with certificates of the `trusted` roots.
     pub(crate) async fn keep(
         mut self,
         mut world: watch::Receiver<Arc<World>>,
@@ -161,7 +161,7 @@ impl Fetcher {
         }
     }
 
-    /// Fetches with another client from now on. What has failed is tried again: the reason may have been a root.
+    /// Uses another client from now on. Failed fetches are retried: the reason may have been a missing root.
     fn trust(&mut self, client: Client, now: Instant) {
         self.client = Arc::new(client);
         for progress in self.sources.values_mut() {
@@ -172,7 +172,7 @@ impl Fetcher {
         }
     }
 
-    /// Begins with sources that are new, and forgets those that nobody names any more, with their files.
+    /// Adds new sources, and forgets those that no rule names any more, with their files.
     fn follow(&mut self, wanted: BTreeMap<JwksSource, Option<Duration>>, now: Instant) {
         self.sources.retain(|source, _| wanted.contains_key(source));
         let too_many = wanted.len() > MAX_SOURCES;
@@ -189,8 +189,8 @@ impl Fetcher {
         self.remove_idle(&names, now);
     }
 
-    /// Removes the files of sources that nobody has named for a while. Not at once: a rule may come back, and the issuer be
-    /// away then.
+    /// Removes the files of sources that no rule has named for a while. Not at once: a rule may come back while the issuer is
+    /// down.
     fn remove_idle(&mut self, wanted: &[String], now: Instant) {
         let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -209,7 +209,7 @@ impl Fetcher {
         }
     }
 
-    /// The source that is due next and not being fetched.
+    /// Returns the source that is due next and is not being fetched.
     fn next(&self) -> Option<(&JwksSource, &Progress)> {
         let idle = self.sources.iter().filter(|(_, progress)| !progress.fetching);
         idle.min_by_key(|(_, progress)| progress.due)
@@ -221,7 +221,7 @@ impl Fetcher {
         }
     }
 
-    /// Stores keys; after a failure, those that are there stay.
+    /// Stores fetched keys; after a failure the existing ones are kept.
     fn end(&mut self, source: &JwksSource, outcome: Fetched, namespace: &str, now: Instant) {
         self.metrics.plane.inc(match outcome {
             Ok(_) => Counter::pilot_jwks_resolver_network_fetch_success_total,
@@ -256,7 +256,7 @@ impl Fetcher {
         }
     }
 
-    /// Removes keys that were fetched too long ago. Whether it has.
+    /// Removes keys that were fetched too long ago. Returns whether it has removed any.
     fn remove_outdated(&self, source: &JwksSource, now: SystemTime) -> bool {
         let path = self.folder.join(file_name(source));
         let fetched = fs::metadata(&path).and_then(|file| file.modified());
@@ -264,7 +264,8 @@ impl Fetcher {
         is_old && fs::remove_file(&path).inspect_err(|error| tracing::warn!("{}: {error}", path.display())).is_ok()
     }
 
-    /// Writes the keys unless the file has them already, in whatever order. The file's time says when they were fetched.
+    /// Writes the keys unless the file already has them, in any order. The file's modification time says when they were
+    /// fetched.
     fn store(&self, source: &JwksSource, keys: &str, namespace: &str) -> std::io::Result<()> {
         let path = self.folder.join(file_name(source));
         let object = serde_json::json!({
@@ -286,13 +287,13 @@ impl Fetcher {
     }
 }
 
-/// The keys of a set, whose order means nothing: some issuers answer with another one each time.
+/// Returns the keys of a set without their order, which means nothing: some issuers change it with each response.
 fn set_of(text: &str) -> Option<BTreeSet<String>> {
     let object = evenkeel_jwt::parse_object(text.as_bytes())?;
     Some(object.get("keys")?.as_array()?.iter().map(ToString::to_string).collect())
 }
 
-/// A time that is shorter by a random part.
+/// Returns the time shortened by a random part.
 fn jittered(time: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().hash_one(0) % 1_000).unwrap_or(0);
     time.saturating_sub(time / 100 * JITTER_PERCENT * random / 1_000)
@@ -302,7 +303,8 @@ fn file_name(source: &JwksSource) -> String {
     format!("{}.json", source.config_map())
 }
 
-/// The keys of a source. Those of an issuer are where its OpenID configuration says (OpenID Connect Discovery section 4).
+/// Fetches the keys of a source. The OpenID configuration of an issuer says where its keys are (OpenID Connect Discovery
+/// section 4).
 async fn fetch(client: &Client, source: &JwksSource, timeout: Duration) -> Fetched {
     let fetch = async {
         let text = match source {
@@ -319,7 +321,7 @@ async fn fetch(client: &Client, source: &JwksSource, timeout: Duration) -> Fetch
     tokio::time::timeout(timeout, fetch).await.unwrap_or(Err(FetchError::Timeout(timeout)))
 }
 
-/// `jwks_uri` of an OpenID configuration, which has to be the issuer's own.
+/// Returns the `jwks_uri` of an OpenID configuration, which has to be that of the issuer.
 fn discovered(document: &[u8], issuer: &str) -> Result<String, FetchError> {
     let object = evenkeel_jwt::parse_object(document).ok_or(FetchError::Discovery("it is no JSON object"))?;
     let text = |name: &str| object.get(name).and_then(serde_json::Value::as_str);

@@ -1,5 +1,5 @@
-//! Which proxy the environment wants requests to go through: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, read as Go's programs
-//! read them, and so istiod (the rules of `golang.org/x/net/http/httpproxy`).
+//! The HTTP proxy for outgoing requests, from the environment variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, which are
+//! read as Go programs, and so istiod, read them (the rules of `golang.org/x/net/http/httpproxy`).
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use http::Uri;
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 
-/// The variable that says where no proxy is used.
+/// The variable with the hosts that are called without a proxy.
 const NO_PROXY: &str = "NO_PROXY";
-/// It is there where a CGI program runs, whose `HTTP_PROXY` is a header of the client's (`Proxy:`).
+/// Set in CGI programs, where `HTTP_PROXY` comes from the client's header `Proxy`.
 const CGI: &str = "REQUEST_METHOD";
 
-/// A proxy.
+/// An HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OutgoingProxy {
     /// Whether the connection to the proxy itself uses TLS.
@@ -34,7 +34,7 @@ impl std::fmt::Debug for OutgoingProxy {
     }
 }
 
-/// The proxies of an environment.
+/// The proxies that an environment configures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OutgoingProxies {
     http: Option<OutgoingProxy>,
@@ -48,7 +48,7 @@ enum Direct {
     Everything,
     Network(IpNet),
     Address(IpAddr, Option<u16>),
-    /// What is below a domain, with its leading dot; `apex`: and the domain itself.
+    /// Hosts below a domain, which has a leading dot; `apex`: also the domain itself.
     Domain {
         suffix: String,
         apex: bool,
@@ -56,15 +56,15 @@ enum Direct {
     },
 }
 
-/// A variable of the environment that names no proxy.
+/// An environment variable that does not name a usable proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutgoingProxyError {
-    /// No URL.
+    /// The value is not a URL.
     #[error(
         "environment variable {0}: the value is no address of a proxy; write `http://HOST:PORT` or `https://HOST:PORT`, with `USER:PASSWORD@` before the host if the proxy asks for it"
     )]
     Url(&'static str),
-    /// Another kind of proxy.
+    /// The kind of proxy is not supported.
     #[error("environment variable {0}: a proxy of the kind `{1}` is not supported; write `http://HOST:PORT`")]
     Scheme(&'static str, String),
 }
@@ -82,7 +82,7 @@ impl OutgoingProxies {
         Ok(Self { http, https: of("HTTPS_PROXY")?, direct: direct(&either(NO_PROXY).unwrap_or_default()) })
     }
 
-    /// The proxy for a URL; `None`: it is called directly. This machine is always called directly.
+    /// Returns the proxy for a URL; `None`: it is called directly. Addresses of this machine are always called directly.
     pub(crate) fn of(&self, url: &Uri) -> Option<&OutgoingProxy> {
         let is_https = url.scheme_str() == Some("https");
         let proxy = if is_https { self.https.as_ref() } else { self.http.as_ref() }?;
@@ -106,7 +106,7 @@ impl OutgoingProxies {
     }
 }
 
-/// A proxy's URL; `http://` may be left out.
+/// Parses a proxy's URL; `http://` may be left out.
 fn parse(variable: &'static str, text: &str) -> Result<OutgoingProxy, OutgoingProxyError> {
     let wrong = || OutgoingProxyError::Url(variable);
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
@@ -118,7 +118,7 @@ fn parse(variable: &'static str, text: &str) -> Result<OutgoingProxy, OutgoingPr
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let (user, place) = authority.rsplit_once('@').map_or((None, authority), |(user, place)| (Some(user), place));
     let place: http::uri::Authority = place.parse().map_err(|_| wrong())?;
-    // What stands behind the host is a port, or nothing.
+    // Only a port may follow the host.
     let port = match place.as_str().strip_prefix(place.host()) {
         Some("" | ":") => Some(if tls { 443 } else { 80 }),
         _ => place.port_u16().filter(|port| *port != 0),
@@ -135,7 +135,7 @@ fn parse(variable: &'static str, text: &str) -> Result<OutgoingProxy, OutgoingPr
     }
 }
 
-/// The hosts of `NO_PROXY`. As in Go, an entry that is none is no error.
+/// Parses the hosts of `NO_PROXY`. As in Go, invalid entries are ignored.
 fn direct(text: &str) -> Vec<Direct> {
     let entries = text.split(',').map(|entry| entry.trim().to_lowercase());
     entries.filter_map(|entry| direct_entry(&entry)).collect()
@@ -149,7 +149,7 @@ fn direct_entry(entry: &str) -> Option<Direct> {
         return Some(Direct::Network(network));
     }
     let (host, port) = match entry.parse::<IpAddr>() {
-        // An address of version 6 without brackets.
+        // An IPv6 address without brackets.
         Ok(_) => (entry, None),
         Err(_) => match entry.rsplit_once(':') {
             Some((host, port)) => (host, Some(port.parse().ok()?)),

@@ -1,17 +1,17 @@
-//! Who fetches keys, and how often, by the environment.
+//! Settings of fetching keys, from environment variables: who fetches, and how often.
 
 use std::time::Duration;
 
 use evenkeel_base::duration::DurationError;
 use evenkeel_model::JwksFetching;
 
-/// Istio's variable that says who fetches.
+/// Istio's variable for who fetches keys.
 const BY: &str = "PILOT_JWT_ENABLE_REMOTE_JWKS";
-/// Istio's variable of the time between two fetches.
+/// Istio's variable for the refresh interval.
 const REFRESH: &str = "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL";
-/// The time between two fetches, unless the environment says otherwise (Istio's default).
+/// The default refresh interval (Istio's).
 const DEFAULT_REFRESH: Duration = Duration::from_secs(20 * 60);
-/// The shortest time between two fetches: a server of keys is asked by every mesh.
+/// The minimum refresh interval: every mesh that uses an issuer fetches its keys.
 const MIN_REFRESH: Duration = Duration::from_secs(1);
 
 /// Who fetches keys, and how often.
@@ -19,7 +19,7 @@ const MIN_REFRESH: Duration = Duration::from_secs(1);
 pub struct JwksSettings {
     /// Who fetches (`PILOT_JWT_ENABLE_REMOTE_JWKS`).
     pub by: JwksFetching,
-    /// The time between two fetches of the control plane (`PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`).
+    /// The refresh interval of the control plane (`PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`).
     pub refresh: Duration,
 }
 
@@ -29,15 +29,15 @@ impl Default for JwksSettings {
     }
 }
 
-/// A variable of the environment that cannot be used.
+/// An environment variable with an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwksSettingsError {
-    /// Not one of Istio's words.
+    /// Not one of Istio's values.
     #[error(
         "environment variable {BY}: `{0}` is none of `false` or `istiod` (the control plane fetches keys), `hybrid` or `true` (proxies fetch those of hosts in the mesh), and `envoy` (proxies fetch)"
     )]
     By(String),
-    /// Not a time.
+    /// Not a duration.
     #[error("environment variable {REFRESH}: {0}")]
     Refresh(DurationError),
     /// Too short.
@@ -46,7 +46,7 @@ pub enum JwksSettingsError {
 }
 
 impl JwksSettings {
-    /// Reads the variables through `lookup`; what is not set keeps its default.
+    /// Reads the variables through `lookup`; variables that are not set keep their defaults.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, JwksSettingsError> {
         let default = Self::default();
         let by = match lookup(BY) {

@@ -104,7 +104,8 @@ fn failures_keep_the_last_good_keys_and_back_off() {
     assert_eq!(files(), 0);
 }
 
-/// A file whose keys have another order is not written, and thus nothing is sent to proxies. Each success counts for its age.
+/// A set with the same keys in another order is not written, so nothing is sent to proxies. Each successful fetch renews the
+/// age.
 #[test]
 fn only_other_keys_are_written_and_keys_of_long_ago_are_removed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -146,14 +147,14 @@ fn other_roots_try_again_what_failed() {
     fetcher.trust(Client::new(&[]), start);
     assert_eq!(fetcher.sources[&failed].due, start);
     assert!(fetcher.sources[&good].due > start + REFRESH / 2);
-    // A fetch that began before them says nothing of them.
+    // A fetch that began before the new roots does not count.
     fetcher.begin(&failed);
     fetcher.trust(Client::new(&[]), start);
     fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
     assert_eq!(fetcher.sources[&failed].due, start);
 }
 
-/// Serves the keys to who trusts the authority; the port.
+/// Serves the keys to clients that trust the authority; returns the port.
 fn https(authority: &TestCa, names: &[&str], set: &str) -> u16 {
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len()).into_bytes();
     TlsServer::new(&authority.for_dns(names)).answer_with(move || answer.clone())
@@ -174,7 +175,8 @@ async fn tls_needs_a_certificate_that_is_trusted() {
     }
 }
 
-/// A proxy that connects to this port, whatever it is asked for, and keeps the heads that it gets. It wants a password.
+/// Starts a proxy that connects to this port, whatever host is requested, and keeps the heads that it gets. It requires a
+/// password.
 fn proxy(to: u16) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -233,10 +235,10 @@ async fn keys_come_through_the_proxy_that_the_environment_names() {
     for url in ["https://issuer.test/keys", "http://issuer.test/keys"] {
         assert_eq!(through.get(url).await.expect("an answer"), set.as_bytes(), "{url}");
     }
-    // The proxy is told the host, and nothing of the request.
+    // The proxy learns the host, and nothing of the request.
     let head = heads.lock().expect("heads").join("\n");
     assert!(head.starts_with("CONNECT issuer.test:443 HTTP/1.1\r\n") && !head.contains("/keys"), "{head}");
-    // It cannot stand in for the issuer, and what it refuses is said without its password.
+    // It cannot stand in for the issuer, and its errors are reported without its password.
     for (client, url, part) in [
         (&through, "https://other.test/keys", "certificate"),
         (
@@ -258,7 +260,7 @@ async fn keys_come_through_the_proxy_that_the_environment_names() {
         let error = client.get(url).await.expect_err(url).to_string();
         assert!(error.contains(part) && !error.contains("secret"), "{error}");
     }
-    // A client for other roots goes the same way.
+    // A client for other roots uses the same proxies.
     assert!(
         through
             .trusting(&[])

@@ -1,7 +1,7 @@
 //! The requests to the translator's thread, and the order in which it serves them.
 //!
-//! Tasks write a note and continue, or await the answer. The lock is held only to write a note, never during translation.
-//! Two equal requests are served once.
+//! Tasks leave a request and continue, or await the answer. The lock is held only to store or take a request, never during
+//! translation. Two equal requests are served once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{Admitted, Client, ConnectError};
 
-/// Proxies that wait for the translator at a time, in proxies; further ones wait for room.
+/// Maximum number of proxies that wait for the translator; further ones wait for room.
 pub const MAX_WAITING_JOINS: usize = 1024;
 
-/// Notes to the translator's thread; `R` is what a proxy that joins is answered with.
+/// Requests to the translator's thread; `R` is the answer for a proxy that joins.
 #[derive(Debug)]
 pub(super) struct Mailbox<R> {
     notes: Mutex<Notes<R>>,
@@ -26,9 +26,9 @@ pub(super) struct Mailbox<R> {
 struct Notes<R> {
     /// Proxies that have disconnected: at most one for each stream, because only the reader opens streams, and it reads these first.
     left: Vec<Arc<ProxyView>>,
-    /// There is another world.
+    /// Whether there is a new world.
     publish: bool,
-    /// Everything is to be rebuilt; these are told when it is done.
+    /// Senders to answer when a requested rebuild is done.
     rebuild: Vec<oneshot::Sender<()>>,
     give_back: bool,
     joins: VecDeque<Join<R>>,
@@ -37,14 +37,14 @@ struct Notes<R> {
     closed: bool,
 }
 
-/// What is to be done next.
+/// The next work of the translator.
 #[derive(Debug)]
 pub(super) enum Work<R> {
     /// Forget these proxies.
     Leave(Vec<Arc<ProxyView>>),
-    /// Follow the present world.
+    /// Apply the current world.
     Publish,
-    /// Rebuild everything, then tell these.
+    /// Rebuild everything, then answer these.
     Rebuild(Vec<oneshot::Sender<()>>),
     /// Return free memory to the system.
     GiveBack,
@@ -64,7 +64,7 @@ pub(super) struct Join<R> {
     _room: OwnedSemaphorePermit,
 }
 
-/// Something a test wants to know of the translator.
+/// A function that a test runs with the translator.
 #[cfg(test)]
 pub(super) struct Question(pub Box<dyn FnOnce(&mut evenkeel_translate::Translator) + Send>);
 
@@ -82,29 +82,29 @@ impl<R> Default for Mailbox<R> {
 }
 
 impl<R> Mailbox<R> {
-    /// With room for so many joins.
+    /// Creates a mailbox with room for this many joins.
     pub fn with_room(joins: usize) -> Self {
         Self { notes: Mutex::default(), more: Condvar::new(), room: Arc::new(Semaphore::new(joins)) }
     }
 
-    /// A proxy has gone.
+    /// Reports that a proxy has disconnected.
     pub fn left(&self, view: Arc<ProxyView>) {
         self.note(|notes| notes.left.push(view));
     }
 
-    /// There is another world.
+    /// Reports that there is a new world.
     pub fn publish(&self) {
         self.note(|notes| notes.publish = true);
     }
 
-    /// Requests a rebuild. The answer comes when it is done; none comes if the thread ends before.
+    /// Requests a rebuild. The receiver gets the answer when it is done; it is closed if the thread ends before.
     pub fn rebuild(&self) -> oneshot::Receiver<()> {
         let (done, answer) = oneshot::channel();
         self.note(|notes| notes.rebuild.push(done));
         answer
     }
 
-    /// Free memory is to go back to the system.
+    /// Requests that free memory is returned to the system.
     pub fn give_back(&self) {
         self.note(|notes| notes.give_back = true);
     }
@@ -117,19 +117,19 @@ impl<R> Mailbox<R> {
         registered.await.unwrap_or(Err(ConnectError::Closed))
     }
 
-    /// Asks the translator something.
+    /// Runs a function with the translator.
     #[cfg(test)]
     pub fn ask(&self, question: impl FnOnce(&mut evenkeel_translate::Translator) + Send + 'static) {
         self.note(|notes| notes.asked.push_back(Question(Box::new(question))));
     }
 
-    /// Proxies that wait in it.
+    /// Returns the number of proxies that wait.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.lock().joins.len()
     }
 
-    /// Ends the work; those that wait are answered with an error.
+    /// Ends the translator's work; waiting requests are answered with an error.
     pub fn close(&self) {
         self.room.close();
         let mut notes = self.lock();
@@ -137,8 +137,8 @@ impl<R> Mailbox<R> {
         self.more.notify_one();
     }
 
-    /// Waits for the next request; `None` at the end. A change of the world is served before proxies that join, so that they get no
-    /// outdated configuration; after a change one joining proxy is served first.
+    /// Waits for the next request; `None` at the end. A new world is served before proxies that join, so that they get no
+    /// outdated configuration; after a world, one joining proxy is served first.
     pub fn next(&self, join_first: bool) -> Option<Work<R>> {
         let mut notes = self.lock();
         loop {

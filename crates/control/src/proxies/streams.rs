@@ -1,7 +1,7 @@
-//! The open streams: what each is to hold, who is told of a change, and how far each has got.
+//! The open streams: the resources of each, who is told of a change, and the progress of each.
 //!
-//! The lock is taken for one look or one change, of [`AT_ONCE`] streams at most: a stream that asks what it is to hold does not
-//! wait until ten thousand others have been told.
+//! The lock is held for one read, or for one change to at most [`AT_ONCE`] streams, so that a stream that reads its resources
+//! does not wait until ten thousand others have been told.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -21,7 +21,7 @@ use crate::metrics::{Metrics, plane};
 use crate::observe;
 use crate::world::World;
 
-/// Streams that are looked through before others may look, in streams.
+/// Number of streams that are visited before the lock is released for others.
 const AT_ONCE: usize = 256;
 
 /// The open streams.
@@ -29,7 +29,7 @@ const AT_ONCE: usize = 256;
 pub(super) struct Streams {
     metrics: Arc<Metrics>,
     next: AtomicU64,
-    /// What the streams ask for.
+    /// The subscriptions of the streams.
     interests: Interests,
     state: Mutex<State>,
 }
@@ -39,9 +39,9 @@ struct State {
     streams: BTreeMap<u64, Stream>,
     by_view: HashMap<View, BTreeSet<u64>>,
     classes: HashMap<ClassId, Class>,
-    /// Streams that have settled at another generation, or refuse something else, since somebody asked.
+    /// Streams that have acknowledged another generation, or reject something else, since the last query.
     settled: BTreeSet<u64>,
-    /// No more streams are taken.
+    /// Whether no more streams are accepted.
     closed: bool,
 }
 
@@ -50,11 +50,11 @@ struct State {
 struct Class {
     shared: Arc<ResourceSet>,
     streams: usize,
-    /// It has changed since all its streams were told.
+    /// Whether it has changed since all its streams were told.
     behind: bool,
 }
 
-/// What a proxy says of itself, as the translator keeps it: compared by pointer.
+/// The properties of a proxy, as the translator keeps them; compared by pointer.
 #[derive(Debug, Clone)]
 struct View(Arc<ProxyView>);
 
@@ -77,24 +77,24 @@ struct Stream {
     client: Arc<Client>,
     view: View,
     holding: Holding,
-    /// Tells it to look at what it is to hold.
+    /// Tells the stream to read its resources.
     notice: watch::Sender<()>,
     interest: Interest,
-    /// Generation of the resources it was told of last, and when what they are made of was noticed.
+    /// Generation of the resources it was last told of, and when the change behind them was noticed.
     told: (u64, Instant),
     status: Arc<Status>,
     admitted: Admitted,
 }
 
 impl Stream {
-    /// Tells it that its resources are others now.
+    /// Tells the stream that its resources have changed.
     fn tell(&mut self, world: &World) {
         self.told = (world.generation, world.noticed.instant);
         self.notice.send_replace(());
     }
 }
 
-/// A stream that is on the books, and how it follows what it is to hold.
+/// A registered stream, and its notices of changes.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub registration: Registration,
@@ -102,7 +102,7 @@ pub(super) struct Registered {
     pub interest: Interest,
 }
 
-/// Takes a stream off the books when it is dropped.
+/// Removes a stream when it is dropped.
 #[derive(Debug)]
 pub(super) struct Registration {
     streams: Arc<Streams>,
@@ -111,17 +111,17 @@ pub(super) struct Registration {
 }
 
 impl Streams {
-    /// None yet.
+    /// Creates a table without streams.
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self { metrics, next: AtomicU64::new(1), interests: Interests::default(), state: Mutex::default() })
     }
 
-    /// Whether one more may come.
+    /// Checks that there is room for another stream.
     pub fn have_room(&self) -> Result<(), ConnectError> {
         self.lock().have_room()
     }
 
-    /// Takes in a stream of a proxy that has joined.
+    /// Registers a stream of a proxy that has joined.
     pub fn register(
         self: &Arc<Self>,
         client: Client,
@@ -153,17 +153,17 @@ impl Streams {
         Ok(Registered { registration, notice: noticed, interest })
     }
 
-    /// Ends all and takes no more.
+    /// Ends all streams and accepts no more.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        // Their ends find them gone; nobody asks the translator any more.
+        // The registrations find their streams gone when they are dropped; the translator is not told any more.
         state.streams.clear();
         state.by_view.clear();
         state.classes.clear();
     }
 
-    /// Notes what is different, and tells those whom it concerns; gives how many these are.
+    /// Applies changes and tells the streams that they concern; returns how many these are.
     pub fn hand_out(&self, changed: Changed, world: &World) -> u64 {
         let mut told = 0;
         let mut moved = BTreeSet::new();
@@ -185,7 +185,8 @@ impl Streams {
                 Some(class) => (class.shared, class.behind) = (change.shared, true),
                 None => continue,
             }
-            // A stream that has not registered its interests yet is not among them; it gets the present state when it reads.
+            // A stream that has not registered its subscriptions yet is not among them; it gets the present state when it
+            // reads.
             for some in self.interests.concerned_by(&change.touched).chunks(AT_ONCE) {
                 let mut state = self.lock();
                 for id in some.iter().filter(|id| !moved.contains(id)) {
@@ -200,7 +201,7 @@ impl Streams {
         told
     }
 
-    /// Has all streams look at what they are to hold.
+    /// Tells all streams to read their resources.
     pub fn tell_all(&self) {
         let mut state = self.lock();
         let all: Vec<u64> = state.streams.keys().copied().collect();
@@ -209,7 +210,7 @@ impl Streams {
         self.have_look(&all);
     }
 
-    /// Has those look that have not been told of changes, since these do not concern them.
+    /// Tells the streams that were not told of changes because these do not concern them.
     pub fn tell_those_behind(&self) {
         let mut state = self.lock();
         let State { streams, classes, .. } = &mut *state;
@@ -227,7 +228,7 @@ impl Streams {
         }
     }
 
-    /// All streams, in the order they were opened.
+    /// Returns all streams, in the order in which they were opened.
     pub fn reports(&self) -> Vec<StreamReport> {
         let mut reports = Vec::new();
         let mut next = 0;
@@ -246,7 +247,8 @@ impl Streams {
         }
     }
 
-    /// The streams that have settled since this was asked last, at which generation, and what of it they refuse.
+    /// Returns the streams that have acknowledged a generation since the last call, with the generation and what they reject
+    /// of it.
     pub fn take_settled(&self) -> Vec<Settled> {
         let mut state = self.lock();
         let settled = std::mem::take(&mut state.settled);
@@ -266,7 +268,7 @@ impl Streams {
 
 #[cfg(test)]
 impl Streams {
-    /// Every stream is to hold what the translator says, and nothing is kept for streams that are gone.
+    /// Checks that every stream has the resources that the translator gives it, and that nothing is kept for closed streams.
     pub fn check_invariants(&self, translator: &evenkeel_translate::Translator) {
         let state = self.lock();
         let mut classes = BTreeMap::new();
@@ -286,19 +288,19 @@ impl Streams {
         assert_eq!(state.by_view.values().map(BTreeSet::len).sum::<usize>(), state.streams.len());
     }
 
-    /// Classes that have streams.
+    /// Returns the number of classes that have streams.
     pub fn classes(&self) -> usize {
         self.lock().classes.len()
     }
 }
 
 impl Registration {
-    /// What the stream is to hold, and of which class it is part; `None` once it is off the books.
+    /// Returns the resources of the stream and its class; `None` once it is removed.
     pub fn held(&self) -> Option<(Holding, Arc<ResourceSet>)> {
         self.streams.lock().held_by(self.id)
     }
 
-    /// Notes how far the stream has got.
+    /// Records the progress of the stream.
     pub fn on_status(&self, status: Status) {
         let status = Arc::new(status);
         let metrics = &self.streams.metrics;
@@ -332,7 +334,7 @@ impl Drop for Registration {
     }
 }
 
-/// What a client is known to refuse. While halves are tried it may still turn out to be something else.
+/// Returns what a client is known to reject. While a rejected response is being bisected the culprit is not known yet.
 fn refused(status: &Status) -> Vec<Refused> {
     let nacks = status.types.iter().filter_map(|of| Some((of.kind, of.nack.as_ref()?)));
     let found = nacks.filter(|(_, nack)| !nack.searching).flat_map(|(kind, nack)| {
@@ -350,7 +352,7 @@ impl State {
         }
     }
 
-    /// Takes a stream out.
+    /// Removes a stream.
     fn remove(&mut self, id: u64) -> Option<Stream> {
         let gone = self.streams.remove(&id)?;
         if let Some(streams) = self.by_view.get_mut(&gone.view) {
@@ -368,7 +370,7 @@ impl State {
         self.classes.entry(class).or_insert(Class { shared, streams: 0, behind: false }).streams += 1;
     }
 
-    /// Takes a stream of a class off the count.
+    /// Uncounts a stream of a class.
     fn exit(&mut self, class: ClassId) {
         let Some(of) = self.classes.get_mut(&class) else { return };
         of.streams -= 1;
@@ -377,7 +379,7 @@ impl State {
         }
     }
 
-    /// Gives a stream something else to hold.
+    /// Gives a stream other resources.
     fn put(&mut self, id: u64, holding: Holding, shared: &Arc<ResourceSet>) {
         self.enter(holding.class, shared.clone());
         if let Some(class) = self.classes.get_mut(&holding.class) {
@@ -388,7 +390,7 @@ impl State {
         self.exit(before);
     }
 
-    /// What a stream is to hold, and of which class it is part; `None` once it is off the books.
+    /// Returns the resources of a stream and its class; `None` once it is removed.
     fn held_by(&self, id: u64) -> Option<(Holding, Arc<ResourceSet>)> {
         let holding = &self.streams.get(&id)?.holding;
         Some((holding.clone(), self.classes.get(&holding.class)?.shared.clone()))

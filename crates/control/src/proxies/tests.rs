@@ -14,7 +14,7 @@ use super::mailbox::Work;
 use super::*;
 use crate::world::Noticed;
 
-/// A mesh of one object per file, and the proxies it is told to.
+/// A mesh with one object per file, and its proxies.
 struct Mesh {
     builder: Builder,
     worlds: watch::Sender<Arc<World>>,
@@ -38,14 +38,14 @@ impl Mesh {
         self.check_invariants().await;
     }
 
-    /// Another world, which nobody is told of yet.
+    /// Makes a new world of which nobody is told yet.
     fn change(&mut self, name: &str, text: &str) {
         let snapshot = self.builder.apply_files(vec![parsed(name, text)]).snapshot;
         let generation = self.worlds.borrow().generation + 1;
         self.worlds.send_replace(Arc::new(world(generation, snapshot)));
     }
 
-    /// Asks the translator, when it has forgotten those who have gone.
+    /// Runs a function with the translator, after it has forgotten disconnected proxies.
     async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Translator) -> T + Send + 'static) -> T {
         let (told, answer) = oneshot::channel();
         self.proxies.mailbox.ask(move |translator| _ = told.send(question(translator)));
@@ -64,7 +64,7 @@ impl Mesh {
         free
     }
 
-    /// Every stream is to hold what the translator says, and nothing is kept for streams that are gone.
+    /// Checks that every stream has the resources that the translator gives it, and that nothing is kept for closed streams.
     async fn check_invariants(&self) {
         assert_eq!(self.proxies.metrics.plane.scope().counter(plane::Counter::pilot_total_xds_internal_errors), 0);
         let streams = self.proxies.streams.clone();
@@ -149,14 +149,14 @@ impl Proxy {
         proxy
     }
 
-    /// Takes in what it is to hold now.
+    /// Reads its current resources.
     fn look(&mut self) -> Arc<ResourceSet> {
         let set = self.session.resources.look();
         self.stream.on_snapshot(&set);
         set
     }
 
-    /// Whether it was told to look since it did.
+    /// Whether it was told to read since it last did.
     fn is_told(&self) -> bool {
         match &self.session.resources {
             Resources::Polled { notice, .. } => notice.has_changed().expect("it goes on"),
@@ -198,7 +198,7 @@ async fn only_those_whom_a_change_concerns_are_told() {
         assert_eq!(found, expected, "{text}");
     }
     assert_eq!(told(&mesh), [5, 5, 4]);
-    // What they were not told of they find when they look, and some time later they are told to.
+    // They find changes that they were not told of when they read, and are told to read some time later.
     assert!(all[0].endpoints(9).is_some());
     assert!(!all[1].is_told() && !all[2].is_told());
     mesh.proxies.streams.tell_those_behind();
@@ -209,7 +209,7 @@ async fn only_those_whom_a_change_concerns_are_told() {
     assert!(!all.iter().any(Proxy::is_told), "once");
 }
 
-/// A rule for the clients with a label: they are told apart from then on.
+/// A rule for clients with a label, so that their class is split from others.
 const RULE_FOR_B: &str = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: b, namespace: shop}\n\
     spec: {host: s1.shop.example.com, workloadSelector: {matchLabels: {app: b}}, \
     trafficPolicy: {loadBalancer: {simple: RANDOM}}}\n";
@@ -231,7 +231,7 @@ async fn proxies_that_change_their_class_follow_the_new_one() {
     assert!(clusters[1] == clusters[2] && clusters[0] != clusters[1]);
     mesh.write("s0.yaml", &whole_service(0).replace("198.51.", "203.0.")).await;
     assert_eq!(all.each_ref().map(Proxy::is_told), [false, true, false]);
-    // One comes that splits a class by being there, and one that joins it.
+    // One new proxy splits a class, and another joins it.
     let others = [Proxy::new(&mesh, 4, "c", &[1]).await, Proxy::new(&mesh, 5, "b", &[1]).await];
     mesh.write("rule.yaml", "").await;
     all.iter_mut().for_each(|proxy| drop(proxy.look()));
@@ -279,14 +279,14 @@ async fn who_goes_while_it_waits_is_counted_no_more() {
     assert_eq!(waiting(), 1);
     drop(second);
     assert_eq!(waiting(), 0);
-    // Nor does it keep its place among those of its identity, or the turn.
+    // It also gives back its place in the quota of its identity, and its turn.
     assert_eq!(proxies.by_identity.taken(), 0);
     drop(first);
     proxies.admit(None).await.expect("leave");
     assert_eq!(waiting(), 0);
 }
 
-/// Polls it once.
+/// Polls a future once.
 async fn is_pending(mut future: std::pin::Pin<&mut impl Future>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
@@ -297,13 +297,13 @@ async fn nobody_waits_for_the_translator_but_who_joins() {
     let mut proxy = Proxy::new(&mesh, 1, "a", &[0, 1]).await;
     let other = Proxy::new(&mesh, 2, "a", &[0]).await;
     let busy = mesh.busy().await;
-    // All that streams and pages do goes on meanwhile.
+    // Streams and pages continue meanwhile.
     assert!(proxy.endpoints(1).is_some());
     (proxy.session.on_status)(Status::default());
     drop(other);
     assert_eq!((mesh.proxies.reports().len(), mesh.proxies.take_settled().len()), (1, 0));
     mesh.proxies.streams.tell_those_behind();
-    // Of several worlds only the last is followed.
+    // Of several worlds only the last is applied.
     let before = mesh.proxies.published();
     for n in 0..3 {
         mesh.change("s1.yaml", &whole_service(1).replace("198.51.", &format!("203.{n}.")));
@@ -332,7 +332,7 @@ async fn who_goes_while_it_joins_leaves_nothing_behind() {
         let mut joining = Box::pin(mesh.proxies.connect(client(1, "a"), admitted));
         assert!(is_pending(joining.as_mut()).await);
         match answered {
-            // The answer is there, and nobody looks at it.
+            // The answer is ready, and nobody reads it.
             true => {
                 drop(busy);
                 while mesh.proxies.reports().is_empty() {
@@ -366,7 +366,7 @@ async fn a_full_mailbox_keeps_those_waiting_who_come() {
         assert!(is_pending(join.as_mut()).await);
     }
     assert_eq!(mailbox.waiting(), 2);
-    // One is taken: there is room for the next.
+    // One request is taken, so there is room for the next.
     match mailbox.next(false) {
         Some(Work::Join(join)) => assert!(join.answer.send(Err(ConnectError::TooMany)).is_ok()),
         work => panic!("a join, not {work:?}"),
@@ -398,7 +398,7 @@ async fn the_world_comes_before_those_who_join_but_not_for_ever() {
     }
     let mut order = String::new();
     for _ in 0..6 {
-        // There is another world again and again.
+        // There is a new world again and again.
         mailbox.publish();
         mailbox.publish();
         order.push(match mailbox.next(order.ends_with('p')) {
@@ -451,7 +451,7 @@ async fn the_streams_of_an_identity_share_what_their_names_may_take() {
     );
     assert_eq!(over(), 1);
     assert!((other.on_names)(2 * half).is_ok() && (nobody.on_names)(3 * half).is_ok());
-    // What is given up, or gone, is there for the others.
+    // Names that are unsubscribed, or of closed streams, are available to others.
     assert!((one.on_names)(half - 1).is_ok() && (two.on_names)(half + 1).is_ok());
     drop(two);
     assert!((one.on_names)(2 * half).is_ok());

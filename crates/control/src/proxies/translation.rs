@@ -1,4 +1,4 @@
-//! The translator on a thread of its own: no task waits for it but for an answer it asked for.
+//! Runs the translator on a separate thread: tasks wait for it only when they need an answer.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::memory;
 use crate::metrics::{Metrics, plane};
 use crate::world::World;
 
-/// The translator, and all it needs.
+/// The translator, and everything it needs.
 #[derive(Debug)]
 pub(super) struct Translation {
     translator: Translator,
@@ -27,20 +27,21 @@ pub(super) struct Translation {
     published: watch::Sender<u64>,
 }
 
-/// How others follow it.
+/// What others observe of the translator.
 #[derive(Debug)]
 pub(super) struct Following {
     /// Generation of the world whose resources have been handed out.
     pub published: watch::Receiver<u64>,
-    /// Why it ended before its time.
+    /// Why it failed, if it did.
     pub failure: watch::Receiver<Option<String>>,
 }
 
 impl Translation {
     /// Starts the thread. It ends when the mailbox is closed.
     ///
-    /// Should the translator panic, what it keeps of the proxies is half of one world and half of another: nothing can be
-    /// made of it, and no proxy can come any more. So the mailbox is closed, and `failure` says why; whoever runs it ends.
+    /// If the translator panics, its state of the proxies is partly that of the old world and partly that of the new. It
+    /// cannot be used, and no proxy can join any more. So the mailbox is closed and `failure` gives the reason, on which the
+    /// control plane ends.
     pub fn start(
         world: watch::Receiver<Arc<World>>,
         mailbox: Arc<Mailbox<Registered>>,
@@ -56,7 +57,7 @@ impl Translation {
         let translation = Self { translator, world, mailbox: mailbox.clone(), streams, metrics, compare, published };
         thread::Builder::new().name("translator".to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| translation.run()));
-            // Those who wait for an answer get none.
+            // Waiting requests get no answer.
             mailbox.close();
             if let Err(panic) = ended {
                 failed.send_replace(Some(text(&*panic)));
@@ -99,16 +100,16 @@ impl Translation {
             _ = answer.send(Err(error));
             return;
         }
-        // It stays with the stream, whatever becomes of the configuration.
+        // The view stays with the stream when the configuration changes.
         let view = Arc::new(client.view.clone());
         let apart = memory::apart();
         let joined = self.translator.join(view);
         drop(apart);
-        // Where its client has gone meanwhile the registration is dropped, which takes it out again.
+        // If the client has disconnected meanwhile, the registration is dropped, which removes the stream again.
         _ = answer.send(self.streams.register(client, admitted, joined, &self.mailbox));
     }
 
-    /// Tells the proxies that the present world concerns.
+    /// Tells the proxies that the current world concerns.
     fn publish(&mut self) {
         let _apart = memory::apart();
         let world = self.world.borrow_and_update().clone();
@@ -125,7 +126,7 @@ impl Translation {
         self.published.send_replace(world.generation);
     }
 
-    /// Makes anew what proxies hold, of a snapshot that is the same but for where it lies in memory; nothing is sent.
+    /// Rebuilds the resources from a snapshot that is equal but lies elsewhere in memory; nothing is sent.
     fn rebuild(&mut self) {
         let _apart = memory::apart();
         let world = self.world.borrow_and_update().clone();
@@ -138,7 +139,7 @@ impl Translation {
         self.metrics.plane.add(plane::Counter::pilot_total_xds_internal_errors, differing.count() as u64);
         self.hand_out(changed, &world);
         self.metrics.plane.inc(plane::Counter::evenkeel_config_rebuilds);
-        // What they have seen is the old.
+        // Streams still hold the old resources.
         self.streams.tell_all();
     }
 
@@ -148,7 +149,7 @@ impl Translation {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it does not say why".to_owned())

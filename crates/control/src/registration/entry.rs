@@ -1,4 +1,4 @@
-//! The WorkloadEntry of a workload that has registered, as a document.
+//! The WorkloadEntry of a registered workload, as a JSON document.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ const DISCONNECTED_AT: &str = "istio.io/disconnectedAt";
 /// The health of a workload, as its agent reports it, and since when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// What is wrong, or nothing.
+    /// `Err`: the reason why it is unhealthy.
     pub result: Result<(), String>,
     /// When it was reported.
     pub at: SystemTime,
@@ -28,21 +28,21 @@ pub struct Health {
 /// Whether and since when a workload is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connected {
-    /// Since this time.
+    /// Connected since this time.
     Since(SystemTime),
-    /// No more since this time.
+    /// Disconnected since this time.
     Until(SystemTime),
 }
 
-/// The labels of the entry: Istio's `workloadEntryFromGroup` lets those of the node override those of the group's `metadata`,
-/// and these those of its template.
+/// Returns the labels of the entry. As in Istio's `workloadEntryFromGroup`, labels of the node override those of the group's
+/// `metadata`, and these override those of its template.
 pub fn labels(group: &WorkloadGroupSpec, registrant: &Registrant) -> BTreeMap<String, String> {
     let mut labels = group.labels();
     labels.extend(registrant.labels.clone());
     labels
 }
 
-/// The entry of a workload (Istio's `workloadEntryFromGroup`).
+/// Returns the entry of a workload (Istio's `workloadEntryFromGroup`).
 pub fn document(
     group: &WorkloadGroupSpec,
     registrant: &Registrant,
@@ -95,7 +95,7 @@ pub fn document(
         "spec": spec,
     });
     if let Some(Health { result, at }) = health {
-        // As in Istio both times are the report's: an agent reports only changes.
+        // As in Istio both times are those of the report: an agent reports only changes.
         let mut condition = json!({
             "type": "Healthy",
             "status": if result.is_ok() { "True" } else { "False" },
@@ -110,7 +110,7 @@ pub fn document(
     document
 }
 
-/// What a file of this form says that a control plane wants to know again.
+/// The contents of such a file that a control plane needs again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The group.
@@ -119,11 +119,11 @@ pub struct Stored {
     pub namespace: String,
     /// The control plane that wrote it.
     pub controller: String,
-    /// The health in it.
+    /// The reported health.
     pub health: Option<Health>,
 }
 
-/// Reads a file of this form; `None` if it is none.
+/// Parses such a file; `None` if it is something else.
 pub fn read(content: &[u8]) -> Option<Stored> {
     let document: Value = serde_json::from_slice(content).ok()?;
     let metadata = document.get("metadata")?;

@@ -1,4 +1,4 @@
-//! Keeps the files of the entries: writes what is new, removes what is over.
+//! Maintains the files of the entries: writes new ones, and removes obsolete ones.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,28 +14,29 @@ use super::{Key, Registrations};
 
 /// Pause between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
-/// Time between two changes of an entry: a workload whose health changes all the time must not keep everybody busy.
+/// Minimum time between two changes of an entry, so that a workload whose health changes constantly does not cause constant
+/// pushes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the files of connected workloads are marked as kept, and others looked at.
+/// How often the files of connected workloads are touched, and those of others checked.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// A file that nobody has marked for so long is no one's: its control plane is gone, and its workload has not come to another.
+/// Age at which an untouched file is abandoned: its control plane is gone, and its workload has not connected to another.
 const ABANDONED: Duration = Duration::from_secs(60);
-/// How long after a failure to write it is tried again.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What is to be done to a file.
+/// An operation on a file.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Say this.
+    /// Write this content.
     Write(Key, Vec<u8>),
-    /// Say this, unless the workload has connected to another control plane since.
+    /// Write this content, unless the workload has connected to another control plane since.
     WriteIfOurs(Key, Vec<u8>),
     /// Remove it, unless the workload has connected to another control plane since.
     Remove(Key),
 }
 
 impl Registrations {
-    /// Keeps the files until it is dropped.
+    /// Maintains the files until the future is dropped.
     pub async fn keep(self: Arc<Self>) {
         let (started, mut world) = (Instant::now(), self.world.clone());
         let mut next_heartbeat = Instant::now() + HEARTBEAT;
@@ -70,14 +71,14 @@ impl Registrations {
         }
     }
 
-    /// When the next entry is due.
+    /// Returns when the next entry is due.
     fn due(&self) -> Option<Instant> {
         let state = self.lock();
         let written = state.entries.values().filter(|entry| entry.dirty).map(|entry| entry.not_before);
         state.entries.values().filter_map(|entry| entry.due).chain(written).min()
     }
 
-    /// Notes which entries differ because their group has come or gone: they go with their group, as Kubernetes removes what a
+    /// Marks the entries whose group was created or deleted: they are removed with their group, as Kubernetes deletes what a
     /// group owns, and come back with it while their workload is connected.
     fn follow_groups(&self) {
         let world = self.world.borrow().clone();
@@ -88,7 +89,7 @@ impl Registrations {
         }
     }
 
-    /// What is to be done now.
+    /// Returns the operations that are due.
     pub(super) fn take_work(&self, now: Instant) -> Vec<Work> {
         let world = self.world.borrow().clone();
         let mut work = Vec::new();
@@ -163,19 +164,19 @@ impl Registrations {
         }
     }
 
-    /// Whether the file is as this control plane wrote it.
+    /// Whether the file was last written by this control plane.
     fn is_ours(&self, key: &Key) -> bool {
         stored(&self.path(key)).is_some_and(|stored| stored.controller == self.controller)
     }
 
-    /// Marks the files of connected workloads, and removes those of workloads that are nowhere.
+    /// Touches the files of connected workloads, and removes those of workloads that are connected nowhere.
     fn beat(&self, abandoned: bool) {
         let connected: BTreeSet<PathBuf> = {
             let mut state = self.lock();
             let here = state.entries.iter_mut().filter(|(_, entry)| entry.streams > 0 && entry.written);
             here.map(|(key, entry)| {
                 let path = self.path(key);
-                // Somebody else may have removed or replaced it.
+                // Another process may have removed or replaced it.
                 entry.dirty |= stored(&path).is_none_or(|stored| stored.controller != self.controller);
                 path
             })
@@ -190,7 +191,7 @@ impl Registrations {
         let snapshot = self.world.borrow().snapshot.clone();
         for path in files(&self.folder).into_iter().filter(|path| !connected.contains(path)) {
             if (abandoned && is_abandoned(&path)) || !has_group(&path, &snapshot) {
-                // One whose time is not over is in the state; its removal is due in any case.
+                // An entry within its grace period is in the state, and its removal is scheduled in any case.
                 tracing::info!(file = %path.display(), "removed the WorkloadEntry of a workload that has not come back");
                 remove(&path);
             }
@@ -202,7 +203,7 @@ fn stored(path: &Path) -> Option<Stored> {
     entry::read(&fs::read(path).ok()?)
 }
 
-/// Whether the group of an entry is there. A file that cannot be read is left alone until it is abandoned.
+/// Whether the group of an entry exists. A file that cannot be read is kept until it is abandoned.
 fn has_group(path: &Path, snapshot: &Snapshot) -> bool {
     stored(path).is_none_or(|stored| snapshot.workload_group(&stored.namespace, &stored.group).is_some())
 }

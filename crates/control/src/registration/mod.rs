@@ -1,17 +1,17 @@
-//! Workloads that register themselves: a proxy that names a WorkloadGroup (`AUTO_REGISTER_GROUP`) gets a WorkloadEntry made from
+//! Self-registration of workloads: a proxy that names a WorkloadGroup (`AUTO_REGISTER_GROUP`) gets a WorkloadEntry made from
 //! the group's template, as in Istio (`pilot/pkg/autoregistration`).
 //!
 //! ```text
-//!  a stream connects ──► Registrations::connect    may it? counts the entry's streams
-//!  it reports health ──► Registration::health      what is to be written
+//!  a stream connects ──► Registrations::connect    checks that it may; counts the entry's streams
+//!  it reports health ──► Registration::health      updates what is to be written
 //!  it ends           ──► drop(Registration)
 //!                             │
 //!                             ▼
 //!  keeper     files STATE/registered/NAMESPACE.NAME.json, a directory of the configuration like any other
 //! ```
 //!
-//! The entries are files, so that everything else treats them like objects that somebody wrote: they survive a restart, the
-//! history has them, and other control planes that share the state directory serve them, too.
+//! The entries are stored as files, so that everything else treats them like objects of the user: they survive a restart, the
+//! history contains them, and other control planes that share the state directory serve them, too.
 
 mod entry;
 mod keeper;
@@ -35,64 +35,64 @@ use crate::world::World;
 use entry::{Connected, Health};
 use registrant::{Registrant, may_register};
 
-/// The directory of the entries in the state directory.
+/// Directory of the entries in the state directory.
 pub const FOLDER: &str = "registered";
-/// How long an entry stays after its proxy has disconnected, unless the environment says otherwise (Istio's default).
+/// How long an entry is kept after its proxy has disconnected; the default is Istio's.
 const GRACE: Duration = Duration::from_secs(10);
-/// Istio's variable of the former.
+/// Istio's variable for that time.
 const GRACE_VARIABLE: &str = "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD";
-/// How long a refused registration is shown after its last attempt.
+/// How long a refused registration is shown after the last attempt.
 const REFUSAL_SHOWN: Duration = Duration::from_secs(120);
-/// Most refused registrations that are shown, in proxies.
+/// Maximum number of refused registrations that are shown.
 const MAX_REFUSALS: usize = 100;
 
-/// Why a proxy is not registered.
+/// Why a proxy may not register.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedRegistration {
-    /// There is no such group.
+    /// The group does not exist.
     #[error(
         "there is no WorkloadGroup `{name}` in the namespace `{namespace}`, which AUTO_REGISTER_GROUP names; write it, or correct ISTIO_META_AUTO_REGISTER_GROUP"
     )]
     NoGroup {
-        /// Its name.
+        /// The group's name.
         name: String,
-        /// Its namespace.
+        /// The group's namespace.
         namespace: String,
     },
-    /// It came without a certificate.
+    /// The client has no certificate.
     #[error(
         "a workload that registers itself needs a certificate, so it must use the TLS port; the plaintext port does not tell who it is"
     )]
     NoIdentity,
-    /// It is of another namespace.
+    /// The client's identity belongs to another namespace.
     #[error("`{identity}` may not register in the namespace `{namespace}`")]
     Namespace {
-        /// Who it is.
+        /// The client's identity.
         identity: String,
         /// The group's namespace.
         namespace: String,
     },
-    /// It is of another service account.
+    /// The client's identity has another service account.
     #[error(
         "`{identity}` may not register for the WorkloadGroup {group}, whose template has `serviceAccount: {account}`"
     )]
     Account {
-        /// Who it is.
+        /// The client's identity.
         identity: String,
         /// The group.
         group: String,
         /// The group's account.
         account: String,
     },
-    /// Somebody wrote an entry of the name.
+    /// An entry of this name is in the configuration.
     #[error("a WorkloadEntry `{name}` is written in {place}; remove it, or leave out ISTIO_META_AUTO_REGISTER_GROUP")]
     Written {
-        /// Its name.
+        /// The entry's name.
         name: String,
-        /// Where.
+        /// Where it is written.
         place: String,
     },
-    /// Another group's workload has the name.
+    /// A workload of another group has this name.
     #[error("a workload of the WorkloadGroup `{group}` is registered as `{name}`")]
     Taken {
         /// The name.
@@ -100,28 +100,28 @@ pub enum RefusedRegistration {
         /// The other group.
         group: String,
     },
-    /// It has no address.
+    /// The node has no address.
     #[error("the node has no address")]
     NoAddress,
-    /// Its network cannot be part of a name.
+    /// The node's network cannot be part of a name.
     #[error(
         "the metadata NETWORK must have at most 63 lower-case letters, digits, `-` and `.`, because it is part of the WorkloadEntry's name"
     )]
     Network,
-    /// Its labels are too many.
+    /// The node's labels are too large.
     #[error("the node's labels take {bytes} bytes, at most 16384 are accepted")]
     Labels {
-        /// Their bytes.
+        /// Their size in bytes.
         bytes: usize,
     },
 }
 
-/// The variable of the environment cannot be used.
+/// The environment variable has an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("environment variable {GRACE_VARIABLE}: `{0}` is no duration, such as `10s`")]
 pub struct GraceError(String);
 
-/// The time that entries stay after their proxies have disconnected.
+/// Returns how long entries are kept after their proxies have disconnected.
 pub fn grace_from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Duration, GraceError> {
     match lookup(GRACE_VARIABLE) {
         None => Ok(GRACE),
@@ -138,7 +138,7 @@ pub struct Registrations {
     controller: String,
     grace: Duration,
     state: Mutex<State>,
-    /// Tells the keeper that something is to be written.
+    /// Wakes the keeper when there is something to write.
     wake: Notify,
 }
 
@@ -148,29 +148,29 @@ type Key = (Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<Key, Registered>,
-    /// By node, with the time of the last attempt.
+    /// Refusals by node, with the time of the last attempt.
     refusals: BTreeMap<String, (Instant, String)>,
 }
 
-/// A workload that has registered.
+/// A registered workload.
 #[derive(Debug)]
 struct Registered {
     registrant: Registrant,
-    /// Its streams; an agent and its proxy each have one.
+    /// Number of its streams; an agent and its proxy have one each.
     streams: usize,
     connected: Connected,
-    /// When it is forgotten.
+    /// When it is removed.
     due: Option<Instant>,
     health: Option<Health>,
-    /// The file does not say this yet.
+    /// Whether the file is out of date.
     dirty: bool,
     /// When it may be written again.
     not_before: Instant,
-    /// Whether there was a file; it goes with its group.
+    /// Whether there was a file; it is removed with its group.
     written: bool,
 }
 
-/// A stream of a workload that has registered; it counts until it is dropped.
+/// A stream of a registered workload, counted until it is dropped.
 #[derive(Debug)]
 pub struct Registration {
     registrations: Arc<Registrations>,
@@ -180,7 +180,7 @@ pub struct Registration {
 }
 
 impl Registrations {
-    /// Entries below `state`, whose directory is made.
+    /// Opens the registrations in `state`, and creates the directory of the entries.
     pub fn open(
         state: &Path,
         world: watch::Receiver<Arc<World>>,
@@ -191,7 +191,7 @@ impl Registrations {
         Ok(Arc::new(Self { folder, world, controller, grace, state: Mutex::default(), wake: Notify::new() }))
     }
 
-    /// Registers the workload of a proxy that connects; `None` if it does not ask for it.
+    /// Registers the workload of a proxy that connects; `None` if it does not ask for that.
     pub fn connect(
         self: &Arc<Self>,
         node: &Node,
@@ -209,7 +209,7 @@ impl Registrations {
         let key: Key = (registrant.namespace.clone(), registrant.entry_name().into());
         let (now, path) = (SystemTime::now(), self.path(&key));
         let entry = state.entries.entry(key.clone()).or_insert_with(|| {
-            // Its agent reports its health again; until then that of before holds.
+            // The agent will report the health again; until then the stored one is used.
             let stored = fs::read(&path).ok().and_then(|content| entry::read(&content));
             Registered {
                 registrant: registrant.clone(),
@@ -238,7 +238,7 @@ impl Registrations {
         Ok(Some(Registration { registrations: self.clone(), key, labels }))
     }
 
-    /// What it registers as and with which labels, if it may.
+    /// Returns what a proxy registers as and its labels, if it may register.
     fn admit(
         &self,
         node: &Node,
@@ -264,7 +264,7 @@ impl Registrations {
         Ok(Some((registrant, labels)))
     }
 
-    /// Proxies that want to register and may not, and why.
+    /// Returns the proxies that may not register, and why.
     pub fn refusals(&self) -> Vec<(String, String)> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -285,7 +285,8 @@ impl Registrations {
 type Admitted = (Registrant, BTreeMap<String, String>);
 
 impl State {
-    /// Names of different groups may meet; who is of one must not speak for a workload of the other.
+    /// Refuses a name that a workload of another group has: names of two groups may collide, and a proxy must not act for a
+    /// workload of another group.
     fn not_of_another_group(&self, admitted: Option<Admitted>) -> Result<Option<Admitted>, RefusedRegistration> {
         let Some((registrant, labels)) = admitted else { return Ok(None) };
         let name = registrant.entry_name();
@@ -305,7 +306,7 @@ impl State {
 }
 
 impl Registration {
-    /// Notes what the agent reports of its workload.
+    /// Records the health that the agent reports.
     pub fn health(&self, result: Result<(), String>) {
         let mut state = self.registrations.lock();
         let Some(entry) = state.entries.get_mut(&self.key) else { return };
@@ -332,17 +333,17 @@ impl Drop for Registration {
     }
 }
 
-/// The directory of the entries, which is made if it is not there.
+/// Returns the directory of the entries, which is created if it does not exist.
 pub fn folder(state: &Path) -> std::io::Result<PathBuf> {
     let folder = state.join(FOLDER);
     fs::create_dir_all(&folder)?;
     folder.canonicalize()
 }
 
-/// Longest part of a file's name that is an entry's name, in bytes: file systems take 255 in all.
+/// Maximum length of the entry's name within the file name, in bytes: file systems allow 255 for the whole name.
 const MAX_FILE_NAME_BYTES: usize = 150;
 
-/// The name of an entry's file. Names are ASCII.
+/// Returns the file name of an entry. Names are ASCII.
 fn file_name(namespace: &str, name: &str) -> String {
     match name.len() > MAX_FILE_NAME_BYTES {
         false => format!("{namespace}.{name}.json"),

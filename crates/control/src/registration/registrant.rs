@@ -1,4 +1,4 @@
-//! What the node of a proxy says of the WorkloadEntry that it wants to be.
+//! The WorkloadEntry that a proxy asks for in its node metadata.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::RefusedRegistration;
 
-/// Longest name of a WorkloadEntry, in characters (Kubernetes').
+/// Maximum length of a WorkloadEntry's name, in characters (Kubernetes').
 const MAX_NAME_CHARS: usize = 253;
-/// Longest name of a network, in characters.
+/// Maximum length of a network's name, in characters.
 const MAX_NETWORK_CHARS: usize = 63;
-/// Most that the labels of a node may take, in bytes.
+/// Maximum size of a node's labels, in bytes.
 const MAX_LABEL_BYTES: usize = 16 * 1024;
 
 /// A proxy that registers its workload.
@@ -27,9 +27,9 @@ pub struct Registrant {
     pub namespace: Arc<str>,
     /// Its first address.
     pub address: IpAddr,
-    /// Its network (`NETWORK`); empty if it did not say.
+    /// Its network (`NETWORK`); empty if the node does not say.
     pub network: String,
-    /// Where it is, `region/zone/subzone`; empty if it did not say.
+    /// Its locality, `region/zone/subzone`; empty if the node does not say.
     pub locality: String,
     /// Its own labels (`LABELS`).
     pub labels: BTreeMap<String, String>,
@@ -38,13 +38,13 @@ pub struct Registrant {
 }
 
 impl Registrant {
-    /// Reads a node; `None` if it names no group.
+    /// Reads the node's metadata; `None` if it names no group.
     pub fn of(node: &Node, view: &ProxyView) -> Result<Option<Self>, RefusedRegistration> {
         let metadata = node.metadata.as_ref();
         let Some(group) = text(metadata, "AUTO_REGISTER_GROUP").filter(|group| !group.is_empty()) else {
             return Ok(None);
         };
-        // A view has at least the address of its id.
+        // A view has at least the address in its node id.
         let Some(address) = view.addresses.first() else { return Err(RefusedRegistration::NoAddress) };
         let network = text(metadata, "NETWORK").unwrap_or_default();
         let is_named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
@@ -71,10 +71,10 @@ impl Registrant {
         }))
     }
 
-    /// The name of its WorkloadEntry (Istio's `autoregisteredWorkloadEntryName`): `GROUP-ADDRESS[-NETWORK]`.
+    /// Returns the name of its WorkloadEntry (Istio's `autoregisteredWorkloadEntryName`): `GROUP-ADDRESS[-NETWORK]`.
     pub fn entry_name(&self) -> String {
         let mut address = self.address.to_string().replace(':', "-");
-        // A name ends with a letter or a digit; `fe80::` is `fe80::0`.
+        // A name must end with a letter or a digit, so `fe80::` is written as `fe80::0`.
         if address.ends_with('-') && self.network.is_empty() {
             address.push('0');
         }
@@ -88,7 +88,8 @@ impl Registrant {
     }
 }
 
-/// Checks that an identity may be a workload of a group with this service account (Istio's `ensureProxyCanControlEntry`).
+/// Checks that an identity may act for a workload of a group with this service account (Istio's
+/// `ensureProxyCanControlEntry`).
 pub fn may_register(
     identity: Option<&SpiffeId>,
     registrant: &Registrant,

@@ -17,7 +17,7 @@ fn object(fields: &[(&str, Value)]) -> Value {
     Value { kind: Some(Kind::StructValue(Struct { fields })) }
 }
 
-/// A node of the group `vm` with more metadata.
+/// Returns a node of the group `vm` with more metadata.
 fn node(address: &str, more: &[(&str, Value)]) -> Node {
     let mut fields = vec![("AUTO_REGISTER_GROUP", text("vm")), ("SERVICE_ACCOUNT", text("vm"))];
     fields.extend(more.iter().cloned());
@@ -173,7 +173,7 @@ fn the_grace_period_is_istios_variable() {
     assert!(of(Some("soon")).is_err_and(|error| error.contains("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD: `soon`")));
 }
 
-/// A control plane that has read the group, and its registrations.
+/// Returns the registrations of a control plane that has read the group.
 fn registrations() -> (tempfile::TempDir, Arc<Registrations>) {
     let folder = tempfile::tempdir().expect("a directory");
     let other = "---\napiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm-10.0.0.1, namespace: shop}\n\
@@ -207,7 +207,7 @@ fn names_of_two_groups_that_meet_are_not_one_workload() {
     assert_eq!(refused.to_string(), "a workload of the WorkloadGroup `vm` is registered as `vm-10.0.0.1-10.0.0.2`");
     assert_eq!(registrations.refusals().len(), 1);
     drop(one);
-    // It is nobody's now.
+    // The name is free now.
     connect(&registrations, &meeting).expect("it registers");
     assert!(registrations.refusals().is_empty());
 }
@@ -225,7 +225,7 @@ fn a_workload_that_flaps_is_written_once_a_second() {
     }
     assert_eq!(written(Duration::from_secs(1)), 1);
     assert_eq!(written(Duration::from_secs(5)), 0, "nothing is new");
-    // A stream that ends and one that begins are the same workload.
+    // A stream that ends and one that begins belong to the same workload.
     let again = connect(&registrations, &node("10.0.0.1", &[])).expect("it registers");
     drop(own);
     assert_eq!(written(Duration::from_millis(5500)), 0);

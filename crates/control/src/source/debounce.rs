@@ -1,49 +1,50 @@
-//! When a change of the configuration is acted on: the first one after quiet at once, those that follow merged.
+//! Decides when a change of the configuration takes effect: the first one after a quiet time at once, those that follow
+//! merged.
 
 use std::time::{Duration, Instant};
 
-/// Timing of pushes, under the names Istio's control plane uses.
+/// Timing of pushes, under the names that istiod uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DebounceOptions {
     /// Quiet time that ends a burst (`PILOT_DEBOUNCE_AFTER`).
     pub after: Duration,
-    /// Longest time a change may wait (`PILOT_DEBOUNCE_MAX`).
+    /// Maximum time a change may wait (`PILOT_DEBOUNCE_MAX`).
     pub max: Duration,
-    /// Whether changes of Pods alone wait too (`PILOT_ENABLE_EDS_DEBOUNCE`).
+    /// Whether changes of endpoints alone are debounced too (`PILOT_ENABLE_EDS_DEBOUNCE`).
     pub endpoints: bool,
 }
 
 impl Default for DebounceOptions {
-    /// Istio waits 10 s at most, as its pushes are dear. Here a push costs what changed, and a stream of changes that never
-    /// pauses should not keep routes from anybody for longer than a glance.
+    /// Istio waits up to 10 s, because its pushes are expensive. Here a push costs what changed, and a continuous stream of
+    /// changes should not delay routes noticeably.
     fn default() -> Self {
         Self { after: Duration::from_millis(100), max: Duration::from_millis(500), endpoints: false }
     }
 }
 
-/// A value of the environment that cannot be used.
+/// An environment variable with an unusable value.
 #[derive(Debug, thiserror::Error)]
 pub enum DebounceError {
-    /// Not a duration.
+    /// The value is not a duration.
     #[error("environment variable {name}: {reason}")]
     Duration {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
         /// What is wrong.
         reason: evenkeel_base::duration::DurationError,
     },
-    /// Not a truth value.
+    /// The value is not a boolean.
     #[error("environment variable {name}: `{value}` is neither `true` nor `false`")]
     Bool {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
 }
 
 impl DebounceOptions {
-    /// Reads Istio's variables through `lookup`; what is not set keeps its default.
+    /// Reads Istio's variables through `lookup`; variables that are not set keep their defaults.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, DebounceError> {
         let default = Self::default();
         let duration = |name: &'static str, fallback| match lookup(name) {
@@ -65,7 +66,7 @@ impl DebounceOptions {
     }
 }
 
-/// A truth value as Go's programs read it from their environment (`strconv.ParseBool`).
+/// Parses a boolean as Go programs do (`strconv.ParseBool`).
 pub fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -74,39 +75,39 @@ pub fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// How long an endpoint file that vanished may take to come back, as when an editor replaces it, before its endpoints go.
+/// How long a deleted endpoint file may take to reappear, as when an editor replaces it, before its endpoints are removed.
 const REPLACED_WITHIN: Duration = Duration::from_millis(10);
 
-/// How sure it is that a change is complete, and what it is about.
+/// What a change is about, and whether it is known to be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Complete, and only about endpoints: acted on at once (unless `endpoints` is set).
+    /// Complete, and only about endpoints: takes effect at once (unless `endpoints` is set).
     Endpoints,
-    /// A file that holds only endpoints vanished: acted on almost at once (unless `endpoints` is set).
+    /// A file that holds only endpoints was deleted: takes effect almost at once (unless `endpoints` is set).
     EndpointsGone,
     /// Complete: a file was closed after writing, or renamed into place.
     Complete,
-    /// Perhaps half of a change: a file vanished, or is being written. Always waits for quiet.
+    /// Possibly incomplete: a file was deleted, or is being written. Always waits for a quiet time.
     Partial,
 }
 
-/// Which changes are to be acted on.
+/// The set of changes that take effect together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Those about endpoints only; the others still wait.
+    /// Changes of endpoints only; the others still wait.
     Endpoints,
-    /// All.
+    /// All changes.
     Everything,
 }
 
-/// The decision, without a clock of its own. Changes of endpoints have a lane of their own, so that they neither wait for
-/// the configuration nor take it along half-written.
+/// The decision, without a clock. Changes of endpoints have a separate lane, so that they neither wait for the configuration
+/// nor apply it half-written.
 #[derive(Debug)]
 pub struct Debounce {
     options: DebounceOptions,
     last_complete: Option<Instant>,
     pending: Option<Pending>,
-    /// When to act on changes of endpoints.
+    /// When changes of endpoints take effect.
     endpoints_due: Option<Instant>,
 }
 
@@ -117,12 +118,12 @@ struct Pending {
 }
 
 impl Debounce {
-    /// Nothing pending.
+    /// Creates a debounce without pending changes.
     pub fn new(options: DebounceOptions) -> Self {
         Self { options, last_complete: None, pending: None, endpoints_due: None }
     }
 
-    /// The lane a change goes.
+    /// Returns the lane of a change.
     pub fn lane(&self, change: Change) -> Lane {
         match change {
             Change::Endpoints | Change::EndpointsGone if !self.options.endpoints => Lane::Endpoints,
@@ -130,21 +131,21 @@ impl Debounce {
         }
     }
 
-    /// Takes note of a change.
+    /// Records a change.
     pub fn change(&mut self, change: Change, now: Instant) {
         if self.lane(change) == Lane::Endpoints {
             let wait = if change == Change::EndpointsGone { REPLACED_WITHIN } else { Duration::ZERO };
             self.endpoints_due = Some(self.endpoints_due.map_or(now + wait, |due| due.min(now + wait)));
             return;
         }
-        // Writing a file gives a stream of partial changes before the one that completes it: those do not end the quiet.
+        // Writing a file causes several partial changes before the one that completes it: those do not end the quiet time.
         let quiet = self.last_complete.is_none_or(|last| now.duration_since(last) >= self.options.after);
         let complete = matches!(change, Change::Endpoints | Change::Complete);
         if complete {
             self.last_complete = Some(now);
         }
         let since = self.pending.as_ref().map_or(now, |p| p.since);
-        // What is due at once stays so: the kernel tells of one renamed file twice.
+        // A change that is due stays due: the kernel reports one renamed file twice.
         let at_once = complete && (quiet || self.pending.as_ref().is_some_and(|pending| pending.due <= now));
         let due = match at_once {
             true => now,
@@ -153,12 +154,12 @@ impl Debounce {
         self.pending = Some(Pending { since, due });
     }
 
-    /// When to act next.
+    /// Returns when the next changes take effect.
     pub fn due(&self) -> Option<Instant> {
         self.pending.as_ref().map(|p| p.due).into_iter().chain(self.endpoints_due).min()
     }
 
-    /// What is due is being acted on.
+    /// Marks the changes that are due as taking effect, and returns their lane.
     pub fn act(&mut self, now: Instant) -> Lane {
         self.endpoints_due = None;
         match self.pending.take_if(|pending| pending.due <= now) {
@@ -172,12 +173,12 @@ impl Debounce {
 mod tests {
     use super::*;
 
-    /// Plays changes (ms, kind) and yields the times (ms) at which they are acted on.
+    /// Plays changes (ms, kind) and returns the times (ms) at which they take effect.
     fn play(changes: &[(u64, Change)], options: DebounceOptions) -> Vec<u64> {
         play_lanes(changes, options).into_iter().map(|(at, _)| at).collect()
     }
 
-    /// Plays changes (ms, kind) and yields the times (ms) at which what is acted on.
+    /// Plays changes (ms, kind) and returns the times (ms) at which each lane takes effect.
     fn play_lanes(changes: &[(u64, Change)], options: DebounceOptions) -> Vec<(u64, Lane)> {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);

@@ -1,4 +1,4 @@
-//! Files of the configuration directories, each with the last content that was good.
+//! The files of the configuration directories, each with its last valid content.
 
 mod file;
 mod ignore;
@@ -23,49 +23,49 @@ pub use self::refresh::Refresh;
 use self::scan::{MAX_DIRECTORY_DEPTH, Scan, scan};
 pub use self::scan::{MAX_FILES, is_configuration, read_all, read_text};
 
-/// Most texts kept parsed between the notice of a change and its being taken in, in files.
+/// Maximum number of files kept parsed between the notice of a change and its application.
 const MAX_PARSED: usize = 256;
 
-/// The configuration directories and what is known of their files.
+/// The configuration directories and the state of their files.
 #[derive(Debug)]
 pub struct Files {
     roots: Vec<PathBuf>,
-    /// The roots behind links, as notices name them.
+    /// The roots with links resolved, as notices name them.
     real_roots: Vec<PathBuf>,
     files: BTreeMap<PathBuf, File>,
-    /// The files something is to be said of.
+    /// The files with findings.
     troubled: BTreeSet<PathBuf>,
-    /// Findings about directories rather than files.
+    /// Findings about directories.
     directories: Diagnostics,
-    /// Directories that have been read whole once, and of which some file may be known.
+    /// Directories that have been read completely once, so that their files may be known.
     read_once: BTreeSet<PathBuf>,
-    /// What stands in for those that never have.
+    /// Stand-ins for directories that have never been read.
     closed: BTreeMap<PathBuf, Closed>,
-    /// What the ignore files leave out.
+    /// Files and directories excluded by ignore files.
     ignored: Ignored,
-    /// What was parsed to tell a difference, until it is taken in.
+    /// Files parsed to classify a change, kept until the change is applied.
     parsed: BTreeMap<PathBuf, Parsed>,
-    /// What the model has not been told yet.
+    /// Events that the model has not received yet.
     told: Vec<SourceEvent>,
     id: SourceId,
 }
 
-/// A directory nobody knows the content of, and what stands in for what it may hold.
+/// A directory with unknown content, and the stand-ins for what it may contain.
 type Closed = (Arc<Path>, Vec<Arc<Object>>);
 
-/// What is different in a file.
+/// The difference between a file and its last read content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// Nothing: it is as it was read.
+    /// None: it is unchanged.
     None,
-    /// Endpoints, and nothing else: of Pods, of EndpointSlices, or of ServiceEntries.
+    /// Only endpoints: of Pods, of EndpointSlices, or of ServiceEntries.
     Endpoints,
-    /// Anything.
+    /// Anything else.
     Other,
 }
 
 impl Files {
-    /// Nothing read yet; [`Files::refresh`] does.
+    /// Creates the source without reading; [`Files::refresh`] reads.
     pub fn new(roots: Vec<PathBuf>) -> Self {
         Self {
             real_roots: real(&roots),
@@ -82,17 +82,17 @@ impl Files {
         }
     }
 
-    /// The configuration directories.
+    /// Returns the configuration directories.
     pub fn roots(&self) -> &[PathBuf] {
         &self.roots
     }
 
-    /// Reads what is new, wherever it is. A file with an error keeps its last good objects; a file that is gone takes
-    /// them along.
+    /// Reads all files that have changed. A file with an error keeps its last valid objects; the objects of a deleted file
+    /// are removed.
     pub fn refresh(&mut self, now: SystemTime) -> Refresh {
         let before: BTreeSet<String> = self.diagnostics().iter().map(ToString::to_string).collect();
         let mut result = Refresh::default();
-        // A link may lead somewhere else by now.
+        // A link may have another target by now.
         self.real_roots = real(&self.roots);
         let Scan { found, read, unreadable, ignored } = scan(&self.roots);
         (self.directories, self.ignored) = (unreadable.values().cloned().collect(), ignored);
@@ -119,7 +119,8 @@ impl Files {
         result
     }
 
-    /// Of a directory that has never been read nobody knows what it guards. A root that is missing holds nothing.
+    /// Adds stand-ins for directories that have never been read, because their security objects are unknown. A missing root
+    /// contains nothing.
     fn close_unread(&mut self, unreadable: &BTreeMap<PathBuf, Diagnostic>, result: &mut Refresh) {
         let is_unknown = |path: &PathBuf| {
             let is_missing = fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
@@ -142,16 +143,16 @@ impl Files {
         }
     }
 
-    /// Nothing stands in for a directory any more.
+    /// Removes the stand-ins for a directory.
     fn open(&mut self, path: &Path, result: &mut Refresh) {
         let Some((key, objects)) = self.closed.remove(path) else { return };
         result.files_changed = true;
         result.objects_of(&key, &objects, &[]);
     }
 
-    /// Reads these files only, as notices name them. Where that could miss something (a directory came or went, a limit
-    /// is reached) it looks everywhere. The value says whether a notice told that the file may be gone: otherwise, if it
-    /// is gone, that notice follows, and until then it stays.
+    /// Reads only these files, named as in notices. Reads everything where that could miss something (a directory was created
+    /// or deleted, or a limit is reached). The value says whether a notice reported that the file may be deleted: if a file
+    /// is gone without such a notice, the notice follows, and until then the file's objects stay.
     pub fn refresh_only(&mut self, paths: &BTreeMap<PathBuf, bool>, now: SystemTime) -> Refresh {
         let given: Option<BTreeMap<PathBuf, bool>> =
             paths.iter().map(|(path, gone)| Some((self.as_plain_file(path)?, *gone))).collect();
@@ -177,17 +178,17 @@ impl Files {
         result
     }
 
-    /// All files: the path, the last text without errors unless it is the present one, the present one.
+    /// Returns all files: the path, the last text without errors unless that is the present one, and the present text.
     pub fn texts(&self) -> impl Iterator<Item = (&Path, Option<&str>, &str)> {
         self.files.values().map(|file| (&*file.key, file.good_text.as_deref(), &*file.text))
     }
 
-    /// The present text of a file; none if it is gone.
+    /// Returns the present text of a file; `None` if it is gone.
     pub fn text(&self, path: &Path) -> Option<&str> {
         self.files.get(path).map(|file| &*file.text)
     }
 
-    /// Takes a text as that of a file (none: it is gone), without reading anything.
+    /// Sets the text of a file (`None`: it is deleted) without reading anything.
     pub fn replay(&mut self, path: &Path, text: Option<&str>) {
         let mut result = Refresh::default();
         match text {
@@ -201,8 +202,8 @@ impl Files {
         self.told.append(&mut result.told);
     }
 
-    /// Reads all that is known anew from the texts known: equal to what there was, which nothing shares memory with. Yields all
-    /// of it.
+    /// Parses everything again from the known texts, so that the result is equal to the former objects but shares no memory
+    /// with them. Returns all of it.
     pub fn renew(&mut self) -> SourceEvent {
         let files = std::mem::take(&mut self.files);
         self.files = files.iter().map(|(path, file)| (path.clone(), file.renewed())).collect();
@@ -230,7 +231,7 @@ impl Files {
         }
     }
 
-    /// Remembers whether something is to be said of a file, so that nobody has to look at all of them.
+    /// Records whether a file has findings, so that nobody has to look through all files.
     fn note_trouble(&mut self, path: &Path) {
         match self.files.get(path).is_some_and(|file| !file.diagnostics.is_empty()) {
             true => _ = self.troubled.insert(path.to_owned()),
@@ -242,13 +243,13 @@ impl Files {
         self.troubled.iter().filter_map(|path| self.files.get(path))
     }
 
-    /// Whether an ignore file leaves a file out.
+    /// Whether an ignore file excludes a file.
     fn leaves_out(&self, path: &Path) -> bool {
         let root = self.roots.iter().find(|root| path.starts_with(root));
         root.is_some_and(|root| self.ignored.leaves_out_below(root, path))
     }
 
-    /// The path as the user gave it, if it can only be that of a file of the configuration.
+    /// Returns the path as the user gave it, if it can only be that of a configuration file.
     fn as_plain_file(&self, path: &Path) -> Option<PathBuf> {
         let path = self.as_given(path);
         let depth =
@@ -257,7 +258,7 @@ impl Files {
         (within_limits && is_configuration(&path) && !path.is_dir()).then_some(path)
     }
 
-    /// The last good objects of all files, in the order of their paths.
+    /// Returns the last valid objects of all files, sorted by path.
     pub fn objects(&self) -> Vec<Object> {
         let closed = self.closed.values().flat_map(|(_, objects)| objects);
         self.files
@@ -268,26 +269,27 @@ impl Files {
             .collect()
     }
 
-    /// Findings about the present content of all files.
+    /// Returns the findings about the present content of all files.
     pub fn diagnostics(&self) -> Diagnostics {
         self.directories.iter().chain(self.troubled().flat_map(|f| f.diagnostics.iter())).cloned().collect()
     }
 
-    /// The files and directories of which an older content is in force, or only part, because the present one has errors.
+    /// Returns the files and directories of which only an older content, or a part, is in force because the present one has
+    /// errors.
     pub fn refused(&self) -> Vec<Arc<str>> {
         let directories = self.directories.iter().map(|finding| finding.span.file.clone());
         self.troubled().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).chain(directories).collect()
     }
 
-    /// Those of them that never had a content without errors.
+    /// Returns those of them that never had a content without errors.
     pub fn never_accepted(&self) -> Vec<Arc<str>> {
         let closed = self.closed.keys().map(|path| path.to_string_lossy().into());
         let never = |file: &&File| file.diagnostics.has_errors() && !file.held.was_good();
         self.troubled().filter(never).map(|file| file.path.clone()).chain(closed).collect()
     }
 
-    /// Takes a text as what a file said last without errors, if nothing of that is known: one that is refused, or one in a
-    /// directory that cannot be read. False if the text has errors itself.
+    /// Sets the last valid text of a file, if none is known: for a file that is refused, or that lies in a directory that
+    /// cannot be read. Returns false if the text itself has errors.
     pub fn recall(&mut self, path: &Path, text: &str, result: &mut Refresh) -> bool {
         if self.leaves_out(path) || self.files.get(path).is_some_and(|file| file.held.was_good()) {
             return true;
@@ -301,7 +303,7 @@ impl Files {
         self.note_trouble(path);
         let around = self.closed.keys().find(|directory| path.starts_with(directory)).cloned();
         if let Some(directory) = around {
-            // What was known of it stays in force, as if it had been read before.
+            // The recalled content stays in force, as if it had been read before.
             self.open(&directory, result);
             self.read_once.insert(directory);
         }
@@ -309,7 +311,7 @@ impl Files {
         true
     }
 
-    /// The texts that findings point into.
+    /// Returns the texts that findings point into.
     pub fn sources(&self, findings: &Diagnostics) -> Sources {
         let places =
             findings.iter().flat_map(|d| std::iter::once(&d.span).chain(d.related.iter().map(|(span, _)| span)));
@@ -321,7 +323,7 @@ impl Files {
         sources
     }
 
-    /// Whether a file holds only endpoints, so that a change of it cannot change anything else.
+    /// Whether a file holds only endpoints, so that changing it cannot change anything else.
     pub fn holds_only_endpoints(&self, path: &Path) -> bool {
         let file = self.files.get(&self.as_given(path));
         file.is_some_and(|file| {
@@ -329,7 +331,7 @@ impl Files {
         })
     }
 
-    /// What is different in a file that was written.
+    /// Returns what has changed in a file that was written.
     pub fn difference(&mut self, path: &Path) -> Difference {
         let path = self.as_given(path);
         match is_configuration(&path) {
@@ -355,7 +357,7 @@ impl Files {
         if same { Difference::Endpoints } else { Difference::Other }
     }
 
-    /// The path below a root as the user gave it, of one that names what is behind links.
+    /// Returns the path below a root as the user gave it, for a path with links resolved.
     fn as_given(&self, path: &Path) -> PathBuf {
         let mut roots = self.roots.iter().zip(&self.real_roots);
         let below = |(root, real): (&PathBuf, &PathBuf)| path.strip_prefix(real).ok().map(|rest| root.join(rest));
@@ -385,7 +387,7 @@ fn is_endpoints(object: &Object) -> bool {
     matches!(object.kind(), Kind::Pod | Kind::EndpointSlice | Kind::WorkloadEntry)
 }
 
-/// An object as it would be without endpoints.
+/// Returns an object without its endpoints.
 fn without_endpoints(object: &Object) -> Object {
     let mut object = object.clone();
     if let Resource::ServiceEntry(entry) = &mut object.resource {
@@ -495,7 +497,7 @@ mod tests {
         link(".", "deep/here");
         link("deep", "elsewhere");
         let (names, refresh) = fixture.names();
-        // A link to a directory beside it is one more place.
+        // A link to a sibling directory adds its files once more.
         assert_eq!((names.as_slice(), refresh.news.len()), (["a".to_owned(), "a".to_owned()].as_slice(), 0));
     }
 
@@ -518,12 +520,12 @@ mod tests {
         assert_eq!(shown(&fixture), before);
         fixture.write("a.yaml", policy);
         assert_eq!(stand_ins(&mut fixture), web(false));
-        // What was good stays in force.
+        // The last valid content stays in force.
         fixture.write("a.yaml", &broken);
         assert_eq!(stand_ins(&mut fixture), web(false));
         fs::remove_file(fixture.directory.path().join("a.yaml")).expect("the file");
         assert_eq!(stand_ins(&mut fixture), []);
-        // Neither can be read as text; one speaks of a policy, and the other cannot be read at all.
+        // Neither is valid text; one mentions a policy, and the other cannot be read at all.
         fs::write(fixture.directory.path().join("b.yaml"), [policy.as_bytes(), &[0xff]].concat()).expect("written");
         fs::write(fixture.directory.path().join("c.yaml"), [0xff]).expect("written");
         assert_eq!(stand_ins(&mut fixture), [("AuthorizationPolicy default/b.yaml:0".to_owned(), true)]);
@@ -601,7 +603,7 @@ mod tests {
         check(&d, &["b2", "b"]);
         let (b, _) = b.first_key_value().expect("a path");
         fs::remove_file(b).expect("a removed file");
-        // No notice has told yet that it is gone.
+        // No notice has reported the deletion yet.
         assert!(check(&BTreeMap::from([(b.clone(), false)]), &[]), "what it said meanwhile is not known");
         assert!(!check(&BTreeMap::from([(b.clone(), true)]), &["b2"]));
     }
@@ -666,7 +668,7 @@ mod tests {
         assert_eq!(refresh.news.len(), 1, "{:?}", refresh.news);
     }
 
-    /// Does something as a user to whom modes mean something.
+    /// Runs a function as a user to whom file modes apply.
     fn without_privileges<T>(what: impl FnOnce() -> T) -> T {
         use nix::unistd::{Uid, setfsuid};
         let before = setfsuid(Uid::from_raw(65_534));
@@ -735,7 +737,7 @@ mod tests {
         let mut result = Refresh::default();
         assert!(fixture.files.recall(&fixture.directory.path().join("sub/b.yaml"), &service("b"), &mut result));
         assert_eq!(names(&fixture.files), ["b"]);
-        // The history is to know it again after the next start.
+        // The history must be able to restore it after the next start.
         assert_eq!(fixture.files.texts().map(|(_, _, present)| present.to_owned()).collect::<Vec<_>>(), [service("b")]);
         assert_eq!(look(&mut fixture.files), (vec!["b".to_owned()], 1, 0));
         mode("sub", 0o755);

@@ -1,4 +1,4 @@
-//! Where the configuration comes from: files, watched.
+//! The source of the configuration: watched files.
 
 pub mod debounce;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Files and a source that is none, side by side.
+//! Files and a source of another kind, side by side.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::files::Files;
 
-/// What an API server has: objects by their keys, without files and lines.
+/// The objects of an API server by their keys, without files and lines.
 struct Served {
     id: SourceId,
     objects: BTreeMap<ObjectKey, (LastGood, Diagnostics)>,
@@ -28,7 +28,7 @@ impl Served {
         Self { id: SourceId::new("kubernetes", rank), objects: BTreeMap::new(), told: Vec::new(), written: Vec::new() }
     }
 
-    /// What a watch tells of an object that came or changed.
+    /// The watch reports an object that was added or changed.
     fn put(&mut self, json: &Value) {
         let key = ObjectKey::of_json(json).expect("a kind that is known");
         let (objects, found) = load_object(&self.id, json);
@@ -46,7 +46,7 @@ impl Served {
         self.told.push(SourceEvent::of_object(key, 0, Vec::new()));
     }
 
-    /// The watch broke: all is listed once more.
+    /// The watch broke: everything is listed again.
     fn list(&mut self, all: &[Value]) {
         self.told.push(SourceEvent::Resync);
         let mut before = std::mem::take(&mut self.objects);
@@ -54,7 +54,7 @@ impl Served {
             let key = ObjectKey::of_json(json).expect("a kind that is known");
             self.objects.extend(before.remove_entry(&key));
             self.put(json);
-            // What is as it was is told all the same, or it would be taken for gone.
+            // Unchanged objects are listed as well, or they would count as deleted.
             let held = self.objects.get(&key).map(|(held, _)| held.objects().to_vec());
             self.told.push(SourceEvent::of_object(key, 0, held.unwrap_or_default()));
         }
@@ -89,7 +89,7 @@ impl Source for Served {
     }
 }
 
-/// Both sources, and what is made of them.
+/// Both sources, and what is built from them.
 struct Mesh {
     directory: tempfile::TempDir,
     files: Files,
@@ -118,7 +118,7 @@ impl Mesh {
         built
     }
 
-    /// Ports of the Services there are.
+    /// Returns the ports of the existing Services.
     fn services(&mut self) -> Vec<String> {
         let built = self.build();
         let service = |service: &Arc<evenkeel_model::Service>| {
@@ -128,7 +128,7 @@ impl Mesh {
         built.snapshot.services.iter().map(service).collect()
     }
 
-    /// All that is to be said, of the sources and of what was built, without the directory's name.
+    /// Returns all findings, of the sources and of the build, without the directory's name.
     fn told(&mut self) -> Vec<String> {
         let built = self.build();
         let mut all = self.files.findings();
@@ -165,7 +165,7 @@ fn of_one_name_the_source_of_the_lower_rank_counts() {
             }
         };
         assert!(finding.starts_with(place) && finding.contains(message), "{finding}");
-        // What stood under it comes back.
+        // The object that it had shadowed comes back.
         match expected {
             "a 81" => mesh.served.delete(&service("a", 81)),
             _ => mesh.write(""),
@@ -189,7 +189,7 @@ fn what_a_list_lacks_is_gone_and_what_is_the_same_is_untouched() {
     assert!(Arc::ptr_eq(&kept(&before).expect("a"), &kept(&mesh.build()).expect("a")));
     mesh.served.list(&[]);
     assert_eq!(mesh.services(), ["file 80"]);
-    // A snapshot replaces all its source has, and nothing of others.
+    // A snapshot replaces all objects of its source, and none of others.
     mesh.served.told.push(SourceEvent::Snapshot(Vec::new()));
     assert_eq!(mesh.services(), ["file 80"]);
 }
@@ -227,7 +227,7 @@ fn each_source_refuses_what_has_a_mistake_and_keeps_what_was_good() {
     assert_eq!(names, ["files/Service/shop/file", "kubernetes/Service/shop/served"]);
     assert!(about.iter().all(|object| object.kind == Kind::Service.as_str()));
 
-    // What guards something closes it, whoever says so.
+    // A refused security object closes what it guards, whichever source it is from.
     mesh.write(&policy("file", "spek").to_string());
     mesh.served.put(&policy("served", "spek"));
     fs::write(mesh.directory.path().join("b.yaml"), policy("other", "spek").to_string()).expect("a written file");
@@ -265,12 +265,12 @@ fn statuses_are_written_where_objects_have_one_and_only_when_they_change() {
     check(&mut mesh, &[]);
     mesh.served.put(&route(2, "c"));
     check(&mut mesh, &["route 2 RefNotFound"]);
-    // What it names comes, from the other source.
+    // The object that it names is added by the other source.
     mesh.write(&service("c", 80).to_string());
     check(&mut mesh, &["route 2"]);
     mesh.served.list(&[route(2, "c")]);
     check(&mut mesh, &[]);
-    // One that is there already comes once more, and is ignored for the file's.
+    // An object that exists already is added again, and is ignored in favor of the file's.
     mesh.served.put(&service("c", 81));
     check(&mut mesh, &["c 1"]);
     mesh.served.delete(&route(2, "c"));

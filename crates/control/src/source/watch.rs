@@ -1,4 +1,4 @@
-//! Notice of changes below the configuration directories.
+//! Notices of changes below the configuration directories.
 
 use std::fs::File;
 use std::io;
@@ -16,67 +16,68 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::files::{IGNORE_FILE, is_configuration};
 
-/// Notices that may wait for the configuration loop, in events. When more come, the loop looks everywhere.
+/// Maximum number of notices that wait for the configuration loop. When there are more, the loop checks all files.
 const MAX_WAITING_NOTICES: usize = 4096;
-/// How often directories are looked at where the kernel gives no notice.
+/// How often directories are polled where the kernel gives no notice.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether the directories are still those that are watched.
+/// How often to check whether the watched directories are still the same.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long to wait for the notices of what has already happened. They come within microseconds, but the thread that takes
-/// them from the kernel may wait for a loaded machine, and without them files are read as they never were at one moment.
+/// How long to wait for the notices of past changes. They come within microseconds, but on a loaded machine the thread that
+/// takes them from the kernel may have to wait. Without them, files might be read in a state that never existed at one
+/// moment.
 const MARK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A change below the configuration directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What it is about; empty: anything may have changed.
+    /// The changed paths; empty: anything may have changed.
     pub paths: Vec<PathBuf>,
-    /// What has become of it.
+    /// The state of these files.
     pub state: FileState,
 }
 
-/// What has become of a file.
+/// The state of a file after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileState {
-    /// It is as its writer wants it: closed after writing, or renamed into place.
+    /// Complete: closed after writing, or renamed into place.
     Complete,
-    /// It is being written.
+    /// Being written.
     Partial,
-    /// It may be gone.
+    /// Possibly deleted.
     Gone,
 }
 
 impl Notice {
-    /// Whether the files that may be gone are gone.
+    /// Whether the files that may be deleted are deleted.
     pub fn has_gone(&self) -> bool {
         !self.paths.is_empty() && self.paths.iter().all(|path| !path.exists())
     }
 }
 
-/// Notices for as long as this is held.
+/// Delivers notices until it is dropped.
 pub struct Watch {
     watcher: Box<dyn Watcher + Send>,
     sender: Sender,
     notices: mpsc::Receiver<Notice>,
-    /// The directories as given, and what each of them was when it was watched.
+    /// The directories as given, and the identity of each when the watch began.
     roots: Vec<(PathBuf, Option<Identity>)>,
     look: Option<Interval>,
     /// `None` where the kernel gives no notice of it.
     mark: Option<Mark>,
 }
 
-/// A file without a name, which the kernel's watch covers too. Notices come in the order of what happened: with that of a
-/// write to this file, all of what happened before have come.
+/// An unnamed file that the kernel's watch covers too. Notices come in the order of the changes: when the notice of a write
+/// to this file arrives, those of all earlier changes have arrived.
 #[derive(Debug)]
 struct Mark {
-    /// Held open: the path leads to it.
+    /// Held open, because the watched path refers to it.
     _file: OwnedFd,
     path: PathBuf,
-    /// Writes so far.
+    /// Number of writes so far.
     written: u64,
-    /// Notices of them.
+    /// Number of notices of them.
     noticed: u64,
 }
 
@@ -87,7 +88,7 @@ impl Mark {
         Ok(Self { _file: file, path, written: 0, noticed: 0 })
     }
 
-    /// The kernel gives notice when a writer closes the file.
+    /// Writes to the file and closes it, on which the kernel gives notice.
     fn write(&mut self) -> io::Result<()> {
         drop(File::options().write(true).open(&self.path)?);
         self.written += 1;
@@ -95,14 +96,14 @@ impl Mark {
     }
 }
 
-/// What tells a directory from another that has taken its place.
+/// Distinguishes a directory from another that has taken its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// Where it is, behind links.
+    /// Its path with links resolved.
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// An inode's number is given to another directory as soon as it is free.
+    /// Needed because the number of a deleted directory's inode is reused at once.
     created: Option<SystemTime>,
 }
 
@@ -122,7 +123,7 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Watches directories and all below them; by polling where the kernel's watches are used up or missing.
+    /// Watches directories and everything below them; by polling where the kernel's watches are exhausted or missing.
     pub fn new(roots: &[PathBuf]) -> notify::Result<Self> {
         let (sender, notices) = mpsc::channel(MAX_WAITING_NOTICES);
         let sender = Sender { notices: sender, lost: Arc::default(), removed: Arc::default() };
@@ -132,7 +133,7 @@ impl Watch {
         Ok(Self { watcher, sender, notices, roots, look: None, mark })
     }
 
-    /// The notices that wait, and those of all that has happened until now. Where the kernel gives none, those that wait.
+    /// Returns the waiting notices and those of all changes until now. Where the kernel gives none, only the waiting ones.
     pub async fn caught_up(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         let marked = self.mark.as_mut().is_some_and(|mark| mark.write().is_ok());
@@ -149,11 +150,11 @@ impl Watch {
         notices
     }
 
-    /// A notice as it is passed on; `None` for that of the mark.
+    /// Filters a notice; `None` for one of the mark.
     fn take(&mut self, notice: Notice) -> Option<Notice> {
         // The flag is set before the queue has room again, so it is seen at the latest with the last notice that fitted.
         if self.sender.lost.swap(false, Relaxed) {
-            // That of the mark may be among those lost.
+            // The notice of the mark may be among the lost ones.
             self.mark.iter_mut().for_each(|mark| mark.noticed = mark.written);
             return Some(ANYTHING);
         }
@@ -166,7 +167,7 @@ impl Watch {
         }
     }
 
-    /// The next notice. None is lost when this is dropped while it waits.
+    /// Waits for the next notice. The future may be dropped while it waits; no notice is lost.
     pub async fn next(&mut self) -> Option<Notice> {
         loop {
             let look = self.look.get_or_insert_with(|| {
@@ -190,8 +191,8 @@ impl Watch {
         }
     }
 
-    /// A directory that is removed takes the kernel's watch along; another in its place, or a link that leads somewhere else, has
-    /// to be watched anew.
+    /// Whether the directories have to be watched anew: the kernel's watch ends with a deleted directory, and does not follow
+    /// a link to its new target.
     fn roots_are_others(&mut self) -> bool {
         let now: Vec<_> = self.roots.iter().map(|(root, _)| (root.clone(), Identity::of(root))).collect();
         let removed = self.sender.removed.swap(false, Relaxed);
@@ -201,7 +202,7 @@ impl Watch {
         if now.iter().all(|(_, identity)| identity.is_some()) {
             match watcher(&real(&now), &self.sender, &mut self.mark) {
                 Ok(watcher) => self.watcher = watcher,
-                // Gone again, perhaps: the next look finds out.
+                // It may be gone again: the next check finds out.
                 Err(error) => {
                     tracing::warn!(%error, "cannot watch the configuration directories anew; trying again");
                     self.sender.removed.store(true, Relaxed);
@@ -214,23 +215,23 @@ impl Watch {
     }
 }
 
-/// What is known when too much happened to tell.
+/// The notice when changes were too many to report.
 const ANYTHING: Notice = Notice { paths: Vec::new(), state: FileState::Gone };
 
-/// As notices name them: behind links.
+/// Returns the directories as notices name them, with links resolved.
 fn real(roots: &[(PathBuf, Option<Identity>)]) -> Vec<PathBuf> {
     let real = |(root, identity): &(PathBuf, Option<Identity>)| identity.as_ref().map_or(root, |i| &i.path).clone();
     roots.iter().map(real).collect()
 }
 
-/// Watches the roots and, if the kernel does it, the mark.
+/// Watches the roots and, if the kernel supports it, the mark.
 fn watcher(roots: &[PathBuf], sender: &Sender, mark: &mut Option<Mark>) -> notify::Result<Box<dyn Watcher + Send>> {
     let path = mark.as_ref().map(|mark| mark.path.clone());
     let by_kernel = RecommendedWatcher::new(forward(roots.to_owned(), path, sender.clone()), notify::Config::default())
         .and_then(|watcher| watch_all(watcher, roots));
     match by_kernel {
         Ok(mut watcher) => {
-            // The watch before it, if there was one, has forgotten the mark.
+            // A former watch no longer counts the mark.
             mark.iter_mut().for_each(|mark| mark.noticed = mark.written);
             if mark.as_ref().is_some_and(|mark| watcher.watch(&mark.path, RecursiveMode::NonRecursive).is_err()) {
                 *mark = None;
@@ -250,9 +251,9 @@ fn watcher(roots: &[PathBuf], sender: &Sender, mark: &mut Option<Mark>) -> notif
 #[derive(Clone)]
 struct Sender {
     notices: mpsc::Sender<Notice>,
-    /// Notices did not fit.
+    /// Whether notices were dropped because the queue was full.
     lost: Arc<AtomicBool>,
-    /// A directory given is gone, and the kernel's watch with it.
+    /// Whether a watched directory was deleted, and the kernel's watch with it.
     removed: Arc<AtomicBool>,
 }
 
@@ -305,7 +306,7 @@ fn forward(
     }
 }
 
-/// Whether a path may be configuration, or a directory of some: programs write logs and databases there too.
+/// Whether a path may be configuration, or a directory with some: programs write logs and databases there too.
 fn may_matter(path: &Path, roots: &[PathBuf]) -> bool {
     let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).unwrap_or(path);
     let (directory, ignores) = match below.file_name() {
@@ -316,14 +317,14 @@ fn may_matter(path: &Path, roots: &[PathBuf]) -> bool {
     !hidden && (ignores || path.extension().is_none() || is_configuration(path))
 }
 
-/// A link that is renamed into place may lead files to other contents that are not touched themselves: so Kubernetes replaces
-/// the files of a ConfigMap, all at once by its link `..data`.
+/// Whether an event switches a link, which changes files that are not touched themselves. Kubernetes replaces the files of a
+/// ConfigMap in this way, all at once by its link `..data`.
 fn switches_a_link(event: &notify::Event) -> bool {
     let into_place = matches!(event.kind, EventKind::Modify(ModifyKind::Name(RenameMode::To | RenameMode::Both)));
     into_place && event.paths.last().is_some_and(|path| path.is_symlink())
 }
 
-/// What an event says of a file; `None` for events that change nothing.
+/// Returns what an event says about a file; `None` for events that change nothing.
 fn file_state(kind: EventKind) -> Option<FileState> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(FileState::Complete),
@@ -340,7 +341,7 @@ fn file_state(kind: EventKind) -> Option<FileState> {
 mod tests {
     use super::*;
 
-    /// Waits for a notice after which the file says this.
+    /// Waits for a notice after which the file has this content.
     async fn follows(watch: &mut Watch, file: &Path, expected: &str) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
         loop {
@@ -365,7 +366,7 @@ mod tests {
         follows(&mut watch, &root.join("a.yaml"), "1").await;
         std::fs::write(root.join("a.yaml"), "2")?;
         follows(&mut watch, &root.join("a.yaml"), "2").await;
-        // Removed, and made anew.
+        // Deleted and created again.
         std::fs::remove_dir_all(&root)?;
         std::fs::create_dir(&root)?;
         std::fs::write(root.join("a.yaml"), "3")?;

@@ -1,4 +1,4 @@
-//! Attacks on the certificate service and on the TLS port: each gets nothing, is counted, and costs others nothing.
+//! Attacks on the certificate service and on the TLS port: each fails, is counted, and does not affect other clients.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -96,7 +96,7 @@ async fn is_served(plane: &Plane, chain: &[String], key: &KeyPair) -> bool {
     let Ok(channel) = tls_channel(plane.addresses.secure_grpc, tls(plane, Some((chain, key)))).await else {
         return false;
     };
-    // With TLS 1.3 a client learns of the refusal with its first answer.
+    // With TLS 1.3 a client learns that its certificate was rejected when it first reads.
     match Proxy::open(channel, Protocol::Delta, node("shop", "client")).await {
         Ok(mut proxy) => proxy.step(None).await.is_ok(),
         Err(_) => false,
@@ -173,7 +173,7 @@ async fn a_revoked_certificate_gets_no_stream_and_others_do() {
     let (config, state) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let options = Options { ca_certs: Some(plugged.path().to_owned()), ..options(config.path(), state.path()) };
     let plane = Plane::start_as(config, state, options).await;
-    // What tests take for the root.
+    // The file that tests read the root from.
     fs::write(plane.state.path().join("ca-cert.pem"), &files.roots).expect("a file");
     let certificate = async || {
         let (key, csr) = csr(CLIENT);
@@ -203,7 +203,7 @@ async fn no_session_is_resumed_under_another_identity_or_none() {
     let channel = tls_channel(plane.addresses.secure_grpc, of_client).await.expect("a connection");
     let mut proxy = Proxy::open(channel, Protocol::Delta, node("shop", "client")).await.expect("a stream");
     proxy.step(None).await.expect("an answer");
-    // A client without a certificate that has got hold of the session.
+    // A client without a certificate that has obtained the TLS session.
     let mut of_thief = tls(&plane, None);
     of_thief.resumption = sessions;
     let config = Arc::new(of_thief);

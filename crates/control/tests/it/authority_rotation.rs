@@ -1,4 +1,4 @@
-//! A change of the authority, as agents see it: what they are told, what they are waited for, and what stays refused.
+//! A rotation of the authority as agents see it: what they are told, what it waits for, and what stays refused.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::certificates::{CLIENT, csr, request, stream, tls, token};
 use crate::fixture::{Plane, Proxy};
 
-/// The state of the rotation.
+/// Returns the state of the rotation.
 async fn state(plane: &Plane) -> Value {
     plane.json("/debug/ca").await
 }
@@ -27,7 +27,7 @@ async fn until_phase(plane: &Plane, phase: &str) -> Value {
         .await
 }
 
-/// An agent: a certificate, and a stream on which it hears of roots.
+/// An agent: a certificate, and a stream on which it receives roots.
 struct Agent {
     chain: Vec<String>,
     stream: Proxy,
@@ -48,7 +48,7 @@ impl Agent {
         stream
     }
 
-    /// The next roots, acknowledged.
+    /// Receives the next roots and acknowledges them.
     async fn roots(&mut self) -> String {
         let bundle = |update: &evenkeel_xds::client::Update| {
             let of_roots = update.added.iter().find(|resource| resource.any.type_url.ends_with("ProxyConfig"))?;
@@ -58,7 +58,7 @@ impl Agent {
         self.stream.until(bundle).await
     }
 
-    /// Gets another certificate, and shows it.
+    /// Gets another certificate, and presents it.
     async fn renew(&mut self, plane: &Plane) {
         *self = Self::new(plane).await;
     }
@@ -84,7 +84,7 @@ async fn every_step_waits_for_the_agents_that_it_needs() {
     assert_eq!(count(&both), 2);
     let status = until_phase(&plane, "replacing").await;
     assert_ne!(status["state"]["active"]["id"], before);
-    // Its certificate is of the old authority until it has another one.
+    // Its certificate is of the old authority until it has renewed it.
     assert_eq!(status["waiting"]["workloads"], serde_json::json!(["client-0.shop"]));
     let told = agent.roots().await;
     assert_eq!(count(&told), 2);

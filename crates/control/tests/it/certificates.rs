@@ -1,4 +1,4 @@
-//! The TLS port: who gets which certificate, and who may ask with it.
+//! The TLS port: who gets which certificate, and what it can be used for.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ use crate::fixture::{PATIENCE, Plane, Proxy, cluster, node, options, pod, servic
 
 pub const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
 
-/// A key and a request for `name`.
+/// Returns a key and a signing request for `name`.
 pub fn csr(name: &str) -> (KeyPair, String) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
@@ -28,7 +28,7 @@ pub fn csr(name: &str) -> (KeyPair, String) {
     (key, request)
 }
 
-/// A token for service account `client` in `shop`.
+/// Returns a token for the service account `client` in `shop`.
 pub fn token(plane: &Plane) -> String {
     let workload =
         Workload { namespace: "shop".to_owned(), service_account: "client".to_owned(), pod: "client-0".to_owned() };
@@ -52,7 +52,7 @@ pub fn tls(plane: &Plane, identity: Option<(&[String], &KeyPair)>) -> ClientConf
     let mut config = match identity {
         None => config.with_no_client_auth(),
         Some((chain, key)) => {
-            // The last of an answer is the root.
+            // The last certificate of an answer is the root.
             let shown = &chain[..chain.len().saturating_sub(1).max(1)];
             let shown =
                 shown.iter().map(|text| CertificateDer::from_pem_slice(text.as_bytes()).expect("a certificate"));
@@ -68,7 +68,7 @@ pub async fn request(plane: &Plane, csr: String, token: Option<&str>) -> Result<
     request_over(connect(plane).await, csr, token).await
 }
 
-/// A connection of a client without a certificate.
+/// Connects as a client without a certificate.
 pub async fn connect(plane: &Plane) -> Channel {
     tls_channel(plane.addresses.secure_grpc, tls(plane, None)).await.expect("a connection")
 }
@@ -158,7 +158,7 @@ async fn a_token_begins_and_ends_with_its_pod_where_that_is_asked_for() {
     let plane = Plane::start_as(config, state, options).await;
     let token = token(&plane);
     let ask = async || request(&plane, csr(CLIENT).1, Some(&token)).await;
-    // Asked for before the control plane has heard of the Pod: it waits a little, which a busy machine may not hear of in time.
+    // The request comes before the control plane knows the Pod: it waits a little, which may be too short on a busy machine.
     let mut asked_before = false;
     for _ in 0..10 {
         let (asked, ()) = tokio::join!(ask(), async { plane.write("client.yaml", &pod("client", "10.0.0.1")) });
@@ -180,7 +180,7 @@ async fn a_token_begins_and_ends_with_its_pod_where_that_is_asked_for() {
     }
 }
 
-/// Not that so many certificates have been asked for.
+/// Whether the error says that the Pod is unknown, and not that too many certificates were requested.
 fn is_unknown(status: &Status) -> bool {
     assert!([Code::Unauthenticated, Code::ResourceExhausted].contains(&status.code()), "{status}");
     status.code() == Code::Unauthenticated

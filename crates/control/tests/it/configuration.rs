@@ -1,4 +1,4 @@
-//! Edits, good and bad.
+//! Valid and invalid edits of the configuration.
 
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Protocol;
@@ -22,7 +22,7 @@ async fn a_broken_file_is_named_and_its_last_good_content_served() {
     assert!(page["refused_files"][0].as_str().expect("a file").ends_with("a.yaml"), "{page}");
     assert!(plane.page("/metrics").await.contains("evenkeel_config_refused_files 1\n"));
 
-    // Other files go on to take effect, and the broken one's objects stay.
+    // Other files still take effect, and the broken one's objects stay.
     plane.write("c.yaml", &service("c"));
     proxy.until_held(ResourceType::Cluster, &cluster("c")).await;
     assert!(proxy.holds(ResourceType::Cluster, &cluster("a")));
@@ -52,8 +52,8 @@ async fn a_comment_is_no_change_for_proxies() {
     assert_eq!(plane.json("/debug/syncz").await["generation"], before);
 }
 
-/// That an edit waits for nothing is the debounce's own test, whose clock is the test's: here each is followed, none is merged with
-/// another that waits, and none is pushed twice.
+/// That an edit waits for nothing is tested with the debounce, on a virtual clock. This test checks that each edit takes
+/// effect, is not merged with another that waits, and is not pushed twice.
 #[tokio::test]
 async fn each_edit_takes_effect_by_itself() {
     let plane = Plane::start(&[("a.yaml", service("a"))]).await;

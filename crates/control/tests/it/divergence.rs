@@ -1,4 +1,5 @@
-//! A proxy that lost something without noticing: the digest of what it holds finds it, it is sent anew, and told of.
+//! A proxy that has lost a resource without noticing: the digest of its resources reveals the loss, it gets the resource
+//! again, and the divergence is reported.
 
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Protocol;

@@ -1,4 +1,4 @@
-//! Stock Envoy as a client, over both protocols: it takes its whole configuration and refuses nothing.
+//! Stock Envoy as a client, over both protocols: it accepts its whole configuration.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::fixture::{Plane, pod, service};
 /// Envoy's listeners take ports 15001 and 15006 of this machine: one Envoy at a time.
 static PORTS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Serves one workload's secrets, as its agent does.
+/// Serves the secrets of one workload, as its agent does.
 struct Secrets(watch::Sender<Arc<ResourceSet>>);
 
 impl Source for Secrets {
@@ -152,7 +152,7 @@ async fn envoy_takes_everything_and_follows_edits() {
     }
 }
 
-/// Envoy comes back to a control plane that has the same configuration but for one service that is gone.
+/// Envoy reconnects to a control plane that has the same configuration except for one deleted service.
 #[tokio::test]
 async fn envoy_resumes_and_lets_go_of_what_is_gone() {
     let _ports = PORTS.lock().await;
@@ -185,7 +185,8 @@ async fn envoy_resumes_and_lets_go_of_what_is_gone() {
     assert!(metrics.contains("pilot_xds_pushes{type=\"cds\"}"), "{metrics}");
 }
 
-/// The one proxy has asked for clusters, endpoints, listeners and routes, and has accepted all of the present generation.
+/// Whether the only proxy has subscribed to clusters, endpoints, listeners and routes, and has accepted all of the present
+/// generation.
 fn settled(page: &str) -> Option<()> {
     let page: Value = serde_json::from_str(page).ok()?;
     let proxy = page["proxies"].as_array()?.first()?;

@@ -1,5 +1,5 @@
-//! Stock Envoy that asks for what its workload uses: virtual hosts by VHDS, clusters by on-demand CDS, their endpoints by
-//! EDS, all on one delta ADS stream of ours.
+//! Stock Envoy that requests resources when its workload uses them: virtual hosts by VHDS, clusters by on-demand CDS, and
+//! endpoints by EDS, all on one delta ADS stream.
 
 use std::net::SocketAddr;
 use std::process::Command;

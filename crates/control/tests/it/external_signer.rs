@@ -1,4 +1,4 @@
-//! Somebody else signs: a second control plane, and signers that do what no signer should.
+//! External signers: another control plane, and signers that misbehave.
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! A running control plane, its files, and clients of it.
+//! A running control plane, its files, and its clients.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,7 +25,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long anything may take in these tests, on a machine however busy: only what never comes to pass takes it.
+/// Time limit of every wait in these tests, also on a busy machine; only a failure takes that long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A Service with one HTTP port.

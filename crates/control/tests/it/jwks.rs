@@ -1,4 +1,4 @@
-//! Keys of issuers: fetched, put into proxies' filters, and kept over an outage of the issuer and a restart.
+//! Keys of issuers: fetched, sent in proxies' filters, and kept over an outage of the issuer and a restart.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

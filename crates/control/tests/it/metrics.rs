@@ -1,4 +1,4 @@
-//! The names under which Istio's dashboards for the control plane look for what it does.
+//! The metrics that Istio's dashboards for the control plane query.
 
 use evenkeel_testkit::exposition::parse;
 use evenkeel_xds::ResourceType;
@@ -6,8 +6,8 @@ use evenkeel_xds::client::Protocol;
 
 use crate::fixture::{Plane, cluster, pod, service};
 
-/// What a dashboard asks for, with the labels it sums by or chooses by. Left out is what has no meaning here: injection and
-/// validation by webhooks, the memory of Go's runtime, and what Kubernetes tells of containers.
+/// The metrics that a dashboard queries, with the labels it sums or selects by. Metrics without a meaning here are left out:
+/// injection and validation webhooks, the memory of Go's runtime, and what Kubernetes reports of containers.
 const ASKED_FOR: [(&str, &[&str]); 20] = [
     ("istio_build", &["component", "tag"]),
     ("pilot_k8s_cfg_events", &["type", "event"]),

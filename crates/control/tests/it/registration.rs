@@ -1,4 +1,4 @@
-//! Workloads that register themselves: who may, what their WorkloadEntry is, and how long it stays.
+//! Workloads that register themselves: which may, what their WorkloadEntry contains, and how long it stays.
 
 use evenkeel_ca::{TokenKey, Workload};
 use evenkeel_xds::client::{ConnectionError, Protocol};

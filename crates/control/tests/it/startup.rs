@@ -1,4 +1,4 @@
-//! Starting, failing to start, and starting again.
+//! Starts, failed starts, and restarts.
 
 use std::os::unix::fs::PermissionsExt as _;
 

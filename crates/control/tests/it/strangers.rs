@@ -1,4 +1,4 @@
-//! What those who have not shown who they are can do to the TLS port, and what a certificate that ends means.
+//! What unauthenticated clients can do to the TLS port, and what the expiry of a certificate means.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Streams of both protocols: what proxies get, and what is known of them.
+//! Streams of both protocols: what proxies get, and what debug pages show of them.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};

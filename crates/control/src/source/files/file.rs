@@ -1,4 +1,4 @@
-//! One file: the last content that was good, and the present one.
+//! One file: its last valid content, and the present one.
 
 use std::fs::Metadata;
 use std::io;
@@ -14,25 +14,26 @@ use evenkeel_model::{EntryChange, LastGood};
 use super::refresh::Refresh;
 use super::scan::{read_lossy, read_text};
 
-/// A file modified this recently is read again even if its stamp is unchanged: the clock of the file system is coarse.
+/// A file modified this recently is read again even if its stamp is unchanged, because the clock of the file system is
+/// coarse.
 const RACY_AGE: Duration = Duration::from_secs(2);
 
-/// The code of the finding that an older content of a file is in force that was read before a restart.
+/// The code of the finding that an older content of a file, read before a restart, is in force.
 pub const RECALLED: &str = "recalled";
 
-/// What a text says.
+/// A parsed text.
 #[derive(Debug)]
 pub(super) struct Parsed {
     /// The text.
     pub text: Arc<str>,
-    /// Its sound objects.
+    /// Its valid objects.
     pub objects: Vec<Object>,
-    /// What is wrong with it.
+    /// Its findings.
     pub diagnostics: Diagnostics,
 }
 
 impl Parsed {
-    /// Reads what a text says.
+    /// Parses a text.
     pub fn of(path: Arc<str>, text: Arc<str>) -> Self {
         let (objects, diagnostics) = evenkeel_api::load(&[(path, text.clone())]);
         Self { text, objects, diagnostics }
@@ -42,15 +43,15 @@ impl Parsed {
 /// One file.
 #[derive(Debug)]
 pub(super) struct File {
-    /// Its path, for people.
+    /// Its path, for display.
     pub path: Arc<str>,
     /// Its path.
     pub key: Arc<Path>,
-    /// As it was when it was read; none if it could not be.
+    /// Its stamp when it was read; `None` if it could not be read.
     pub stamp: Option<Stamp>,
     /// Its present text.
     pub text: Arc<str>,
-    /// Objects of the last content without errors; until there is one, those of the present content that have none.
+    /// Objects of the last content without errors; if there was none, the valid objects of the present content.
     pub held: LastGood,
     /// That content, if the present one has errors.
     pub good_text: Option<Arc<str>>,
@@ -58,17 +59,17 @@ pub(super) struct File {
     pub diagnostics: Diagnostics,
 }
 
-/// What tells two contents of a file apart without reading it.
+/// Tells two contents of a file apart without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// When it was written.
+    /// When it was last modified.
     pub modified: SystemTime,
     length: u64,
     inode: u64,
 }
 
 impl File {
-    /// Nothing of it is read yet.
+    /// Creates a file that has not been read.
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_string_lossy().into(),
@@ -81,7 +82,7 @@ impl File {
         }
     }
 
-    /// The same, read anew from its text.
+    /// Returns a copy, parsed again from its text.
     pub fn renewed(&self) -> Self {
         let anew = |text: &Arc<str>| Arc::<str>::from(&**text);
         let (path, text, good_text) = (anew(&self.path), anew(&self.text), self.good_text.as_ref().map(anew));
@@ -99,14 +100,14 @@ impl File {
         }
     }
 
-    /// Whether it may be another than was read.
+    /// Whether the file may have changed since it was read.
     pub fn is_stale(&self, metadata: Result<&Metadata, &io::Error>, now: SystemTime) -> bool {
         let Ok(stamp) = metadata.map(Stamp::of) else { return true };
         let racy = now.duration_since(stamp.modified).is_ok_and(|age| age < RACY_AGE);
         self.stamp != Some(stamp) || racy
     }
 
-    /// Reads it. `parsed` spares the parsing if the text is still that.
+    /// Reads the file. `parsed` is used if the text is still the same.
     pub fn read(
         &mut self,
         path: &Path,
@@ -135,14 +136,14 @@ impl File {
         self.take(parsed.unwrap_or_else(|| Parsed::of(self.path.clone(), text.into())), result);
     }
 
-    /// Of a file that has never been read nobody knows what it guards.
+    /// Adds stand-ins for a file that has never been read, because its security objects are unknown.
     fn close(&mut self, path: &Path, finding: &Diagnostic, result: &mut Refresh) {
         if !self.text.is_empty() || !self.held.objects().is_empty() {
             return;
         }
         let text = match read_lossy(path) {
             Ok(text) => Some(text),
-            // It has gone since it was seen.
+            // Deleted since it was found.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(_) => None,
         };
@@ -153,14 +154,14 @@ impl File {
         }
     }
 
-    /// It said this when it was without errors last, as the history has it.
+    /// Restores the last valid content from the history.
     pub fn recall(&mut self, parsed: Parsed, result: &mut Refresh) {
         let Parsed { text, objects, .. } = parsed;
         let new: Vec<Arc<Object>> = objects.into_iter().map(Arc::new).collect();
         result.files_changed = true;
         result.objects_of(&self.key, self.held.objects(), &new);
         self.held = LastGood::new(new, true);
-        // Of one that cannot be read nothing else is known.
+        // Nothing else is known of a file that cannot be read.
         match self.text.is_empty() {
             true => self.text = text,
             false => self.good_text = Some(text),
@@ -170,7 +171,7 @@ impl File {
         self.diagnostics.push(finding.with_help("correct what is refused"));
     }
 
-    /// The file says this now.
+    /// Applies a new content.
     pub fn take(&mut self, parsed: Parsed, result: &mut Refresh) {
         result.files_changed = true;
         result.read.push(self.key.clone());
@@ -189,7 +190,7 @@ impl File {
 }
 
 impl Stamp {
-    /// Of a file with this metadata.
+    /// Returns the stamp of a file with this metadata.
     pub fn of(metadata: &Metadata) -> Self {
         Self {
             modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),

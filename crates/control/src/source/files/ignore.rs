@@ -1,27 +1,27 @@
-//! `.evenkeelignore`: which files are no configuration, in the syntax of gitignore(5).
+//! `.evenkeelignore`: files that are not configuration, in the syntax of gitignore(5).
 //!
-//! A file of that name rules over its own directory and all below. The last pattern that fits decides; a deeper file's come later.
-//! What lies in a directory that is left out cannot be taken in again.
+//! An ignore file applies to its directory and everything below. The last matching pattern decides; patterns of deeper files
+//! come later. A file in an excluded directory cannot be included again.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The name of the file.
+/// The file name.
 pub const IGNORE_FILE: &str = ".evenkeelignore";
-/// Most patterns of one file, in lines; what is behind them has no effect.
+/// Maximum number of patterns in one file; further lines have no effect.
 const MAX_PATTERNS: usize = 1_000;
-/// Largest ignore file that is read, in bytes.
+/// Maximum size of an ignore file, in bytes.
 const MAX_IGNORE_BYTES: u64 = 64 * 1024;
 
-/// The patterns of all directories looked into.
+/// The patterns of all visited directories.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Ignored {
     by_directory: BTreeMap<PathBuf, Vec<Pattern>>,
 }
 
 impl Ignored {
-    /// Takes in the ignore file of a directory, if it has one. One that cannot be read leaves nothing out.
+    /// Reads the ignore file of a directory, if it has one. A file that cannot be read excludes nothing.
     pub fn enter(&mut self, directory: &Path) {
         let path = directory.join(IGNORE_FILE);
         let short = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_IGNORE_BYTES);
@@ -30,7 +30,7 @@ impl Ignored {
         self.by_directory.insert(directory.to_owned(), patterns);
     }
 
-    /// Whether an entry is left out, given that the directory it is in is not.
+    /// Whether an entry is excluded, given that its directory is not.
     pub fn leaves_out(&self, path: &Path, is_directory: bool) -> bool {
         let mut out = false;
         // From the root down.
@@ -45,27 +45,27 @@ impl Ignored {
         out
     }
 
-    /// Whether a file below `root` is left out, itself or with a directory it is in.
+    /// Whether a file below `root` is excluded, by itself or with one of its directories.
     pub fn leaves_out_below(&self, root: &Path, path: &Path) -> bool {
         let within = path.ancestors().skip(1).take_while(|directory| directory.starts_with(root) && *directory != root);
         self.leaves_out(path, false) || within.into_iter().any(|directory| self.leaves_out(directory, true))
     }
 }
 
-/// One line.
+/// One pattern.
 #[derive(Debug, PartialEq)]
 struct Pattern {
-    /// What is between its slashes; a pattern without a slash but at its end begins with `**`.
+    /// The parts between slashes; a pattern with no slash except at its end starts with `**`.
     parts: Vec<String>,
-    /// With `!`: what fits is configuration all the same.
+    /// With `!`: a match is included again.
     takes_in: bool,
-    /// With `/` at its end.
+    /// With `/` at its end: matches only directories.
     only_directories: bool,
 }
 
 impl Pattern {
     fn parse(line: &str) -> Option<Self> {
-        // Blanks at the end do not count, unless escaped.
+        // Trailing spaces are ignored, unless escaped.
         let trimmed = line.trim_end();
         let text = if trimmed.ends_with('\\') && line.len() > trimmed.len() { line } else { trimmed };
         let (takes_in, text) = text.strip_prefix('!').map_or((false, text), |rest| (true, rest));
@@ -87,8 +87,9 @@ impl Pattern {
     }
 }
 
-/// `**` stands for any number of directories; at the end, for all that is inside. Each row says for every number of parts of the
-/// path whether the pattern so far fits them, so that no pattern costs more than its length times the path's.
+/// Whether a path matches. `**` stands for any number of directories; at the end, for everything inside. Each row says for
+/// each prefix of the path whether the pattern so far matches it, so that the cost is bounded by the pattern's length times
+/// the path's.
 fn fits_path(pattern: &[String], path: &[&str]) -> bool {
     let mut row: Vec<bool> = (0..=path.len()).map(|length| length == 0).collect();
     for (at, part) in pattern.iter().enumerate() {
@@ -110,11 +111,11 @@ fn fits_path(pattern: &[String], path: &[&str]) -> bool {
     row.last().copied().unwrap_or(false)
 }
 
-/// `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before what is meant as it is.
+/// Whether a name matches a pattern with `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before a literal character.
 fn fits_name(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where the last `*` stands, and how much of the name it has taken.
+    // The position of the last `*`, and the length of the name that it has matched.
     let mut star: Option<(usize, usize)> = None;
     while let Some(letter) = name.get(n) {
         match one(pattern.get(p..).unwrap_or_default(), *letter) {
@@ -136,7 +137,7 @@ fn fits_name(pattern: &str, name: &str) -> bool {
 }
 
 enum Step {
-    /// The letter fits so many of the pattern's.
+    /// The character matches this many characters of the pattern.
     Fits(usize),
     Star,
     Differs,
@@ -153,7 +154,7 @@ fn one(pattern: &[char], letter: char) -> Step {
                 ['!' | '^', set @ ..] => (true, set),
                 set => (false, set),
             };
-            // A `]` that comes first is one of the set.
+            // A `]` in first position belongs to the set.
             let Some(end) = set.iter().skip(1).position(|c| *c == ']').map(|at| at + 1) else {
                 return fits(letter == '[', 1);
             };
@@ -189,7 +190,8 @@ fn holds(mut set: &[char], letter: char) -> bool {
 mod tests {
     use super::*;
 
-    /// Lines of an ignore file, a path (a directory's ends with `/`), and whether it is left out. What git says of them.
+    /// Checks whether a path (a directory's ends with `/`) is excluded by the lines of an ignore file; the expected values
+    /// are git's.
     #[track_caller]
     fn check(lines: &str, path: &str, expected: bool) {
         let patterns = lines.lines().filter_map(Pattern::parse).collect();

@@ -1,4 +1,4 @@
-//! What a look at files found.
+//! The result of reading files.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -10,29 +10,29 @@ use evenkeel_model::SourceEvent;
 
 use crate::metrics::Event;
 
-/// What a look at files found.
+/// The result of reading files.
 #[derive(Debug, Default)]
 pub struct Refresh {
-    /// What the model has not been told yet.
+    /// Events that the model has not received yet.
     pub(super) told: Vec<SourceEvent>,
-    /// Some object appeared, changed or vanished.
+    /// Whether an object was added, changed or deleted.
     pub objects_changed: bool,
-    /// Those that did.
+    /// The objects that were.
     pub objects: Vec<Arc<Object>>,
-    /// What became of them, by kind.
+    /// Their number by kind and event.
     pub events: BTreeMap<(Kind, Event), u64>,
-    /// Some file was read, or vanished.
+    /// Whether a file was read or deleted.
     pub files_changed: bool,
-    /// Files that have another text, or vanished.
+    /// Files with another text, and deleted files.
     pub read: Vec<Arc<Path>>,
-    /// What some file said is not known: it was written and removed before it was read.
+    /// Whether some file's content is unknown, because it was written and deleted before it was read.
     pub missed: bool,
-    /// Findings that were not there before, to be told once.
+    /// New findings, to be reported once.
     pub news: Vec<Diagnostic>,
 }
 
 impl Refresh {
-    /// The objects of a file are others now.
+    /// Records that a file's objects have changed.
     pub(super) fn objects_of(&mut self, file: &Arc<Path>, old: &[Arc<Object>], new: &[Arc<Object>]) {
         let keys = |objects: &[Arc<Object>]| objects.iter().map(|object| object.key()).collect::<HashSet<_>>();
         let (before, now) = (keys(old), keys(new));
@@ -48,7 +48,7 @@ impl Refresh {
         self.told.push(SourceEvent::of_file(file.clone(), new.to_vec()));
     }
 
-    /// Adds what a later look found.
+    /// Adds the result of a later reading.
     pub fn join(&mut self, later: Self) {
         let Self { told, objects_changed, objects, events, files_changed, read, missed, news } = later;
         self.told.extend(told);
@@ -56,7 +56,7 @@ impl Refresh {
         events.into_iter().for_each(|(key, count)| *self.events.entry(key).or_default() += count);
         self.read.extend(read);
         self.news.extend(news);
-        // What was removed meanwhile is read with the later look.
+        // What was removed meanwhile is covered by the later reading.
         self.missed = missed;
         self.objects_changed |= objects_changed;
         self.files_changed |= files_changed;

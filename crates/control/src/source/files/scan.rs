@@ -1,4 +1,4 @@
-//! What lies in the configuration directories.
+//! Finds the files in the configuration directories.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -10,30 +10,30 @@ use evenkeel_base::{Diagnostic, Severity, Span};
 
 use super::ignore::Ignored;
 
-/// Most files read from the configuration directories, in files.
+/// Maximum number of files read from the configuration directories.
 pub const MAX_FILES: usize = 20_000;
-/// Deepest nesting of configuration directories, in levels.
+/// Maximum nesting of configuration directories, in levels.
 pub(super) const MAX_DIRECTORY_DEPTH: usize = 32;
-/// The system's number for a link that leads round in circles.
+/// The error number for a link in a cycle.
 const ELOOP: i32 = 40;
-/// File names read as configuration end in one of these.
+/// Extensions of configuration files.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// What lies below the roots.
+/// The contents of the directories below the roots.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// The files.
     pub found: BTreeMap<PathBuf, io::Result<Metadata>>,
-    /// Directories that were read whole.
+    /// Directories that were read completely.
     pub read: Vec<PathBuf>,
-    /// Directories whose content is unknown, with the reason: what was known of it stays.
+    /// Directories whose content is unknown, with the reason: their known files are kept.
     pub unreadable: BTreeMap<PathBuf, Diagnostic>,
-    /// What is left out.
+    /// Excluded files and directories.
     pub ignored: Ignored,
 }
 
 impl Scan {
-    /// A directory, or what may be one, cannot be read.
+    /// Records that a directory, or an entry that may be one, cannot be read.
     fn cannot_read(&mut self, directory: &Path, reason: &io::Error) {
         let message = format!("cannot read the directory: {reason}");
         let finding = Diagnostic::error("unreadable-file", Span::whole_file(directory.to_string_lossy()), message);
@@ -41,20 +41,20 @@ impl Scan {
         self.leave_out(directory, finding.with_help(help));
     }
 
-    /// A directory is not read, or not to its end.
+    /// Records that a directory is not read, or not completely.
     fn leave_out(&mut self, directory: &Path, finding: Diagnostic) {
         self.unreadable.insert(directory.to_owned(), finding);
     }
 }
 
-/// All configuration files below the roots.
+/// Finds all configuration files below the roots.
 pub(super) fn scan(roots: &[PathBuf]) -> Scan {
     let mut scan = Scan::default();
     let mut pending: Vec<(PathBuf, usize)> = roots.iter().map(|root| (root.clone(), 0)).collect();
     while let Some((directory, depth)) = pending.pop() {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
-            // Removed since its parent was read; a root that is gone is more likely an accident.
+            // Deleted since its parent was read; a missing root is more likely an accident.
             Err(reason) if reason.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
             Err(reason) => {
                 scan.cannot_read(&directory, &reason);
@@ -110,19 +110,20 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
     scan
 }
 
-/// Whether what cannot be looked at may be a directory: it has not gone, and is no link that leads nowhere or round in circles.
+/// Whether an entry that cannot be examined may be a directory: it has not been deleted, and is not a dangling or cyclic
+/// link.
 fn may_lead_somewhere(reason: &io::Error) -> bool {
     reason.kind() != io::ErrorKind::NotFound && reason.raw_os_error() != Some(ELOOP)
 }
 
-/// Whether a link leads to a directory it lies in: what is there is read already.
+/// Whether a link leads to one of its own parent directories, which is read already.
 fn leads_back(directory: &Path, link: &Path) -> bool {
     let is_link = fs::symlink_metadata(link).is_ok_and(|metadata| metadata.is_symlink());
     let real = |path: &Path| path.canonicalize().ok();
     is_link && real(directory).zip(real(link)).is_some_and(|(directory, target)| directory.starts_with(target))
 }
 
-/// Whether a file is read, by its name.
+/// Whether a file is configuration, by its name.
 pub fn is_configuration(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     EXTENSIONS.contains(&extension)
@@ -134,14 +135,14 @@ fn limit(path: &Path, what: &str, limit: usize) -> Diagnostic {
         .with_help("give `--config` a directory that holds only the mesh's configuration")
 }
 
-/// The text of a file; an error if it is none, or too long.
+/// Reads a file; an error if it is not text, or is too long.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let file = fs::File::open(path)?;
     let length = file.metadata()?.len();
     read_within(file, length)
 }
 
-/// What there is to read of a file that is no text, or too long.
+/// Reads as much as possible of a file that is not text, or is too long.
 pub(super) fn read_lossy(path: &Path) -> io::Result<String> {
     let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
@@ -149,14 +150,14 @@ pub(super) fn read_lossy(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// All that there is to read, if it is text and not too long.
+/// Reads to the end; an error if it is not text, or is too long.
 pub fn read_all(from: impl Read) -> io::Result<String> {
     read_within(from, 0)
 }
 
 fn read_within(from: impl Read, length: u64) -> io::Result<String> {
     let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    // Room for all of it and for seeing its end, or it would be read in small pieces.
+    // With room to detect the end, as it would otherwise be read in small pieces.
     let mut bytes = Vec::with_capacity(usize::try_from(length.saturating_add(64).min(limit)).unwrap_or(0));
     let read = from.take(limit).read_to_end(&mut bytes)?;
     if read > MAX_FILE_BYTES {
