@@ -1,14 +1,14 @@
-//! Buckets of histograms that a configuration chooses (Envoy's `histogram_bucket_settings`).
+//! Histogram buckets set by the configuration (Envoy's `histogram_bucket_settings`).
 
 use crate::layout::{Metric, Shape};
 use crate::list::List;
 
-/// Whether a histogram's name in `/stats` is matched.
+/// Matches a histogram's name in `/stats`.
 pub type Matches = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Buckets of the histograms whose name in `/stats` is matched.
+/// Buckets of the histograms whose name in `/stats` matches.
 pub struct BucketSetting {
-    /// Whether a name is matched: the scope's and the metric's, such as `cluster.a.upstream_rq_time`.
+    /// Matches a name made of the scope's and the metric's, such as `cluster.a.upstream_rq_time`.
     pub matches: Matches,
     /// Upper bounds in any order, without the last, infinite one.
     pub bounds: Vec<f64>,
@@ -20,16 +20,16 @@ impl std::fmt::Debug for BucketSetting {
     }
 }
 
-/// The settings of a registry, and the shapes that come of them.
+/// The settings of a registry, and the shapes derived from them.
 ///
-/// Bounds and shapes are never freed: writers read them for each value, and there are only as many as there are combinations of a
+/// Bounds and shapes are never freed: writers read them for each value, and their number is limited by the combinations of a
 /// layout and settings for its histograms.
 pub(crate) struct Buckets {
     settings: Vec<(Matches, &'static [f64])>,
     shapes: List<Chosen>,
 }
 
-/// A layout whose histograms have other buckets.
+/// A layout, and its shape with other buckets.
 #[derive(Clone, Copy)]
 struct Chosen {
     layout: &'static Shape,
@@ -47,7 +47,8 @@ impl Buckets {
         Self { settings: settings.collect(), shapes: List::default() }
     }
 
-    /// The shape of a scope with that name: its layout's, with the buckets of the first setting that matches a histogram.
+    /// Returns the shape of a scope with that name: its layout's, with the buckets of the first setting that matches each
+    /// histogram.
     pub(crate) fn shape(&self, layout: &'static Shape, scope: &str) -> &'static Shape {
         let of = |metric: &Metric| {
             let name = format!("{scope}{}", metric.name);

@@ -1,14 +1,14 @@
-//! Exemplars: the trace of one value, kept beside the bucket it fell into.
+//! Exemplars: the trace of one value, kept with the bucket that counted it.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
-/// Where a recorded value came from.
+/// The trace of a recorded value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exemplar {
     /// The trace.
     pub trace_id: [u8; 16],
-    /// The span in it; all zero: not told.
+    /// The span in it; all zero if unknown.
     pub span_id: [u8; 8],
     /// When, in milliseconds since 1970.
     pub unix_ms: u64,
@@ -22,7 +22,7 @@ pub(crate) struct SampledValue {
 }
 
 impl SampledValue {
-    /// What OpenMetrics has behind a bucket's sample.
+    /// Writes the exemplar behind a bucket's sample, as OpenMetrics defines it.
     pub(crate) fn write(&self, out: &mut String) {
         let Exemplar { trace_id, span_id, unix_ms } = self.exemplar;
         // Writing to a String cannot fail.
@@ -34,10 +34,10 @@ impl SampledValue {
     }
 }
 
-/// The last exemplar of one bucket. One thread writes; a reader that comes in between sees that and gets nothing.
+/// The last exemplar of one bucket. One thread writes; a reader that comes during a write detects that and gets nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// Odd while the rest is being written; 0: nothing was.
+    /// Odd while the rest is being written; 0 if nothing has been written.
     version: AtomicU64,
     trace: [AtomicU64; 2],
     span: AtomicU64,

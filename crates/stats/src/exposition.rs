@@ -1,4 +1,4 @@
-//! Pages for Prometheus: its text format 0.0.4, and OpenMetrics 1.0.
+//! Pages for Prometheus, in its text format 0.0.4 and in OpenMetrics 1.0.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::sample::{Reading, Value};
 use crate::scope::{ScopeCore, push_label, sanitized};
 use crate::tags::{Name, Tagging, without_tags};
 
-/// A format Prometheus reads.
+/// A format that Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposition {
     /// Prometheus' text format 0.0.4.
@@ -20,7 +20,7 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// What a request's `Accept` field prefers; the text format unless OpenMetrics is named.
+    /// Returns the format that a request's `Accept` header prefers; the text format unless OpenMetrics is named.
     pub fn negotiate(accept: Option<&str>) -> Self {
         let (mut open, mut text) = (0.0, 0.0);
         for range in accept.unwrap_or_default().split(',') {
@@ -43,7 +43,7 @@ impl Exposition {
         if open > 0.0 && open >= text { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// The page's `Content-Type`.
+    /// Returns the page's `Content-Type`.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -52,7 +52,7 @@ impl Exposition {
     }
 }
 
-/// What all samples of a family share.
+/// The type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Counter,
@@ -76,7 +76,7 @@ struct Family<'a> {
     parts: Vec<Part<'a>>,
 }
 
-/// One metric of several scopes, which come in the order of their labels.
+/// One metric of several scopes, sorted by their labels.
 struct Part<'a> {
     cell: Cell,
     labels: Labels,
@@ -86,7 +86,7 @@ struct Part<'a> {
 /// The labels of a part.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Labels {
-    /// Those of each scope, and one that was taken out of the metric's own name.
+    /// Those of each scope, and one that was extracted from the metric's own name.
     Own(Option<(&'static str, String)>),
     /// Those that the configuration's tags give the only scope.
     Tagged(String),
@@ -107,7 +107,7 @@ impl Labels {
     }
 }
 
-/// The page.
+/// Writes the page.
 pub(crate) fn write(
     format: Exposition,
     scopes: &[Arc<ScopeCore>],
@@ -130,7 +130,7 @@ pub(crate) fn write(
     page.out
 }
 
-/// Scopes that have the same metrics under the same names, by their labels.
+/// Groups scopes that have the same metrics under the same names, sorted by their labels.
 fn groups(scopes: &[Arc<ScopeCore>]) -> Vec<Vec<Arc<ScopeCore>>> {
     let mut by_family: BTreeMap<&str, Vec<Vec<Arc<ScopeCore>>>> = BTreeMap::new();
     for scope in scopes {
@@ -144,7 +144,8 @@ fn groups(scopes: &[Arc<ScopeCore>]) -> Vec<Vec<Arc<ScopeCore>>> {
     let mut groups: Vec<_> = by_family.into_values().flatten().collect();
     for group in &mut groups {
         group.sort_by(|a, b| a.labels.cmp(&b.labels));
-        // Names that differ only in what Prometheus refuses; a series that comes twice would make it refuse the whole page.
+        // Names may differ only in characters that Prometheus forbids; a duplicate series would make it reject the whole
+        // page.
         group.dedup_by(|a, b| a.labels == b.labels);
     }
     groups
@@ -164,7 +165,7 @@ fn families<'a>(groups: &'a [Vec<Arc<ScopeCore>>], reading: &Reading<'_>) -> BTr
     families
 }
 
-/// The same when the configuration has tags: each metric of each scope may have a name of its own.
+/// Like `families` when the configuration has tags: each metric of each scope may have another name.
 fn tagged_families<'a>(
     scopes: &'a [Arc<ScopeCore>],
     reading: &Reading<'_>,
@@ -182,7 +183,7 @@ fn tagged_families<'a>(
     }
     for family in families.values_mut() {
         family.parts.sort_by(|a, b| a.labels.cmp(&b.labels));
-        // Tags may leave nothing that tells two series apart; one that comes twice would make Prometheus refuse the page.
+        // Without a distinguishing tag two series may be equal; a duplicate would make Prometheus reject the page.
         family.parts.dedup_by(|a, b| a.labels == b.labels);
     }
     families
@@ -207,7 +208,7 @@ struct Page<'r> {
     format: Exposition,
     reading: &'r Reading<'r>,
     out: String,
-    /// Names of samples of OpenMetrics that may not come again.
+    /// Sample names of OpenMetrics that are already used.
     names: HashSet<String>,
 }
 
@@ -236,13 +237,13 @@ impl Page<'_> {
         }
     }
 
-    /// The family's own lines; false when OpenMetrics cannot tell its names from another's.
+    /// Writes the family's `#` lines; returns false when OpenMetrics cannot tell its names from another family's.
     fn head(&mut self, name: &str, family: &Family<'_>, all: &BTreeMap<String, Family<'_>>) -> bool {
         let (mut called, mut kind) = (name, family.kind.name());
         if self.format == Exposition::OpenMetrics {
             if family.kind == Kind::Counter {
-                // A counter's samples end in `_total`, which is not part of its family's name. One that is not called so keeps
-                // its name, and has no type; as has one whose family would be called as another is.
+                // A counter's samples end in `_total`, which is not part of its family's name. A counter with another name
+                // keeps that name and has no type; so does one whose family would have the name of another.
                 let stem = name.strip_suffix("_total").filter(|stem| !stem.is_empty() && !all.contains_key(*stem));
                 (called, kind) = stem.map_or((name, "unknown"), |stem| (stem, "counter"));
             }
@@ -302,7 +303,7 @@ impl Page<'_> {
         let _ = writeln!(self.out, "{name}_count{} {cumulative}", braced(labels));
     }
 
-    /// OpenMetrics wants bounds as Go writes them, and with a point: `1.0`, `1e+06`.
+    /// Formats a bound as OpenMetrics requires, which is as Go does, and with a point: `1.0`, `1e+06`.
     fn bound(&self, bound: f64) -> String {
         let plain = bound.to_string();
         if self.format == Exposition::Prometheus {

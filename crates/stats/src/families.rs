@@ -1,4 +1,4 @@
-//! Scopes whose labels come from traffic: there are only so many of them, and one that nobody touches goes.
+//! Series whose labels come from traffic, such as one per pair of services: their number is limited, and unused ones expire.
 
 use std::borrow::Borrow;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -18,7 +18,7 @@ use crate::list::Index;
 use crate::scope::{Scope, ScopeCore, ScopeName, push_label};
 use crate::writer::{SharedWriter, Writer};
 
-/// Labels of the one series that takes what comes when there are as many series as there may be.
+/// Label of the series that counts everything beyond the limit.
 const OVERFLOW: &str = "overflow=\"true\"";
 
 crate::layout! {
@@ -41,23 +41,23 @@ crate::layout! {
     }
 }
 
-/// What [`Families`] are called, and how many series they may have.
+/// The name and limits of [`Families`].
 #[derive(Debug, Clone, Copy)]
 pub struct FamiliesOptions {
-    /// Names them in `evenkeel_metric_series_…{family="NAME"}`.
+    /// The label in `evenkeel_metric_series_…{family="NAME"}`.
     pub name: &'static str,
-    /// What stands before each metric's name.
+    /// The prefix of each metric's name.
     pub prefix: &'static str,
     /// Names of the labels.
     pub labels: &'static [&'static str],
-    /// Further ones are counted together in one, whose only label is `overflow="true"`.
+    /// Maximum number of series; further ones are counted together in one whose only label is `overflow="true"`.
     pub max_series: usize,
-    /// A series is no longer reported when nothing was counted in it for so long and all its gauges are zero.
+    /// A series expires when nothing was counted in it for this long and all its gauges are zero.
     pub expire_after: Option<Duration>,
 }
 
-/// The metric families of a layout, one for each of its metrics, whose series have labels that come from traffic. A series is a
-/// [`Scope`]: it has a value of each metric. Cloning gives the same families.
+/// The metric families of a layout, one per metric, whose series have labels that come from traffic. A series is a [`Scope`]:
+/// it has a value of each metric. Clones share the families.
 pub struct Families<L> {
     core: Arc<FamiliesCore>,
     layout: PhantomData<fn() -> L>,
@@ -80,25 +80,27 @@ impl<L: Layout> Families<L> {
         Self { core, layout: PhantomData }
     }
 
-    /// A writer of the series with these values, in the order of the labels; `None` when there are as many series as there may be.
+    /// Returns a writer of the series with these values, in the order of the labels; `None` when the limit of series is
+    /// reached.
     pub fn series(&self, values: &[&str]) -> Option<Writer<L>> {
         let mut labels = LabelValues::new(self.core.options.labels);
         values.iter().for_each(|value| labels.push(value));
         self.core.writer(&labels.text, true)
     }
 
-    /// A writer of the series that takes what has none of its own.
+    /// Returns a writer of the series that counts everything beyond the limit.
     pub fn overflow(&self) -> Writer<L> {
-        // Its number is not limited, so there is one.
+        // This series does not count toward the limit, so it can always be created.
         self.core.writer(OVERFLOW, false).unwrap_or_else(|| Scope::detached().writer())
     }
 
-    /// The same as one of several threads, of the series or of the one for overflow. It is looked up each time.
+    /// Like [`series`](Self::series), for several threads; beyond the limit a writer of the overflow series. The series is
+    /// looked up with each call.
     pub fn shared(&self, values: &[&str]) -> SharedWriter<L> {
         SharedWriter::of(self.series(values).unwrap_or_else(|| self.overflow()))
     }
 
-    /// Handles of series that one worker keeps, by keys of its own.
+    /// Creates the handles of one worker, which finds its series by keys of its choice.
     pub fn handles<K: Hash + Eq>(&self) -> SeriesHandles<K, L> {
         SeriesHandles {
             families: self.clone(),
@@ -109,12 +111,13 @@ impl<L: Layout> Families<L> {
     }
 }
 
-/// Series one worker has looked up, by a key that is cheap to make: the labels are only asked for when the key is new.
+/// The series that one worker has looked up, by a key that is cheap to compute: the labels are only needed when the key is
+/// new.
 pub struct SeriesHandles<K, L> {
     families: Families<L>,
     known: RefCell<HashMap<K, Rc<Writer<L>>>>,
     overflow: OnceCell<Rc<Writer<L>>>,
-    /// So many series had expired when it was looked last which of those here did.
+    /// Number of series that had expired when the handles were last checked.
     seen: Cell<u64>,
 }
 
@@ -125,7 +128,7 @@ impl<K, L> fmt::Debug for SeriesHandles<K, L> {
 }
 
 impl<K: Hash + Eq, L: Layout> SeriesHandles<K, L> {
-    /// The series of that key; `values` adds the values of its labels if it is not known here.
+    /// Returns the series of a key; `values` adds the values of its labels if the key is not known here.
     pub fn get<Q>(&self, key: &Q, values: impl FnOnce(&mut LabelValues)) -> Rc<Writer<L>>
     where
         K: Borrow<Q>,
@@ -144,7 +147,7 @@ impl<K: Hash + Eq, L: Layout> SeriesHandles<K, L> {
         let Some(series) = core.writer(&labels.text, true).map(Rc::new) else {
             return Rc::clone(self.overflow.get_or_init(|| Rc::new(self.families.overflow())));
         };
-        // Several keys may stand for one series, so this has a limit of its own.
+        // Several keys may stand for one series, so the number of keys is limited separately.
         let mut known = self.known.borrow_mut();
         if known.len() < core.options.max_series {
             known.insert(key.to_owned(), Rc::clone(&series));
@@ -153,7 +156,7 @@ impl<K: Hash + Eq, L: Layout> SeriesHandles<K, L> {
     }
 }
 
-/// The labels of a series, as they are added.
+/// Collects the labels of a series.
 #[derive(Debug)]
 pub struct LabelValues {
     names: std::slice::Iter<'static, &'static str>,
@@ -165,7 +168,7 @@ impl LabelValues {
         Self { names: names.iter(), text: String::new() }
     }
 
-    /// The value of the next label; beyond the last one it is left out.
+    /// Adds the value of the next label; values beyond the last label are ignored.
     pub fn push(&mut self, value: &str) {
         if let Some(name) = self.names.next() {
             push_label(&mut self.text, name, value);
@@ -173,17 +176,17 @@ impl LabelValues {
     }
 }
 
-/// [`Families`] without their type.
+/// [`Families`] without the type of their layout.
 pub(crate) struct FamiliesCore {
     pub(crate) options: FamiliesOptions,
     shape: &'static Shape,
     new_series: fn(&ScopeName) -> ScopeCore,
     series: Index<Arc<ScopeCore>>,
-    /// Series that count for the limit.
+    /// Number of series that count toward the limit.
     kept: AtomicUsize,
-    /// Grows when series expire, so that workers look which of theirs did.
+    /// Increases when series expire, so that workers check which of theirs have.
     expired: AtomicU64,
-    /// Times are told since then.
+    /// Times are measured from here.
     start: Instant,
     own: SharedWriter<metric_series::Stats>,
 }
@@ -214,7 +217,7 @@ impl FamiliesCore {
 
     fn writer<L: Layout>(&self, labels: &str, limited: bool) -> Option<Writer<L>> {
         let hash = self.series.hash((labels, ""));
-        // Joining fails when the series has just gone.
+        // Joining fails when the series has just ended.
         let joined = |series: &Arc<ScopeCore>| {
             let lifetime = series.lifetime.as_ref().filter(|_| *series.labels == *labels)?;
             lifetime.join().then(|| Arc::clone(series))
@@ -229,7 +232,7 @@ impl FamiliesCore {
         Some(Writer::new(Scope::from_core(series), shard))
     }
 
-    /// A place for one more series was taken already if `limited`.
+    /// Adds a series; if `limited`, its place within the limit has been taken already.
     fn insert(
         &self,
         hash: u64,
@@ -256,7 +259,7 @@ impl FamiliesCore {
         self.kept.fetch_update(AcqRel, Relaxed, more).is_ok()
     }
 
-    /// Series that are reported.
+    /// Adds the series that are reported to `all`.
     pub(crate) fn reported(&self, all: &mut Vec<Arc<ScopeCore>>) {
         self.own.set(metric_series::Gauge::kept, i64::try_from(self.kept.load(Relaxed)).unwrap_or(i64::MAX));
         self.series.for_each(|series| {
@@ -267,7 +270,7 @@ impl FamiliesCore {
         });
     }
 
-    /// Lets go of series nobody has touched for long enough.
+    /// Expires series that have been unused for long enough.
     pub(crate) fn expire(&self, now: Instant) {
         let Some(after) = self.options.expire_after else { return };
         let now = now.saturating_duration_since(self.start);

@@ -1,12 +1,12 @@
-//! What a histogram's cells mean. A shard has the cells of a histogram in one row: a counter per bucket, one for what is beyond
-//! the last bound, and at the row's end the sum of all values.
+//! The cells of a histogram. A shard stores each histogram as a row of cells: a counter per bucket, a counter for values
+//! beyond the last bound, and at the end the sum of all values.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::exemplar::SampledValue;
 
-/// Upper bounds of Envoy's default histogram buckets, in the histogram's unit (milliseconds for times). Istio's standard metrics
-/// have the same.
+/// Upper bounds of Envoy's default histogram buckets, in the histogram's unit (milliseconds for times). Istio's standard
+/// metrics use the same.
 pub const ENVOY_BUCKETS: [f64; 19] = [
     0.5,
     1.0,
@@ -29,7 +29,7 @@ pub const ENVOY_BUCKETS: [f64; 19] = [
     3_600_000.0,
 ];
 
-/// Quantiles Envoy prints in `/stats`.
+/// Quantiles that Envoy prints in `/stats`.
 const QUANTILES: [(f64, &str); 10] = [
     (0.0, "P0"),
     (0.25, "P25"),
@@ -43,13 +43,13 @@ const QUANTILES: [(f64, &str); 10] = [
     (1.0, "P100"),
 ];
 
-/// Where a value is counted among the cells.
+/// Returns the index of the bucket of a value.
 #[inline]
 pub(crate) fn bucket_of(bounds: &[f64], value: f64) -> usize {
     bounds.iter().position(|bound| value <= *bound).unwrap_or(bounds.len())
 }
 
-/// Records a value as the row's only writer, and says in which bucket.
+/// Records a value as the row's only writer, and returns the index of its bucket.
 #[inline]
 pub(crate) fn record(row: &[AtomicU64], bounds: &[f64], value: f64) -> usize {
     let at = bucket_of(bounds, value);
@@ -60,7 +60,7 @@ pub(crate) fn record(row: &[AtomicU64], bounds: &[f64], value: f64) -> usize {
     at
 }
 
-/// The same as one of several writers, for values counted elsewhere: so many in each of some buckets, and their sum.
+/// Adds values that were recorded elsewhere, as one of several writers: counts by bucket, and their sum.
 pub(crate) fn merge(row: &[AtomicU64], counts: impl Iterator<Item = (usize, u64)>, more: f64) {
     let Some((sum, buckets)) = row.split_last() else { return };
     for (at, count) in counts.filter(|(_, count)| *count > 0) {
@@ -72,8 +72,8 @@ pub(crate) fn merge(row: &[AtomicU64], counts: impl Iterator<Item = (usize, u64)
     debug_assert!(added.is_ok());
 }
 
-/// The value below which the share `quantile` of the values in these buckets lies, by linear interpolation inside a bucket; `None` without
-/// values. The last bucket has no bound.
+/// Returns the value below which the share `quantile` of the values in these buckets lies, by linear interpolation inside a
+/// bucket; `None` without values. The last bucket has no bound.
 pub fn quantile_of(bounds: &[f64], buckets: &[u64], quantile: f64) -> Option<f64> {
     let count: u64 = buckets.iter().sum();
     if count == 0 {
@@ -97,7 +97,7 @@ pub fn quantile_of(bounds: &[f64], buckets: &[u64], quantile: f64) -> Option<f64
 pub struct HistogramSnapshot {
     /// Upper bounds of the buckets, without the last, infinite one.
     pub bounds: &'static [f64],
-    /// How many values fell into each bucket, and beyond the last bound.
+    /// The number of values in each bucket, and beyond the last bound.
     pub buckets: Vec<u64>,
     /// Sum of all values.
     pub sum: f64,
@@ -126,18 +126,18 @@ impl HistogramSnapshot {
         }
     }
 
-    /// How many values were recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The value below which the share `quantile` of all values lies, by linear interpolation inside a bucket; `None`
+    /// Returns the value below which the share `quantile` of all values lies, by linear interpolation inside a bucket; `None`
     /// without values.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         quantile_of(self.bounds, &self.buckets, quantile)
     }
 
-    /// Envoy's text form: `P0(nan,1) P25(nan,2.5) …`, or `No recorded values`.
+    /// Formats the quantiles as Envoy does: `P0(nan,1) P25(nan,2.5) …`, or `No recorded values`.
     pub fn summary(&self) -> String {
         let parts: Option<Vec<_>> = QUANTILES
             .iter()

@@ -1,22 +1,22 @@
-//! Which metrics a kind of scope has.
+//! Layouts: the metrics that each kind of scope has.
 
 use crate::histogram::ENVOY_BUCKETS;
 
 /// One metric of a layout.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name behind the scope's.
+    /// Its name after the scope's prefix.
     pub name: &'static str,
-    /// The text behind `# HELP`; empty: no such line, as in Envoy's page.
+    /// The text of `# HELP`; empty: no such line, as in Envoy's page.
     pub help: &'static str,
-    /// So many counted are one of the unit the name tells: 100 for ticks of the kernel shown as seconds. For counters.
+    /// Divisor from the counted unit to the unit in the name: 100 for kernel ticks shown as seconds. For counters.
     pub per_unit: u32,
-    /// Upper bounds of a histogram's buckets, in order and without the last, infinite one.
+    /// Upper bounds of a histogram's buckets, in ascending order and without the last, infinite one.
     pub bounds: &'static [f64],
 }
 
 impl Metric {
-    /// A metric without help. A histogram has Envoy's buckets.
+    /// Creates a metric without help. A histogram gets Envoy's buckets.
     pub const fn named(name: &'static str) -> Self {
         Self { name, help: "", per_unit: 1, bounds: &ENVOY_BUCKETS }
     }
@@ -34,15 +34,15 @@ pub trait Layout: 'static {
     const COUNTERS: &'static [Metric];
     /// Gauges, in order of their indices.
     const GAUGES: &'static [Metric];
-    /// Histograms, in order of their indices; they record milliseconds unless the owner says otherwise.
+    /// Histograms, in order of their indices; they record milliseconds unless documented otherwise.
     const HISTOGRAMS: &'static [Metric];
-    /// A counter per HTTP status, reported as this name and the status (`upstream_rq_` → `upstream_rq_503`).
+    /// Prefix of a counter per HTTP status: `upstream_rq_` gives `upstream_rq_503`. `None`: no such counters.
     const STATUS_PREFIX: Option<&'static str>;
-    /// A metric is reported once something was counted in it, as Envoy does with names that come from messages.
+    /// Whether a metric is only reported once something was counted in it, as Envoy does with names that come from messages.
     const ONCE_COUNTED: bool = false;
 }
 
-/// A [`Layout`] without its type.
+/// A [`Layout`] without its type, so that scopes of all layouts can be handled alike.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) counters: &'static [Metric],
@@ -50,21 +50,21 @@ pub(crate) struct Shape {
     pub(crate) histograms: &'static [Metric],
     pub(crate) status_prefix: Option<&'static str>,
     pub(crate) once_counted: bool,
-    /// Cells of a shard for each histogram: the most buckets one has, the bucket beyond, and the sum.
+    /// Number of cells per histogram: the maximum number of buckets, one beyond them, and the sum.
     pub(crate) stride: usize,
-    /// Whether a configuration has chosen buckets, so that those of the layout do not count.
+    /// Whether the configuration sets the buckets, so that those of the layout are not used.
     pub(crate) is_chosen: bool,
 }
 
 impl Shape {
-    /// The same with other bounds of its histograms.
+    /// Returns the shape with other bounds of its histograms.
     pub(crate) fn with_bounds(&self, bounds: impl Iterator<Item = &'static [f64]>) -> Self {
         let with = |(metric, bounds): (&Metric, _)| Metric { bounds, ..*metric };
         let histograms: &'static [Metric] = self.histograms.iter().zip(bounds).map(with).collect::<Vec<_>>().leak();
         Self { histograms, stride: stride(histograms), is_chosen: true, ..*self }
     }
 
-    /// Whether they have the same metrics.
+    /// Whether both have the same metrics.
     pub(crate) fn same(&self, other: &Self) -> bool {
         let same = |one: &[Metric], other: &[Metric]| {
             std::ptr::eq(one, other) || one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.name == b.name)
@@ -102,8 +102,9 @@ const fn stride(histograms: &[Metric]) -> usize {
     most + 2
 }
 
-/// Declares a [`Layout`]. The variants are spelled as the metrics are, so that a search for a metric's name finds its use. A
-/// metric's doc comment is its `# HELP`; `in BOUNDS` gives a histogram other buckets than Envoy's; `/ N` shows a counter divided.
+/// Declares a [`Layout`]. The variants are spelled like the metrics, so that a search for a metric's name finds its uses. A
+/// metric's doc comment is its `# HELP`; `in BOUNDS` gives a histogram other buckets than Envoy's; `/ N` shows a counter
+/// divided by N.
 ///
 /// ```
 /// evenkeel_stats::layout! {

@@ -1,20 +1,20 @@
 //! Per-worker counters, gauges and histograms; pages for Prometheus.
 //!
-//! - A [`Layout`] says which metrics there are of one kind of thing. It is made by [`layout!`].
+//! - A [`Layout`] lists the metrics of one kind of object. [`layout!`] declares it.
 //! - A [`Scope`] is a layout with a name and labels: the metrics of one cluster, one listener, one edge between services. In
-//!   Prometheus' words it has one series in the metric family of each of its metrics.
-//! - A [`Writer`] is one thread's shard of a scope. Nobody else writes it, so counting is a plain load and store: no lock, no
-//!   read-modify-write, no shared cache line, no allocation. A page adds the shards up. What several threads count together, away
-//!   from requests, has a [`SharedWriter`].
-//! - The [`Registry`] has all scopes. Where a scope's name comes from decides how long it lives:
+//!   Prometheus' terms it has one series in the metric family of each of its metrics.
+//! - A [`Writer`] is one thread's shard of a scope. No other thread writes it, so counting is a plain load and store: no
+//!   lock, no read-modify-write, no shared cache line, no allocation. A page adds up the shards. Several threads can count
+//!   with a [`SharedWriter`], which is not meant for the request path.
+//! - The [`Registry`] has all scopes. The origin of a scope's name decides how long it lives:
 //!
 //! | names come from | made by | a scope lives |
 //! | --- | --- | --- |
 //! | configuration or code | [`Registry::scope`] | until its last owner drops it |
-//! | traffic | [`Registry::families`] | until nobody has touched it for some time; and there are only so many |
+//! | traffic | [`Registry::families`] | until it has been unused for some time; their number is limited |
 //!
-//! Series of [`Families`] that are beyond the limit are counted in one with the label `overflow="true"`, so that sums stay right;
-//! `evenkeel_metric_series_refused_total` says how often that was. A worker keeps its writers in [`SeriesHandles`]:
+//! [`Families`] count everything beyond the limit in one series with the label `overflow="true"`, so that sums stay right;
+//! `evenkeel_metric_series_refused_total` counts how often that happened. A worker keeps its writers in [`SeriesHandles`]:
 //!
 //! ```
 //! use evenkeel_stats::{Exemplar, Exposition, FamiliesOptions, Registry};
@@ -54,8 +54,8 @@
 //! assert!(page.contains("shop_requests_total{source=\"web\",destination=\"cart\"} 1\n"));
 //! ```
 //!
-//! There is no lock in this crate. Scopes, series and shards are published by compare-and-swap (`list.rs`), and making one looks at
-//! no other but those that share its bucket, so that a worker may do it while it serves.
+//! There is no lock in this crate. Scopes, series and shards are published by compare-and-swap (`list.rs`). Creating one only
+//! looks at those in the same hash bucket, so that a worker may do it while it serves.
 
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

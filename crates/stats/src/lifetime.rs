@@ -1,26 +1,26 @@
-//! How long a series is kept.
+//! The lifetime of a series.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-/// How long a series is kept. It is *idle* when nobody has touched it for long enough: then it is not reported, and workers let go of
-/// it at their next look-up. It *ends* when it is idle and nobody holds it. A holder of an idle series may count in it; it is then
-/// reported again, so that nothing is lost. Counting does not need to know the time.
+/// The lifetime of a series. A series is *idle* when it has been unused for long enough: then it is not reported, and workers
+/// release it at their next look-up. It *ends* when it is idle and has no holder. A holder of an idle series may count in it;
+/// it is then reported again, so that nothing is lost. Counting does not need the time.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
-    /// Writers that hold it, or [`ENDED`].
+    /// Number of writers that hold it, or [`ENDED`].
     holders: AtomicUsize,
     idle: AtomicBool,
-    /// What the series' `ScopeCore::activity` was when it was observed last, and since when in milliseconds.
+    /// The series' `ScopeCore::activity` when last observed, and since when it has had that value, in milliseconds.
     seen: AtomicU64,
     since: AtomicU64,
-    /// It counts for the limit.
+    /// Whether it counts toward the limit.
     pub(crate) limited: bool,
 }
 
 impl Lifetime {
-    /// Of a series that its maker holds.
+    /// Creates the lifetime of a series that its creator holds.
     pub(crate) fn new(limited: bool) -> Self {
         Self {
             holders: AtomicUsize::new(1),
@@ -31,13 +31,13 @@ impl Lifetime {
         }
     }
 
-    /// Holds it, unless it has ended.
+    /// Adds a holder, unless the series has ended.
     pub(crate) fn join(&self) -> bool {
         let more = |holders: usize| (holders != ENDED).then(|| holders + 1);
         self.holders.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
-    /// Lets go of it.
+    /// Removes a holder.
     pub(crate) fn leave(&self) {
         self.holders.fetch_sub(1, AcqRel);
     }
@@ -54,7 +54,8 @@ impl Lifetime {
         !self.is_idle() || activity != Some(self.seen.load(Relaxed))
     }
 
-    /// Notes the series' [`ScopeCore::activity`](crate::scope::ScopeCore::activity); true when it is idle from now on.
+    /// Records the series' [`ScopeCore::activity`](crate::scope::ScopeCore::activity); returns true when the series becomes
+    /// idle.
     pub(crate) fn observe(&self, activity: Option<u64>, now: Duration, after: Duration) -> bool {
         let now = u64::try_from(now.as_millis()).unwrap_or(NEVER - 1);
         let since = self.since.load(Relaxed);

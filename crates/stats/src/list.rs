@@ -1,11 +1,12 @@
-//! Lists and an index that nobody waits for: what is added is published by one compare-and-swap, and whoever loses a race tries again.
+//! Lock-free lists and an index: a value is published by one compare-and-swap, which is retried if another thread wins the
+//! race.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-/// A list that grows at its head. Readers walk the list as it was when they came.
+/// A list that grows at its head. Readers see the list as it was when they started.
 pub(crate) struct List<T> {
     head: ArcSwapOption<Node<T>>,
 }
@@ -16,7 +17,7 @@ struct Node<T> {
 }
 
 impl<T> Drop for Node<T> {
-    /// One after the other: a long list dropped node within node would use up the stack.
+    /// Drops the nodes one by one: dropping a long list recursively would overflow the stack.
     fn drop(&mut self) {
         let mut next = self.next.take();
         while let Some(node) = next {
@@ -32,7 +33,7 @@ impl<T> Default for List<T> {
 }
 
 impl<T: Clone> List<T> {
-    /// The first result for a value, newest value first.
+    /// Returns the first result of `wanted`, newest value first.
     pub(crate) fn find<R>(&self, mut wanted: impl FnMut(&T) -> Option<R>) -> Option<R> {
         let head = self.head.load();
         find_from(head.as_deref(), &mut wanted)
@@ -56,13 +57,14 @@ impl<T: Clone> List<T> {
         }
     }
 
-    /// Puts `new` in the place of `head`, unless another did meanwhile.
+    /// Replaces `head` by `new`, unless another thread has replaced it.
     fn replace(&self, head: &Option<Arc<Node<T>>>, new: Option<Arc<Node<T>>>) -> bool {
         let address = |node: &Option<Arc<Node<T>>>| node.as_ref().map(Arc::as_ptr);
         address(&self.head.compare_and_swap(head, new)) == address(head)
     }
 
-    /// The first result for a value, or `Err` with what was added because there was none. `make` is called at most once.
+    /// Returns the first result of `wanted`; if there is none, adds a value and returns `Err` with it. `make` is called at
+    /// most once.
     pub(crate) fn find_or_push<R>(
         &self,
         mut wanted: impl FnMut(&T) -> Option<R>,
@@ -84,7 +86,7 @@ impl<T: Clone> List<T> {
         }
     }
 
-    /// Removes values, and says how many. It copies those that stay: for short lists.
+    /// Removes values and returns how many. It copies those that stay, so it is for short lists.
     pub(crate) fn remove(&self, unwanted: impl Fn(&T) -> bool) -> usize {
         loop {
             let head = self.head.load_full();
@@ -118,20 +120,20 @@ fn find_from<T, R>(mut next: Option<&Node<T>>, wanted: &mut impl FnMut(&T) -> Op
     None
 }
 
-/// Values by a text. The number of buckets is fixed, so that there is no moment in which all are moved.
+/// A hash table with a fixed number of buckets, so that values never have to be moved to a larger one.
 pub(crate) struct Index<T> {
     hasher: RandomState,
     buckets: Box<[List<(u64, T)>]>,
 }
 
 impl<T: Clone> Index<T> {
-    /// An index for about so many values; with more, what it costs to find one grows slowly.
+    /// Creates an index for about this many values; with more, look-ups slowly become more expensive.
     pub(crate) fn for_about(values: usize) -> Self {
         let buckets = values.clamp(16, 65_536).next_power_of_two();
         Self { hasher: RandomState::new(), buckets: (0..buckets).map(|_| List::default()).collect() }
     }
 
-    /// A key's hash.
+    /// Returns the hash of a key.
     pub(crate) fn hash(&self, key: (&str, &str)) -> u64 {
         self.hasher.hash_one(key)
     }
@@ -141,7 +143,8 @@ impl<T: Clone> Index<T> {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
-    /// The first result for a value with that hash, or `Err` with what was added because there was none.
+    /// Returns the first result of `wanted` among values with that hash; if there is none, adds a value and returns `Err`
+    /// with it.
     pub(crate) fn find_or_insert<R>(
         &self,
         hash: u64,
@@ -152,17 +155,17 @@ impl<T: Clone> Index<T> {
         self.bucket(hash).find_or_push(wanted, || (hash, make()))
     }
 
-    /// The first result for a value with that hash.
+    /// Returns the first result of `wanted` among values with that hash.
     pub(crate) fn find<R>(&self, hash: u64, wanted: impl Fn(&T) -> Option<R>) -> Option<R> {
         self.bucket(hash).find(|(of, value)| if *of == hash { wanted(value) } else { None })
     }
 
-    /// Removes values with that hash.
+    /// Removes values with that hash and returns how many.
     pub(crate) fn remove(&self, hash: u64, unwanted: impl Fn(&T) -> bool) -> usize {
         self.bucket(hash).remove(|(of, value)| *of == hash && unwanted(value))
     }
 
-    /// All values, in no order.
+    /// Calls `each` with all values, in no particular order.
     pub(crate) fn for_each(&self, mut each: impl FnMut(&T)) {
         self.buckets.iter().for_each(|bucket| bucket.for_each(|(_, value)| each(value)));
     }

@@ -1,4 +1,4 @@
-//! All scopes of a process.
+//! The registry of all scopes of a process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::sample::{Carried, Keeps, Reading, Sample, TaggedSample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
 use crate::tags::Tagging;
 
-/// With so many scopes finding one costs what it costs among few; with more it costs a little more.
+/// Up to this number of scopes a look-up costs the same; with more it costs a little more.
 const MANY_SCOPES: usize = 4096;
 
-/// All scopes that somebody still owns.
+/// All scopes that have an owner.
 pub struct Registry {
     scopes: Arc<Scopes>,
     families: List<Weak<FamiliesCore>>,
@@ -46,12 +46,12 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The scope of that name, made when there is none. It is reported for as long as somebody holds it.
+    /// Returns the scope of that name, which is created if there is none. It is reported as long as somebody holds it.
     pub fn scope<L: Layout>(&self, name: ScopeName) -> Scope<L> {
         let new = ScopeCore::new::<L>(&name);
         let shape = self.shape::<L>(new.prefix());
@@ -63,8 +63,8 @@ impl Registry {
         Scope::from_core(core.unwrap_or_else(|()| Arc::clone(&new)))
     }
 
-    /// Families for series whose labels come from traffic. Those of a name and a layout are the same for all who ask while somebody
-    /// holds them; the first options count.
+    /// Returns families for series whose labels come from traffic. All callers with the same name and layout share them while
+    /// somebody holds them; the options of the first caller apply.
     pub fn families<L: Layout>(&self, options: FamiliesOptions) -> Families<L> {
         let known = |families: &Weak<FamiliesCore>| families.upgrade().filter(|core| core.is::<L>(&options));
         let make = || {
@@ -85,8 +85,8 @@ impl Registry {
         Families::from_core(core)
     }
 
-    /// Lets go of series that nobody has touched for as long as their families say. To be called now and then, and before a page is
-    /// written.
+    /// Expires series that have been unused for as long as their families say. To be called periodically, and before a page
+    /// is written.
     pub fn expire(&self, now: Instant) {
         self.families.for_each(|families| {
             if let Some(families) = families.upgrade() {
@@ -95,7 +95,7 @@ impl Registry {
         });
     }
 
-    /// What is reported, in the order of the names.
+    /// Returns the reported scopes, sorted by name.
     fn reported(&self) -> Vec<Arc<ScopeCore>> {
         let mut all = Vec::new();
         self.families.for_each(|families| {
@@ -108,7 +108,7 @@ impl Registry {
         all
     }
 
-    /// Every metric's current value, by scope and in each scope in order of definition.
+    /// Returns the current value of every metric, by scope, and within a scope in order of definition.
     pub fn samples(&self) -> Vec<Sample> {
         let (carried, mut samples) = (self.carried.load(), Vec::new());
         let reading = Reading { carried: &carried, keeps: self.keeps.get() };
@@ -118,7 +118,7 @@ impl Registry {
         samples
     }
 
-    /// The same with the tags taken out of the names.
+    /// Like [`samples`](Self::samples), with the tags taken out of the names.
     pub fn tagged_samples(&self) -> Vec<TaggedSample> {
         let (carried, built_in, mut samples) = (self.carried.load(), Tagging::default(), Vec::new());
         let reading = Reading { carried: &carried, keeps: self.keeps.get() };
@@ -128,36 +128,36 @@ impl Registry {
         samples
     }
 
-    /// From now on only those metrics are reported, on any page, whose name in `/stats` the function accepts. To be called once,
-    /// before the first page; a later call has no effect.
+    /// From now on reports only metrics, on any page, whose name in `/stats` the function accepts. To be called once, before
+    /// the first page; a later call has no effect.
     pub fn keep_only(&self, keeps: impl Fn(&str) -> bool + Send + Sync + 'static) {
         let _ = self.keeps.set(Box::new(keeps));
     }
 
-    /// From now on names and labels for Prometheus are made this way. To be called once, before the first page; a later call
-    /// has no effect.
+    /// Sets how names and labels for Prometheus are formed. To be called once, before the first page; a later call has no
+    /// effect.
     pub fn tag(&self, tagging: Tagging) {
         let _ = self.tagging.set(tagging);
     }
 
-    /// From now on new scopes have these buckets in their histograms; of several settings that match a name, the first counts. To be
-    /// called once, before the first scope is made; a later call has no effect.
+    /// Sets the histogram buckets of new scopes; of several settings that match a name, the first applies. To be called once,
+    /// before the first scope is created; a later call has no effect.
     pub fn bucket(&self, settings: Vec<BucketSetting>) {
         let _ = self.buckets.set(Buckets::new(settings));
     }
 
-    /// The shape of a scope of that name.
+    /// Returns the shape of a scope of that name.
     fn shape<L: Layout>(&self, name: &str) -> &'static Shape {
         self.buckets.get().map_or(L::SHAPE, |buckets| buckets.shape(L::SHAPE, name))
     }
 
-    /// Adds to every sample what the process before this one counted, in place of what was carried before: its counters as
-    /// they are, its gauges for as long as they are not ended.
+    /// Adds to every sample what the previous process counted, replacing values carried before: its counters, and its gauges
+    /// until they are ended.
     pub fn carry(&self, counters: HashMap<String, u64>, gauges: HashMap<String, i64>) {
         self.carried.store(Arc::new(Carried { counters, gauges }));
     }
 
-    /// The process before this one has ended: what it had open is closed, what it counted stays.
+    /// Records that the previous process has ended: its gauges are dropped, its counters stay.
     pub fn end_carried_gauges(&self) {
         self.carried.rcu(|carried| Carried { counters: carried.counters.clone(), gauges: HashMap::new() });
     }

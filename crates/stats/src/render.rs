@@ -27,7 +27,7 @@ impl Cell {
         counters.chain(gauges).chain((0..shape.histograms.len()).map(Self::Histogram))
     }
 
-    /// The statuses that were counted.
+    /// Returns the statuses that were counted.
     pub(crate) fn statuses(scope: &ScopeCore, reading: &Reading<'_>) -> Vec<usize> {
         if scope.shape.status_prefix.is_none() || reading.carried.is_empty() && !scope.has_statuses() {
             return Vec::new();
@@ -35,7 +35,7 @@ impl Cell {
         (0..STATUSES).filter(|at| Self::Status(*at).value(scope, reading).is_some()).collect()
     }
 
-    /// Its name behind the scope's.
+    /// Returns its name after the scope's prefix.
     pub(crate) fn name(self, scope: &ScopeCore) -> String {
         match self {
             Self::Status(at) => {
@@ -45,7 +45,7 @@ impl Cell {
         }
     }
 
-    /// How it is declared; statuses are not.
+    /// Returns its declaration; statuses have none.
     pub(crate) fn metric(self, scope: &ScopeCore) -> Option<&'static Metric> {
         match self {
             Self::Counter(at) => scope.shape.counters.get(at),
@@ -55,8 +55,8 @@ impl Cell {
         }
     }
 
-    /// Its value, if it is reported: a status is once it was counted, and so are all metrics of some scopes. What the
-    /// process does not keep is not.
+    /// Returns its value, or `None` if it is not reported: a status that was never counted, in some scopes any metric that
+    /// was never counted, and metrics that the process does not keep.
     pub(crate) fn value(self, scope: &ScopeCore, reading: &Reading<'_>) -> Option<Value> {
         let name = || scope.name_of(&self.name(scope));
         if reading.keeps.is_some_and(|keeps| !keeps(&name())) {
@@ -83,7 +83,7 @@ pub(crate) fn samples(scope: &ScopeCore, reading: &Reading<'_>, samples: &mut Ve
     }));
 }
 
-/// The same with the tags taken out of the names.
+/// Like [`samples`], with the tags taken out of the names.
 pub(crate) fn tagged_samples(
     scope: &ScopeCore,
     reading: &Reading<'_>,
@@ -100,7 +100,7 @@ pub(crate) fn tagged_samples(
     }));
 }
 
-/// Envoy's `/stats`.
+/// Renders Envoy's `/stats`.
 pub(crate) fn text(mut samples: Vec<Sample>) -> String {
     samples.sort_by(|a, b| {
         (matches!(a.value, Value::Histogram(_)), &a.name).cmp(&(matches!(b.value, Value::Histogram(_)), &b.name))

@@ -38,7 +38,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Nothing was counted, or as much down as up.
+    /// Whether nothing was counted, or a gauge went down as much as up.
     pub(crate) fn is_zero(&self) -> bool {
         match self {
             Self::Counter(value) => *value == 0,
@@ -48,10 +48,10 @@ impl Value {
     }
 }
 
-/// Says of a metric, by its name in `/stats`, whether it is reported.
+/// Decides by a metric's name in `/stats` whether it is reported.
 pub(crate) type Keeps = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// What values depend on besides what is counted here.
+/// Settings and carried values that a metric's reported value depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'a> {
     pub(crate) carried: &'a Carried,
@@ -59,7 +59,7 @@ pub(crate) struct Reading<'a> {
     pub(crate) keeps: Option<&'a Keeps>,
 }
 
-/// What another process counted before, by the metrics' full names.
+/// Values that another process counted before, by the metrics' full names.
 #[derive(Default, Clone)]
 pub(crate) struct Carried {
     pub(crate) counters: HashMap<String, u64>,

@@ -1,4 +1,4 @@
-//! Scopes, and how they are called.
+//! Scopes and their names.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,24 +12,25 @@ use crate::lifetime::Lifetime;
 use crate::list::{Index, List};
 use crate::shard::Shard;
 
-/// How a scope's metrics are called.
+/// The names of a scope's metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScopeName {
-    /// What stands before the metric's name in `/stats`: `cluster.NAME.`. Empty: it is called there as it is in Prometheus text.
+    /// Prefix of the metrics' names in `/stats`: `cluster.NAME.`. If empty, `/stats` uses the Prometheus names.
     pub dotted: String,
-    /// What stands before it in Prometheus text, tags taken out: `envoy_cluster_`.
+    /// Prefix in Prometheus text, without tags: `envoy_cluster_`.
     pub family: String,
     /// Prometheus labels.
     pub tags: Vec<(&'static str, String)>,
 }
 
 impl ScopeName {
-    /// A scope without tags: `server.` becomes `envoy_server_`.
+    /// Names a scope without tags: `server.` becomes `envoy_server_`.
     pub fn plain(dotted: &str) -> Self {
         Self { dotted: dotted.to_owned(), family: format!("envoy_{}", sanitized(dotted)), tags: Vec::new() }
     }
 
-    /// `KIND.VALUE.` with the value as tag: `cluster.NAME.` becomes `envoy_cluster_…{envoy_cluster_name="NAME"}`.
+    /// Names a scope `KIND.VALUE.` with the value as tag: `cluster.NAME.` becomes
+    /// `envoy_cluster_…{envoy_cluster_name="NAME"}`.
     pub fn tagged(kind: &str, tag: &'static str, value: &str) -> Self {
         Self {
             dotted: format!("{kind}.{value}."),
@@ -38,18 +39,18 @@ impl ScopeName {
         }
     }
 
-    /// Without a name of Envoy's: the metrics' names begin with `prefix`, and have these labels.
+    /// Names a scope that Envoy does not have: its metrics' names begin with `prefix` and have these labels.
     pub fn labelled(prefix: &str, tags: Vec<(&'static str, String)>) -> Self {
         Self { dotted: String::new(), family: prefix.to_owned(), tags }
     }
 }
 
-/// Characters Prometheus refuses in a metric's name become `_`.
+/// Replaces characters that Prometheus forbids in a metric's name by `_`.
 pub(crate) fn sanitized(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == ':' { c } else { '_' }).collect()
 }
 
-/// Appends `NAME="VALUE"`, after a comma unless it is the first, with what a value may not hold escaped.
+/// Appends `NAME="VALUE"` with the value escaped, after a comma unless it is the first.
 pub(crate) fn push_label(text: &mut String, name: &str, value: &str) {
     if !text.is_empty() {
         text.push(',');
@@ -96,36 +97,36 @@ impl<L> Scope<L> {
 }
 
 impl<L: Layout> Scope<L> {
-    /// A scope no registry reports, for numbers shown elsewhere.
+    /// Creates a scope that no registry reports, for numbers shown elsewhere.
     pub fn detached() -> Self {
         Self::from_core(Arc::new(ScopeCore::new::<L>(&ScopeName::default())))
     }
 
-    /// A counter's value over all shards.
+    /// Returns a counter's value over all shards.
     pub fn counter(&self, counter: L::Counter) -> u64 {
         self.core.counter(counter.into())
     }
 
-    /// A gauge's value over all shards.
+    /// Returns a gauge's value over all shards.
     pub fn gauge(&self, gauge: L::Gauge) -> i64 {
         self.core.gauge(gauge.into())
     }
 }
 
-/// A scope without its type.
+/// A scope without the type of its layout.
 pub(crate) struct ScopeCore {
     /// As in [`ScopeName`].
     pub(crate) dotted: Box<str>,
     pub(crate) family: Box<str>,
-    /// As they are written between the braces.
+    /// The labels in Prometheus' syntax, without braces.
     pub(crate) labels: Box<str>,
     pub(crate) shape: &'static Shape,
     shards: List<Arc<Shard>>,
-    /// Shards that no writer holds.
+    /// Number of shards that no writer holds.
     pub(crate) free: AtomicUsize,
-    /// For series of [`crate::Families`].
+    /// Set for series of [`crate::Families`].
     pub(crate) lifetime: Option<Lifetime>,
-    /// Where it is reported until it is dropped.
+    /// The index that reports it until it is dropped, and its hash there.
     listed: Option<(Weak<Scopes>, u64)>,
 }
 
@@ -158,19 +159,19 @@ impl ScopeCore {
         }
     }
 
-    /// A scope with other buckets.
+    /// Gives the scope other buckets.
     pub(crate) fn shaped(mut self, shape: &'static Shape) -> Self {
         self.shape = shape;
         self
     }
 
-    /// A scope its registry reports until it is dropped.
+    /// Makes the scope remove itself from its registry when it is dropped.
     pub(crate) fn listed(mut self, scopes: &Arc<Scopes>, hash: u64) -> Self {
         self.listed = Some((Arc::downgrade(scopes), hash));
         self
     }
 
-    /// A series of [`crate::Families`].
+    /// Makes the scope a series of [`crate::Families`].
     pub(crate) fn limited(mut self, labels: &str, lifetime: Lifetime) -> Self {
         self.labels = labels.into();
         self.lifetime = Some(lifetime);
@@ -183,12 +184,12 @@ impl ScopeCore {
             && self.shape.same(other.shape)
     }
 
-    /// What stands before a metric's name in `/stats`.
+    /// Returns the prefix of the metrics' names in `/stats`.
     pub(crate) fn prefix(&self) -> &str {
         if self.dotted.is_empty() { &self.family } else { &self.dotted }
     }
 
-    /// A metric's name in `/stats`.
+    /// Returns a metric's name in `/stats`.
     pub(crate) fn name_of(&self, metric: &str) -> String {
         match self.dotted.is_empty() && !self.labels.is_empty() {
             true => format!("{}{metric}{{{}}}", self.family, self.labels),
@@ -196,7 +197,7 @@ impl ScopeCore {
         }
     }
 
-    /// A free shard, or a new one. With none free it looks at none.
+    /// Returns a free shard, or a new one. Without free shards none is examined.
     pub(crate) fn shard(&self) -> Arc<Shard> {
         if self.free.load(Relaxed) > 0 {
             let free = self.shards.find(|shard| (!shard.taken.swap(true, AcqRel)).then(|| Arc::clone(shard)));
@@ -228,7 +229,7 @@ impl ScopeCore {
         self.sum(|shard| shard.status(at))
     }
 
-    /// Some status was counted.
+    /// Whether any status was counted.
     pub(crate) fn has_statuses(&self) -> bool {
         self.shards.find(|shard| shard.has_statuses().then_some(())).is_some()
     }
@@ -239,7 +240,7 @@ impl ScopeCore {
         snapshot
     }
 
-    /// Differs from what it was when anything was counted since; `None`: a gauge is not zero.
+    /// Returns a value that changes when anything is counted; `None` while a gauge is not zero.
     pub(crate) fn activity(&self) -> Option<u64> {
         let is_level = (0..self.shape.gauges.len()).all(|at| self.gauge(at) == 0);
         is_level.then(|| self.sum(|shard| shard.activity()))

@@ -1,4 +1,4 @@
-//! One writer's part of a scope: its cells.
+//! Shards: the cells of one writer of a scope.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,25 +7,25 @@ use crate::exemplar::Slot;
 use crate::histogram::{self, HistogramSnapshot};
 use crate::layout::Shape;
 
-/// The first status that is counted, and how many are.
+/// The lowest HTTP status that is counted, and the number of statuses.
 pub(crate) const FIRST_STATUS: u16 = 100;
 pub(crate) const STATUSES: usize = 500;
 
-/// Cells that one writer writes and everybody may read.
+/// The cells that one writer writes and all threads may read.
 pub(crate) struct Shard {
-    /// The scope's.
+    /// The shape of the scope.
     shape: &'static Shape,
     pub(crate) counters: Box<[AtomicU64]>,
     pub(crate) gauges: Box<[AtomicU64]>,
     /// A row of [`Shape::stride`] cells for each histogram.
     pub(crate) histograms: Box<[AtomicU64]>,
-    /// As in the shape, one load nearer: each recorded value asks for it.
+    /// Copied from the shape, because each recorded value needs it: this saves a load.
     pub(crate) is_chosen: bool,
-    /// By status, from [`FIRST_STATUS`]; made by the writer when the first status is counted.
+    /// Counters by status, from [`FIRST_STATUS`]; created by the writer when the first status is counted.
     statuses: OnceLock<Box<[AtomicU64]>>,
-    /// As the histograms' cells; made by the writer when the first exemplar comes.
+    /// Exemplars by histogram and bucket; created by the writer with the first exemplar.
     exemplars: OnceLock<Box<[Slot]>>,
-    /// A writer holds it.
+    /// Whether a writer holds the shard.
     pub(crate) taken: AtomicBool,
 }
 
@@ -43,19 +43,19 @@ impl Shard {
         }
     }
 
-    /// Cells by status, for the one writer: nobody else makes them, so it never waits.
+    /// Returns the counters by status, for the writer. No other thread creates them, so this never waits.
     #[inline]
     pub(crate) fn statuses_to_write(&self) -> &[AtomicU64] {
         self.statuses.get_or_init(|| zeros(STATUSES))
     }
 
-    /// The cells of a histogram, and the bounds of its buckets.
+    /// Returns the cells of a histogram, and the bounds of its buckets.
     pub(crate) fn histogram(&self, at: usize) -> (&[AtomicU64], &'static [f64]) {
         let stride = self.shape.stride;
         (&self.histograms[at * stride..][..stride], self.shape.histograms[at].bounds)
     }
 
-    /// Records a value where a configuration has chosen the buckets, and says in which one it is.
+    /// Records a value in a histogram whose buckets the configuration sets, and returns the index of its bucket.
     #[cold]
     #[inline(never)]
     pub(crate) fn record_chosen(&self, at: usize, value: f64) -> usize {
@@ -63,7 +63,7 @@ impl Shard {
         histogram::record(row, bounds, value)
     }
 
-    /// A slot for an exemplar, for the one writer: of a bucket of a histogram.
+    /// Returns the exemplar slot of a histogram's bucket, for the writer.
     #[inline]
     pub(crate) fn exemplar_to_write(&self, at: usize, bucket: usize) -> Option<&Slot> {
         let slots = self.exemplars.get_or_init(|| self.histograms.iter().map(|_| Slot::default()).collect());
@@ -78,7 +78,7 @@ impl Shard {
         self.statuses.get().and_then(|cells| cells.get(at)).map_or(0, |cell| cell.load(Relaxed))
     }
 
-    /// Adds a histogram's values.
+    /// Adds a histogram's values to the snapshot.
     pub(crate) fn add_histogram(&self, at: usize, snapshot: &mut HistogramSnapshot) {
         let row = at * self.shape.stride..(at + 1) * self.shape.stride;
         snapshot.add(self.histograms.get(row.clone()).unwrap_or_default());
@@ -90,8 +90,8 @@ impl Shard {
         }
     }
 
-    /// Differs from what it was when anything was counted or recorded since. The sums of histograms are left out: their bits do
-    /// not add up to anything.
+    /// Returns a value that changes when anything is counted or recorded. The sums of histograms are left out, because the
+    /// bits of a float cannot be added up.
     pub(crate) fn activity(&self) -> u64 {
         let sum = |cells: &[AtomicU64]| cells.iter().fold(0, |sum: u64, cell| sum.wrapping_add(cell.load(Relaxed)));
         let rows = self.histograms.chunks(self.shape.stride).filter_map(<[_]>::split_last);
@@ -104,7 +104,7 @@ fn zeros(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Counts in a cell that has one writer.
+/// Adds `amount` to a cell that has one writer.
 #[inline]
 pub(crate) fn bump(cell: &AtomicU64, amount: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);

@@ -1,25 +1,25 @@
-//! Tags that a configuration takes out of metrics' names (Envoy's `stats_tags`).
+//! Extracts tags from metrics' names, as configured (Envoy's `stats_tags`).
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::scope::{ScopeCore, push_label, sanitized};
 
-/// How the names and labels of metrics are made for Prometheus.
+/// How the names and labels of metrics for Prometheus are formed.
 #[derive(Debug)]
 pub struct Tagging {
-    /// Which of the built-in tags are taken out.
+    /// The built-in tags that are extracted.
     pub defaults: DefaultTags,
-    /// Further tags. Of two with one label the first that finds something counts.
+    /// Further tags. Of two with the same label the first that matches applies.
     pub extractors: Vec<Extractor>,
 }
 
 /// Built-in tags, such as `envoy_cluster_name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DefaultTags {
-    /// All.
+    /// All built-in tags.
     All,
-    /// Those with these labels; the values of the others stay in the names.
+    /// Only those with these labels; the values of the others stay in the names.
     Only(Vec<String>),
 }
 
@@ -32,31 +32,31 @@ impl DefaultTags {
     }
 }
 
-/// A further tag.
+/// A configured tag.
 pub struct Extractor {
     /// Its label.
     pub label: String,
-    /// Only names that begin with this word and a dot have it. Such a tag comes after the built-in ones.
+    /// The tag only applies to names that start with this word and a dot. Such a tag is extracted after the built-in ones.
     pub token: Option<String>,
-    /// Where its value comes from.
+    /// How its value is found.
     pub find: Find,
 }
 
-/// Where a tag's value comes from.
+/// How a tag's value is found.
 pub enum Find {
-    /// It is always this one.
+    /// The value is fixed.
     Fixed(String),
-    /// It is in the name.
+    /// The value is found in the name.
     Search(Search),
 }
 
-/// Finds a tag in a name as it is in `/stats`.
+/// Searches a name, as in `/stats`, for a tag.
 pub type Search = Box<dyn Fn(&str) -> Option<Found> + Send + Sync>;
 
-/// What was found in a name.
+/// A match in a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What is removed from it.
+    /// The part that is removed from the name.
     pub removed: Range<usize>,
     /// The value.
     pub value: Range<usize>,
@@ -68,13 +68,13 @@ impl fmt::Debug for Extractor {
     }
 }
 
-/// A label's name: characters that Prometheus refuses become `_`.
+/// Returns a label name for a tag: characters that Prometheus forbids become `_`.
 pub fn label_name(tag: &str) -> String {
     let name = sanitized(tag).replace(':', "_");
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
-/// The tags of one name, as they are found.
+/// The tags found in one name.
 #[derive(Default)]
 struct Tags {
     labels: Vec<(String, String)>,
@@ -102,7 +102,7 @@ impl Tags {
         }
     }
 
-    /// The name without what was removed.
+    /// Returns the name without the removed parts.
     fn rest(&self, name: &str) -> String {
         let is_kept = |at: usize| self.removed.iter().all(|removed| !removed.contains(&at));
         name.char_indices().filter(|(at, _)| is_kept(*at)).map(|(_, c)| c).collect()
@@ -116,17 +116,17 @@ impl Tags {
 }
 
 impl Tagging {
-    /// The name and the labels of one of a scope's metrics. `own`: the scope's name, if it has one in `/stats`.
+    /// Returns the name and the labels of one metric of a scope. `own`: the scope's name, if it has one in `/stats`.
     ///
-    /// Extractors see the name as it is in `/stats`, and in Envoy's order: those without a word that names begin with,
-    /// of the built-in ones only the response codes; then those with such a word, the built-in ones first.
+    /// Extractors see the name as in `/stats`, and run in Envoy's order: first those without a leading word, among them only
+    /// the response codes of the built-in ones; then those with a leading word, the built-in ones first.
     pub(crate) fn apply(&self, scope: &ScopeCore, own: Option<&Name<'_>>, metric: String) -> (String, String) {
         let Some(own) = own else { return self.only_fixed(scope, metric) };
         let (name, tags) = self.find(scope, own, metric);
         (format!("{}{}", own.prefix, sanitized(&name)), tags.labels())
     }
 
-    /// The same with the name as it is in `/stats` but for its tags.
+    /// Like [`apply`](Self::apply), but returns the name as in `/stats`, without its tags.
     pub(crate) fn take(
         &self,
         scope: &ScopeCore,
@@ -145,7 +145,7 @@ impl Tagging {
         }
     }
 
-    /// A name without its tags, and these.
+    /// Returns a name without its tags, and the tags.
     fn find(&self, scope: &ScopeCore, own: &Name<'_>, metric: String) -> (String, Tags) {
         let name = format!("{}{metric}", scope.dotted);
         let mut tags = Tags::default();
@@ -153,7 +153,7 @@ impl Tagging {
         if let (stem, Some((label, value))) = without_tags(metric)
             && self.defaults.has(label)
         {
-            // `_503` is removed whole; of `_5xx` only the digit is a value, and `_xx` stays.
+            // `_503` is removed completely; of `_5xx` only the digit is the value, and `_xx` stays.
             let at = name.len() - 3;
             let removed = if stem.len() + 4 == length { at - 1..name.len() } else { at..at + 1 };
             tags.add(label, &value, removed);
@@ -173,7 +173,7 @@ impl Tagging {
         (tags.rest(&name), tags)
     }
 
-    /// Of metrics that have no name of Envoy's.
+    /// Applies the fixed tags to a metric that Envoy does not have.
     fn only_fixed(&self, scope: &ScopeCore, metric: String) -> (String, String) {
         let (metric, label) = without_tags(metric);
         let mut labels = scope.labels.to_string();
@@ -192,21 +192,21 @@ impl Tagging {
 }
 
 impl Default for Tagging {
-    /// Only the built-in tags.
+    /// Extracts only the built-in tags.
     fn default() -> Self {
         Self { defaults: DefaultTags::All, extractors: Vec::new() }
     }
 }
 
-/// A scope's name, with the places of its own tags. Finding them takes a search, once for all metrics of the scope.
+/// A scope's name, with the positions of its own tags. Finding them takes a search, done once for all metrics of the scope.
 pub(crate) struct Name<'a> {
-    /// What stands before it in Prometheus text.
+    /// The prefix in Prometheus text.
     prefix: &'a str,
     own: Vec<(String, String, Range<usize>)>,
 }
 
 impl<'a> Name<'a> {
-    /// `None` if it has no name in `/stats`.
+    /// Returns `None` if the scope has no name in `/stats`.
     pub(crate) fn of(scope: &'a ScopeCore) -> Option<Self> {
         if scope.dotted.is_empty() {
             return None;
@@ -223,7 +223,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Where in `dotted` the values of tags are with what is left out beside them, when `rest` is what remains.
+/// Returns where in `dotted` the values of tags are, including the separators that are removed with them, given the remaining
+/// name `rest`.
 fn places(dotted: &str, rest: &str, values: &[&str]) -> Option<Vec<Range<usize>>> {
     let remains = |part: &str, rest: &str| sanitized(part) == rest;
     let Some((value, further)) = values.split_first() else { return remains(dotted, rest).then(Vec::new) };
@@ -245,7 +246,7 @@ fn places(dotted: &str, rest: &str, values: &[&str]) -> Option<Vec<Range<usize>>
     None
 }
 
-/// Labels as they are written between the braces, undone.
+/// Parses labels in Prometheus' syntax, without braces.
 fn parsed(labels: &str) -> Vec<(String, String)> {
     let (mut parsed, mut rest) = (Vec::new(), labels);
     while let Some((name, text)) = rest.split_once("=\"") {
@@ -270,7 +271,7 @@ fn parsed(labels: &str) -> Vec<(String, String)> {
     parsed
 }
 
-/// Takes the tags out of a metric's own name as Envoy's extractors do: `…_rq_503` and `…_rq_5xx`.
+/// Extracts the tags from a metric's own name as Envoy's extractors do: `…_rq_503` and `…_rq_5xx`.
 pub(crate) fn without_tags(metric: String) -> (String, Option<(&'static str, String)>) {
     if let Some((stem, last)) = metric.rsplit_once('_')
         && last.len() == 3
@@ -330,7 +331,7 @@ mod tests {
         }
     }
 
-    /// A tag whose value follows `word=` up to a semicolon.
+    /// Returns an extractor for a tag whose value follows `word=` up to a semicolon.
     fn search(label: &str, token: Option<&str>) -> Extractor {
         let word = format!("{label}=");
         let find = move |name: &str| {

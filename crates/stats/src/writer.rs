@@ -1,4 +1,4 @@
-//! Handles that count: a [`Writer`] for one thread, a [`SharedWriter`] for several.
+//! Handles to count with: a [`Writer`] for one thread, a [`SharedWriter`] for several.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::layout::{Layout, Shaped};
 use crate::scope::Scope;
 use crate::shard::{FIRST_STATUS, Shard, bump};
 
-/// A shard that is taken. Its counts stay in the scope when it is free again.
+/// A shard held by a writer. Its counts stay in the scope when it is released.
 struct TakenShard<L> {
     shard: Arc<Shard>,
     scope: Scope<L>,
@@ -30,13 +30,14 @@ impl<L> Drop for TakenShard<L> {
 }
 
 impl<L: Layout> Scope<L> {
-    /// A shard of one's own. Its counts stay in the scope after the writer is dropped; the next writer goes on from them.
+    /// Takes a shard and returns its writer. The counts stay in the scope after the writer is dropped, and the next writer of
+    /// the shard adds to them.
     pub fn writer(&self) -> Writer<L> {
         Writer::new(self.clone(), self.core().shard())
     }
 }
 
-/// The one writer of a shard: counting is a plain load and store. It may move between threads but not be shared.
+/// The only writer of a shard: counting is a plain load and store. It may move between threads but cannot be shared.
 pub struct Writer<L> {
     taken: TakenShard<L>,
     one_thread: PhantomData<Cell<()>>,
@@ -65,7 +66,7 @@ impl<L: Layout> Writer<L> {
         bump(&self.taken.shard.counters[counter.into()], amount);
     }
 
-    /// Moves a gauge.
+    /// Changes a gauge by `by`.
     #[inline]
     pub fn shift(&self, gauge: L::Gauge, by: i64) {
         bump(&self.taken.shard.gauges[gauge.into()], by as u64);
@@ -83,19 +84,19 @@ impl<L: Layout> Writer<L> {
         self.record_in(histogram.into(), value as f64);
     }
 
-    /// Records a value, and says in which bucket it is.
+    /// Records a value, and returns the index of its bucket.
     #[inline]
     fn record_in(&self, at: usize, value: f64) -> usize {
         let shard = &*self.taken.shard;
         if shard.is_chosen {
             return shard.record_chosen(at, value);
         }
-        // With the layout's own buckets, nothing has to be looked up.
+        // With the layout's own buckets the bounds are known at compile time.
         let row = &shard.histograms[at * L::STRIDE..][..L::STRIDE];
         histogram::record(row, L::HISTOGRAMS[at].bounds, value)
     }
 
-    /// Records a value that came from this request.
+    /// Records a value with its exemplar.
     #[inline]
     pub fn record_traced(&self, histogram: L::Histogram, value: u64, exemplar: &Exemplar) {
         let (at, value) = (histogram.into(), value as f64);
@@ -105,7 +106,7 @@ impl<L: Layout> Writer<L> {
         }
     }
 
-    /// Counts one answer with this HTTP status; statuses outside 100–599 are not counted.
+    /// Counts one response with this HTTP status; statuses outside 100–599 are not counted.
     #[inline]
     pub fn status(&self, status: u16) {
         let statuses = self.taken.shard.statuses_to_write();
@@ -114,13 +115,13 @@ impl<L: Layout> Writer<L> {
         }
     }
 
-    /// The scope written to.
+    /// Returns the scope.
     pub fn scope(&self) -> &Scope<L> {
         &self.taken.scope
     }
 }
 
-/// A writer for several threads: each step is a read-modify-write. For what is not on a request's way.
+/// A writer for several threads: each operation is an atomic read-modify-write. Not for the request path.
 pub struct SharedWriter<L> {
     taken: TakenShard<L>,
 }
@@ -147,12 +148,12 @@ impl<L: Layout> SharedWriter<L> {
         self.taken.shard.counters[counter.into()].fetch_add(amount, Relaxed);
     }
 
-    /// Takes over a total that somebody else counts.
+    /// Sets a counter to a total that is counted elsewhere.
     pub fn set_total(&self, counter: L::Counter, total: u64) {
         self.taken.shard.counters[counter.into()].store(total, Relaxed);
     }
 
-    /// Moves a gauge.
+    /// Changes a gauge by `by`.
     pub fn shift(&self, gauge: L::Gauge, by: i64) {
         self.taken.shard.gauges[gauge.into()].fetch_add(by as u64, Relaxed);
     }
@@ -162,13 +163,13 @@ impl<L: Layout> SharedWriter<L> {
         self.taken.shard.gauges[gauge.into()].store(value as u64, Relaxed);
     }
 
-    /// Records the same value so many times, in the histogram's unit.
+    /// Records the same value `times` times, in the histogram's unit.
     pub fn record(&self, histogram: L::Histogram, value: f64, times: u64) {
         let (row, bounds) = self.taken.shard.histogram(histogram.into());
         histogram::merge(row, [(histogram::bucket_of(bounds, value), times)].into_iter(), value * times as f64);
     }
 
-    /// Takes in values that were recorded elsewhere: so many in each of the layout's buckets and beyond the last, and their sum. If
+    /// Adds values that were recorded elsewhere: the counts of the layout's buckets and beyond the last, and their sum. If
     /// the scope has other buckets, values count at the upper bound of the bucket that they were in.
     pub fn merge(&self, histogram: L::Histogram, counts: &[u64], sum: f64) {
         let at = histogram.into();
@@ -179,7 +180,7 @@ impl<L: Layout> SharedWriter<L> {
         histogram::merge(row, counts, sum);
     }
 
-    /// The scope written to.
+    /// Returns the scope.
     pub fn scope(&self) -> &Scope<L> {
         &self.taken.scope
     }

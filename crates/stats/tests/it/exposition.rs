@@ -1,4 +1,4 @@
-//! Pages for Prometheus, read by a strict parser.
+//! Pages for Prometheus, parsed by a strict parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Nothing in the crate makes a worker wait.
+//! Checks that nothing in the crate makes a worker wait.
 
 use std::fs;
 use std::path::Path;
