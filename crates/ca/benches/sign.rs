@@ -1,4 +1,4 @@
-//! How many certificates an authority signs per second of CPU: `cargo bench -p evenkeel-ca`.
+//! Measures how many certificates an authority signs per second of CPU: `cargo bench -p evenkeel-ca`.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 
@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 use evenkeel_ca::{Authority, DEFAULT_TTL};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 
-/// Requests that are signed in turn, in requests.
+/// Number of different requests that are signed in turn.
 const REQUESTS: usize = 64;
-/// Certificates per round, in certificates.
+/// Number of certificates per round.
 const ROUND: usize = 4000;
-/// Rounds; the median counts.
+/// Number of rounds, of which the median is taken.
 const ROUNDS: usize = 9;
-/// Certificates per second of CPU that are wanted.
+/// Required number of certificates per second of CPU.
 const BAR: f64 = 5000.0;
 
 fn main() {
@@ -47,7 +47,7 @@ fn request(identity: &str) -> String {
     params.serialize_request(&key).expect("a request").pem().expect("PEM")
 }
 
-/// The time that this thread has used.
+/// Returns the CPU time that this thread has used.
 fn cpu_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts");
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok()).expect("a number");

@@ -1,4 +1,4 @@
-//! The certificate authority: a self-signed root or one that the operator provides, and what it signs.
+//! The certificate authority, with a self-signed root or one that the operator provides, and the certificates that it signs.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -18,17 +18,17 @@ use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, certificate_error,
 use crate::key_file;
 use crate::plugged::{self, PluggedFiles};
 
-/// Lifetime of a workload certificate when nothing else is asked for; Istio's default.
+/// Default lifetime of a workload certificate, as in Istio.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(24 * 3600);
-/// Longest lifetime of a workload certificate; Istio's `MAX_WORKLOAD_CERT_TTL`.
+/// Maximum lifetime of a workload certificate; Istio's `MAX_WORKLOAD_CERT_TTL`.
 pub const MAX_TTL: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Shortest lifetime of a certificate; below it renewal could not keep up.
+/// Minimum lifetime of a certificate; with less, renewal could not keep up.
 pub const MIN_TTL: Duration = Duration::from_secs(10);
 /// Lifetime of a self-signed root.
 const ROOT_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Lifetime of an intermediate authority below such a root.
 const INTERMEDIATE_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How much earlier than now a certificate's validity begins, for machines whose clock is slow.
+/// How far a certificate's validity is dated back, for machines whose clock is slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(120);
 
 /// A certificate authority with its key.
@@ -66,7 +66,7 @@ pub struct ServerCertificate {
     pub not_after: SystemTime,
 }
 
-/// A certificate that was not signed.
+/// Why a certificate was not signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The request is not acceptable.
@@ -81,7 +81,7 @@ pub enum SignError {
 }
 
 impl Authority {
-    /// Opens the authority in the state directory; makes a new root for `trust_domain` when there is none.
+    /// Opens the authority in the state directory; creates a new root for `trust_domain` if there is none.
     pub fn open(state: &Path, trust_domain: &str, now: SystemTime) -> Result<Self, AuthorityError> {
         let (cert_path, key_path) = (state.join(CA_CERT_FILE), state.join(CA_KEY_FILE));
         let cert = read_optional(&cert_path)?;
@@ -94,7 +94,7 @@ impl Authority {
                 key
             }
         };
-        // The key is written first: after a crash in between, the next start makes the root for the existing key.
+        // The key is written first: after a crash in between, the next start creates the root for the existing key.
         let cert = match cert {
             Some(cert) => cert,
             None => {
@@ -107,13 +107,13 @@ impl Authority {
         Self::assemble(&cert_path, &cert, &key, Vec::new(), cert.clone(), validity)
     }
 
-    /// Opens an authority that the operator provides, in a folder with Istio's names of files or those of a TLS Secret
+    /// Opens an authority that the operator provides, in a directory with Istio's file names or those of a TLS Secret
     /// ([`PluggedFiles::read`]).
     pub fn plugged_in(folder: &Path, now: SystemTime) -> Result<Self, AuthorityError> {
         Self::from_files(&PluggedFiles::read(folder)?, now)
     }
 
-    /// The same, of files that have been read.
+    /// Opens an authority from files that have been read.
     pub fn from_files(files: &PluggedFiles, now: SystemTime) -> Result<Self, AuthorityError> {
         let validity = check(&files.certificate_path, &files.certificate, &files.key, now)?;
         let intermediates = plugged::intermediates(&files.certificate, &files.chain, &files.roots)
@@ -128,14 +128,14 @@ impl Authority {
         Self::assemble(path, &files.certificate, &files.key, intermediates, roots, validity)
     }
 
-    /// Makes a new root with a key of its own for `trust_domain`.
+    /// Creates a new root with a new key for `trust_domain`.
     pub fn new_root(trust_domain: &str, now: SystemTime) -> Result<PluggedFiles, SignError> {
         let key = new_key()?.serialize_pem();
         let certificate = self_sign(&key, trust_domain, now)?;
         Ok(PluggedFiles::made(certificate.clone(), key, certificate, String::new()))
     }
 
-    /// Makes an intermediate authority below this one, with a key of its own.
+    /// Creates an intermediate authority below this one, with a new key.
     pub fn new_intermediate(&self, trust_domain: &str, now: SystemTime) -> Result<PluggedFiles, SignError> {
         let not_after = (now + INTERMEDIATE_TTL).min(self.not_after);
         if not_after <= now {
@@ -163,7 +163,7 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_pem(cert, key).map_err(certificate_error(path))?;
         let id = plugged::fingerprint(cert).unwrap_or_default();
         let mut this = Self { issuer, intermediates, roots, not_before, not_after, key_id: String::new(), id };
-        // What stands in the leaves is what a proxy sees; only a leaf says for sure what that is.
+        // A proxy sees the key id in leaves, and only signing one shows what it is.
         this.key_id = this.probe_key_id().map_err(certificate_error(path))?;
         Ok(this)
     }
@@ -176,17 +176,17 @@ impl Authority {
         Ok(plugged::authority_key_id(probe.der()).unwrap_or_default())
     }
 
-    /// The roots that peers are to trust, PEM.
+    /// Returns the roots that peers should trust, in PEM.
     pub fn trust_bundle_pem(&self) -> &str {
         &self.roots
     }
 
-    /// SHA-256 of the signing certificate, lower-case hexadecimal: which authority this is.
+    /// Returns the SHA-256 of the signing certificate in lower-case hexadecimal, which identifies the authority.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The authority key identifier in the certificates that it signs, lower-case hexadecimal.
+    /// Returns the authority key identifier in the certificates that it signs, in lower-case hexadecimal.
     pub fn key_id(&self) -> &str {
         &self.key_id
     }
@@ -196,12 +196,12 @@ impl Authority {
         self.intermediates.is_empty()
     }
 
-    /// Beginning of the authority's own validity.
+    /// Returns the beginning of the authority's own validity.
     pub fn not_before(&self) -> SystemTime {
         self.not_before
     }
 
-    /// End of the authority's own validity.
+    /// Returns the end of the authority's own validity.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
@@ -226,7 +226,7 @@ impl Authority {
         Ok(IssuedCertificate { chain, serial, not_before: now - CLOCK_SKEW, not_after })
     }
 
-    /// Makes a key and a certificate for a server with DNS names or IP addresses, such as the control plane itself.
+    /// Creates a key and a certificate for a server with DNS names or IP addresses, such as the control plane itself.
     pub fn server_certificate(
         &self,
         names: &[&str],
@@ -303,8 +303,8 @@ fn new_key() -> Result<KeyPair, rcgen::Error> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
 }
 
-/// 126 random bits: positive and unique (RFC 5280 section 4.1.2.2). rcgen's default is a hash of the key, which would
-/// repeat when the same key is certified again.
+/// Returns a serial number of 126 random bits: positive and unique (RFC 5280 section 4.1.2.2). rcgen's default is a hash of
+/// the key, which would repeat when the same key is certified again.
 fn random_serial() -> Result<SerialNumber, rcgen::Error> {
     let mut bytes = random_bytes::<16>()?;
     // A leading zero byte would not be part of the number.

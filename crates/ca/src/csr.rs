@@ -1,31 +1,31 @@
-//! Checking certificate signing requests (PKCS #10, RFC 2986).
+//! Checks certificate signing requests (PKCS #10, RFC 2986).
 
 use evenkeel_base::spiffe::SpiffeId;
 use rcgen::{CertificateSigningRequestParams, PublicKey, SanType};
 use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject;
 
-/// Largest request that is accepted, in bytes; one with an RSA key of 8192 bits has 3 KB.
+/// Maximum size of a request, in bytes; one with an RSA key of 8192 bits has 3 KB.
 pub const MAX_CSR_BYTES: usize = 16 * 1024;
 
-/// A request that is not signed.
+/// Why a request is not signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CsrError {
-    /// Over [`MAX_CSR_BYTES`].
+    /// The request is larger than [`MAX_CSR_BYTES`].
     #[error("the certificate signing request has more than {MAX_CSR_BYTES} bytes")]
     TooLarge,
-    /// It cannot be parsed, or it uses something that is not supported.
+    /// The request cannot be parsed, or uses something that is not supported.
     #[error("the certificate signing request cannot be used: {0}")]
     Malformed(String),
-    /// Its signature does not match its key: it was changed, or the sender does not have the key.
+    /// The signature does not match the key: the request was changed, or the sender does not have the key.
     #[error("the certificate signing request is not signed by the key it holds")]
     Signature,
-    /// It asks for another identity than the caller's.
+    /// The request is for another identity than the caller's.
     #[error("the certificate signing request asks for {requested}, but the caller is `{authenticated}`")]
     Identity {
         /// The names in the request.
         requested: String,
-        /// Who the caller is.
+        /// The identity of the caller.
         authenticated: String,
     },
 }
@@ -38,7 +38,7 @@ pub(crate) fn public_key(request: &[u8], identity: &SpiffeId) -> Result<PublicKe
     checked(request, identity).map(|(_, key)| key)
 }
 
-/// The same, with the request in DER.
+/// Like [`public_key`], for a request in DER.
 pub(crate) fn checked(
     request: &[u8],
     identity: &SpiffeId,

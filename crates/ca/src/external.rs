@@ -1,7 +1,7 @@
-//! Certificates that somebody else signs: what is asked for, and whether the answer is exactly that.
+//! Certificates from an external signer: builds the request, and checks that the answer is exactly what was requested.
 //!
-//! The signer is trusted to sign, not to decide: whose certificate it is, for which key and how long has been decided before. So a
-//! signer that is mistaken, or that somebody has taken over, hands no workload the name of another by way of this control plane.
+//! The signer is trusted to sign, not to decide: the identity, the key and the lifetime of a certificate are decided before.
+//! So a signer that is faulty or compromised cannot give a workload another's identity through this control plane.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,14 +19,14 @@ use crate::authority::{IssuedCertificate, MAX_TTL, MIN_TTL};
 use crate::csr::{self, CsrError};
 use crate::plugged::to_pem;
 
-/// Most certificates in an answer, in certificates.
+/// Maximum number of certificates in an answer.
 pub const MAX_CERTIFICATES: usize = 10;
 /// How far the signer's clock may be ahead.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
-/// How long the validity of a certificate may be from now: what begins later is refused.
+/// How long a certificate's validity may be in the future; one that begins later is refused.
 pub const MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// A workload's request that has been checked, for a signer.
+/// A workload's request that has been checked and is sent to a signer.
 #[derive(Debug, Clone)]
 pub struct ExternalRequest {
     pem: String,
@@ -36,53 +36,53 @@ pub struct ExternalRequest {
     ttl: Duration,
 }
 
-/// An answer that is not used.
+/// Why an answer is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// No certificate.
+    /// It contains no certificate.
     #[error("it has no certificate")]
     Empty,
-    /// Too many of them.
+    /// It contains too many certificates.
     #[error("it has more than {MAX_CERTIFICATES} certificates")]
     TooMany,
-    /// A certificate cannot be read.
+    /// A certificate cannot be parsed.
     #[error("a certificate cannot be read: {0}")]
     Malformed(String),
-    /// Another name, none, or more than one.
+    /// The certificate has another name, none, or more than one.
     #[error("the certificate is for {found}, wanted `{wanted}` and no other name")]
     Names {
         /// The names in the certificate.
         found: String,
-        /// The identity that was asked for.
+        /// The requested identity.
         wanted: String,
     },
-    /// The workload could not use it, or somebody else could.
+    /// It is for another key: the workload could not use it, or somebody else could.
     #[error("the certificate has another key than the request")]
     Key,
-    /// The workload could sign certificates with it.
+    /// It is a CA certificate: the workload could sign certificates with it.
     #[error("the certificate may sign others")]
     Authority,
-    /// It lasts longer than it may.
+    /// It is valid for longer than requested.
     #[error("the certificate is valid for {found_s} s, which is longer than the {wanted_s} s that were asked for")]
     TooLong {
-        /// How long from now, in seconds.
+        /// The validity from now, in seconds.
         found_s: u64,
-        /// How long it may, in seconds.
+        /// The requested lifetime, in seconds.
         wanted_s: u64,
     },
-    /// It has ended, or does so before anybody could replace it.
+    /// It has expired, or expires before anybody could renew it.
     #[error("the certificate has expired, or does so within {} s", MIN_TTL.as_secs())]
     Expired,
-    /// Peers would refuse it now.
+    /// It is not valid yet: peers would reject it now.
     #[error("the certificate is not valid yet; the signer's clock is ahead of this one by {0} s or more")]
     NotYetValid(u64),
-    /// Peers would not accept it.
+    /// Peers would not accept its chain.
     #[error("peers would refuse it: {0}")]
     Untrusted(#[from] ChainError),
 }
 
 impl ExternalRequest {
-    /// Checks a workload's request (PEM or DER) as if it were signed here. `ttl` is clamped as for own certificates.
+    /// Checks a workload's request (PEM or DER) as if it were signed here. `ttl` is clamped as for certificates signed here.
     pub fn new(request: &[u8], identity: &SpiffeId, ttl: Duration) -> Result<Self, CsrError> {
         let (der, _) = csr::checked(request, identity)?;
         let malformed = |error: &dyn std::fmt::Display| CsrError::Malformed(error.to_string());
@@ -91,27 +91,27 @@ impl ExternalRequest {
             return Err(CsrError::Malformed(format!("{} bytes after the request", rest.len())));
         }
         let key = parsed.certification_request_info.subject_pki.raw.to_vec();
-        // Written anew: in a text with several sections the signer may read another one than was checked.
+        // Encoded again: a text with several sections might contain another request than the one that was checked.
         let unix = EncodeConfig::new().set_line_ending(LineEnding::LF);
         let pem = pem::encode_config(&Pem::new("CERTIFICATE REQUEST", der.as_ref()), unix);
         Ok(Self { pem, key, identity: identity.clone(), ttl: ttl.clamp(MIN_TTL, MAX_TTL) })
     }
 
-    /// The request, PEM.
+    /// Returns the request in PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// The lifetime to ask for.
+    /// Returns the lifetime to request.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Takes an answer, PEM texts with the leaf first, if the certificate is what was asked for and peers that trust `trust` would
-    /// accept it. The signer's roots are dropped: which roots count is not for it to say.
+    /// Accepts an answer, PEM texts with the leaf first, if the certificate is what was requested and peers that trust
+    /// `trust` would accept it. The signer's roots are dropped, because it does not decide which roots are trusted.
     ///
     /// # Errors
-    /// Why it is not used.
+    /// Why the answer is not used.
     pub fn accept(
         &self,
         answer: &[String],
@@ -136,7 +136,7 @@ impl ExternalRequest {
                 sent.push(certificate.clone());
             }
         }
-        // It may begin in a moment; whoever gets it waits for that.
+        // Its validity may begin in a moment; the caller waits for that.
         verify_chain(trust, &sent, now.max(parsed.not_before()))?;
         Ok(IssuedCertificate {
             chain: sent.iter().map(to_pem).collect(),

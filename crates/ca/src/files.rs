@@ -1,4 +1,4 @@
-//! The files of an authority, and what can be wrong with them.
+//! The files of an authority, and the errors of opening one.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,12 @@ use evenkeel_tls::IdentityError;
 
 use crate::key_file::KeyFileError;
 
-/// The file of the root certificate in the state directory.
+/// File name of the root certificate in the state directory.
 pub const CA_CERT_FILE: &str = "ca-cert.pem";
-/// The file of the root's key in the state directory, mode 0600.
+/// File name of the root's key in the state directory; its mode is 0600.
 pub const CA_KEY_FILE: &str = "ca-key.pem";
 
-/// An authority that cannot be opened.
+/// Why an authority cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The key file cannot be used.
@@ -27,7 +27,7 @@ pub enum AuthorityError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The certificate is there, its key is not.
+    /// The certificate exists, but its key does not.
     #[error(
         "{0} is missing, but its certificate is there; restore the key, or remove the certificate to make a new root"
     )]
@@ -40,7 +40,7 @@ pub enum AuthorityError {
         /// What is wrong.
         source: IdentityError,
     },
-    /// The certificate may not sign others.
+    /// The certificate is not a CA certificate.
     #[error("{0}: not a CA certificate (its basic constraints do not allow signing)")]
     NotAnAuthority(PathBuf),
     /// No chain leads from the signing certificate to a root.
@@ -51,10 +51,10 @@ pub enum AuthorityError {
         /// The roots' file.
         path: PathBuf,
     },
-    /// The revocation lists do not say of every certificate whether it is revoked: peers would refuse all of them.
+    /// The revocation lists do not cover every certificate, so that peers would reject all of them.
     #[error("{path}: {reason}; add a list of every authority from ca-cert.pem to the root")]
     RevocationLists {
-        /// Their file.
+        /// The file of the lists.
         path: PathBuf,
         /// What is missing.
         reason: String,
@@ -62,7 +62,7 @@ pub enum AuthorityError {
     /// A certificate or key could not be made or parsed.
     #[error("{path}: {source}")]
     Certificate {
-        /// The file it is for.
+        /// The file of the certificate or key.
         path: PathBuf,
         /// What is wrong.
         source: rcgen::Error,
@@ -85,7 +85,7 @@ pub(crate) fn certificate_error(path: &Path) -> impl FnOnce(rcgen::Error) -> Aut
     |source| AuthorityError::Certificate { path: path.to_owned(), source }
 }
 
-/// Bytes in hexadecimal, as identifiers are written.
+/// Formats bytes in hexadecimal, as identifiers are written.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

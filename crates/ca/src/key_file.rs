@@ -1,4 +1,4 @@
-//! Files with private keys: written for their owner only, refused when anybody else may read them.
+//! Files with private keys: written for their owner only, and refused if anybody else can read them.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_base::files::{self, Readers, UntrustedError};
 
-/// A key file that cannot be used.
+/// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The system refused to read or write it.
+    /// The file cannot be read or written.
     #[error("{path}: {source}")]
     Io {
         /// The file.
@@ -18,10 +18,10 @@ pub enum KeyFileError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Somebody else may have put it there.
+    /// Another user may have created it.
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
-    /// Others than the owner have access.
+    /// Other users than the owner have access.
     #[error("{path}: mode {mode:04o} lets others than the owner reach a private key; run `chmod 600 {path}`")]
     Mode {
         /// The file.
@@ -31,7 +31,7 @@ pub enum KeyFileError {
     },
 }
 
-/// Reads a key file; `None` when there is none.
+/// Reads a key file; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<String>, KeyFileError> {
     let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
     let mut file = match fs::File::open(path) {
@@ -50,7 +50,7 @@ pub fn read(path: &Path) -> Result<Option<String>, KeyFileError> {
     io::read_to_string(&mut file).map(Some).map_err(failed)
 }
 
-/// Writes a key file with mode 0600, whole or not at all.
+/// Writes a key file with mode 0600, completely or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
     files::write_atomically(path, text.as_bytes(), Readers::Owner).map_err(failed)

@@ -1,9 +1,9 @@
 //! The mesh's certificate authority: root, signing, workload tokens, trust bundle.
 //!
-//! [`Authority`] signs workload certificates for identities that its caller has authenticated. [`rotation`] changes from one authority to
-//! the next without an outage. [`tokens::TokenKey`] issues and
-//! verifies the tokens that workloads authenticate with. Both keep their key in the state directory, in a file that only its owner
-//! can read. The time is always an argument.
+//! [`Authority`] signs workload certificates for identities that its caller has authenticated. [`rotation`] changes from one
+//! authority to the next without an outage. [`tokens::TokenKey`] issues and verifies the tokens with which workloads
+//! authenticate. Both keep their key in the state directory, in a file that only its owner can read. The time is always an
+//! argument.
 
 #![forbid(unsafe_code)]
 

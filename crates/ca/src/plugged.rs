@@ -1,4 +1,4 @@
-//! An authority that an operator provides: its files, and checks of them: may they sign, and do they lead to a root?
+//! An authority that the operator provides: reads its files, and checks that they can sign and chain to a root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, hex, io_error, read_optional};
 use crate::key_file;
 
-/// The roots, as Istio names the file.
+/// File name of the roots, as in Istio.
 pub const ROOT_CERT_FILE: &str = "root-cert.pem";
-/// The certificates between the authority's and the root.
+/// File name of the certificates between the authority's and the root.
 pub const CERT_CHAIN_FILE: &str = "cert-chain.pem";
-/// Revocation lists of the mesh's own certificates.
+/// File name of the revocation lists for the mesh's certificates.
 pub const CRL_FILE: &str = "ca-crl.pem";
-/// The names that the files of a Secret of type `kubernetes.io/tls` have: chain, key, roots.
+/// File names of a Secret of type `kubernetes.io/tls`: chain, key, roots.
 const SECRET_FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
-/// Most certificates between a workload's and the root, in certificates.
+/// Maximum number of certificates between a workload's and the root.
 const MAX_INTERMEDIATES: usize = 5;
 
-/// The files of an authority, PEM texts.
+/// The files of an authority, as PEM texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PluggedFiles {
     /// The signing certificate.
     pub certificate: String,
     /// Its key.
     pub key: String,
-    /// The roots that peers are to trust.
+    /// The roots that peers should trust.
     pub roots: String,
     /// The certificates between it and a root; may be empty, and may contain it and the root.
     pub chain: String,
@@ -45,11 +45,11 @@ pub struct PluggedFiles {
 }
 
 impl PluggedFiles {
-    /// Reads a folder with Istio's names (`ca-cert.pem`, `ca-key.pem`, `root-cert.pem`, and if wanted `cert-chain.pem` and
-    /// `ca-crl.pem`), or with those of a TLS Secret (`tls.crt`, `tls.key`, `ca.crt`, and if wanted `ca-crl.pem`).
+    /// Reads a directory with Istio's file names (`ca-cert.pem`, `ca-key.pem`, `root-cert.pem`, optionally `cert-chain.pem`
+    /// and `ca-crl.pem`), or with those of a TLS Secret (`tls.crt`, `tls.key`, `ca.crt`, optionally `ca-crl.pem`).
     ///
     /// # Errors
-    /// When a file cannot be read. What is in them is not checked.
+    /// When a file cannot be read. The contents are not checked.
     pub fn read(folder: &Path) -> Result<Self, AuthorityError> {
         let path = |name: &str| folder.join(name);
         let is_secret = !path(CA_CERT_FILE).exists() && path(SECRET_FILES[0]).exists();
@@ -73,7 +73,7 @@ impl PluggedFiles {
         Self { certificate, key, roots, chain, revocation_lists: None, certificate_path, roots_path }
     }
 
-    /// Which authority it is ([`Authority::id`](crate::Authority::id)).
+    /// Returns the id of the authority ([`Authority::id`](crate::Authority::id)).
     pub fn id(&self) -> Option<String> {
         fingerprint(&self.certificate)
     }
@@ -86,13 +86,13 @@ impl std::fmt::Debug for PluggedFiles {
     }
 }
 
-/// SHA-256 of the first certificate of a PEM text, lower-case hexadecimal.
+/// Returns the SHA-256 of the first certificate of a PEM text, in lower-case hexadecimal.
 pub(crate) fn fingerprint(pem: &str) -> Option<String> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     Some(hex(digest::digest(&digest::SHA256, &der).as_ref()))
 }
 
-/// The authority key identifier of a certificate, lower-case hexadecimal.
+/// Returns the authority key identifier of a certificate, in lower-case hexadecimal.
 pub(crate) fn authority_key_id(der: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
@@ -101,13 +101,13 @@ pub(crate) fn authority_key_id(der: &CertificateDer<'_>) -> Option<String> {
     })
 }
 
-/// Whether the first certificate of a PEM text may sign others.
+/// Whether the first certificate of a PEM text is a CA certificate.
 pub(crate) fn is_authority(pem: &str) -> bool {
     let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
     X509Certificate::from_der(&der).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
-/// The certificates to send along with a leaf that `cert` signs, from `cert` up to the one below a root, PEM; empty when
+/// Returns the certificates to send with a leaf that `cert` signs, from `cert` up to the one below a root, in PEM; empty when
 /// `cert` is a root itself. `None` when no chain leads to a root.
 pub(crate) fn intermediates(cert: &str, chain: &str, roots: &str) -> Option<Vec<String>> {
     let (chain, roots) = (parse(chain), parse(roots));
@@ -133,7 +133,8 @@ pub(crate) fn parse(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
 }
 
-/// Whose list is missing in `lists` for the certificates that an authority signs and for itself, or why the lists cannot be read.
+/// Returns which authority's list is missing in `lists`, given the certificates that an authority signs and its own, or why
+/// the lists cannot be parsed.
 pub(crate) fn missing_list(cert: &str, chain: &str, roots: &str, lists: &str) -> Option<String> {
     let mut issuers = Vec::new();
     for list in CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()) {
@@ -162,7 +163,7 @@ pub(crate) fn missing_list(cert: &str, chain: &str, roots: &str, lists: &str) ->
     Some(format!("there is no revocation list of `{missing}`"))
 }
 
-/// When the first of revocation lists ends, in seconds since 1970.
+/// Returns when the first of the revocation lists expires, in seconds since 1970.
 pub(crate) fn lists_end(lists: &str) -> Option<u64> {
     let lists = CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).filter_map(Result::ok);
     let ends = lists.filter_map(|list| {

@@ -1,4 +1,4 @@
-//! Workload tokens: how a workload proves its namespace, service account and pod before it has a certificate.
+//! Workload tokens, with which a workload proves its namespace, service account and pod before it has a certificate.
 //!
 //! They are JWTs (RFC 7519, ES256) with the claims of Kubernetes' projected service account tokens, so that the same
 //! checks work in a cluster, where the API server makes them.
@@ -18,22 +18,22 @@ use crate::key_file::{self, KeyFileError};
 pub const AUDIENCE: &str = "istio-ca";
 /// Issuer of the tokens.
 pub const ISSUER: &str = "https://evenkeel.local";
-/// The file of the key in the state directory, mode 0600.
+/// File name of the key in the state directory; its mode is 0600.
 pub const TOKEN_KEY_FILE: &str = "token-key.pem";
-/// What precedes the name of a WorkloadGroup in [`Workload::pod`], for workloads that are not Pods. No Pod has such a name.
+/// Prefix of a WorkloadGroup's name in [`Workload::pod`], for workloads that are not Pods. No Pod has such a name.
 pub const GROUP_PREFIX: &str = "workloadgroup/";
-/// Longest token that is read, in bytes.
+/// Maximum length of a token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
-/// How far the maker's clock may be ahead or behind.
+/// How far the issuer's clock may be ahead or behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(10);
 
-/// The key that makes and checks tokens.
+/// The key that signs and verifies tokens.
 pub struct TokenKey {
     signing: EncodingKey,
     verifying: DecodingKey,
 }
 
-/// Whom a token was made for.
+/// The workload that a token was issued to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Namespace of the pod and its service account.
@@ -44,7 +44,7 @@ pub struct Workload {
     pub pod: String,
 }
 
-/// A token that is not accepted, or cannot be made.
+/// Why a token is not accepted, or cannot be issued.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The key file cannot be used.
@@ -53,19 +53,19 @@ pub enum TokenError {
     /// The key file holds no ECDSA P-256 key.
     #[error("{TOKEN_KEY_FILE}: not an ECDSA P-256 key in PKCS #8: {0}")]
     Key(#[source] rcgen::Error),
-    /// Over [`MAX_TOKEN_BYTES`].
+    /// The token is longer than [`MAX_TOKEN_BYTES`].
     #[error("the token has more than {MAX_TOKEN_BYTES} bytes")]
     TooLong,
     /// It is not a token, or not one for this purpose.
     #[error("the token is not acceptable: {0}")]
     Malformed(String),
-    /// Somebody else made it, or it was changed.
+    /// Another key signed it, or it was changed.
     #[error("the token's signature is not valid: another control plane signed the token, or it was changed")]
     Signature,
-    /// Its time has passed.
+    /// It has expired.
     #[error("the token expired {} s ago", .0.as_secs())]
     Expired(Duration),
-    /// Its time has not begun.
+    /// It is not valid yet.
     #[error("the token is not valid yet; check the clocks")]
     NotYetValid,
     /// Its subject contradicts its other claims.
@@ -101,7 +101,7 @@ struct Named {
 }
 
 impl TokenKey {
-    /// Opens the key in the state directory; makes one when there is none.
+    /// Opens the key in the state directory; creates one if there is none.
     pub fn open(state: &Path) -> Result<Self, TokenError> {
         let path = state.join(TOKEN_KEY_FILE);
         let key = match key_file::read(&path)? {
@@ -118,7 +118,7 @@ impl TokenKey {
         Ok(Self { signing, verifying: DecodingKey::from_ec_der(key.public_key_raw()) })
     }
 
-    /// Makes a token that is valid from `now` for `ttl`.
+    /// Issues a token that is valid from `now` for `ttl`.
     pub fn mint(&self, workload: &Workload, ttl: Duration, now: SystemTime) -> Result<String, TokenError> {
         let seconds = unix(now);
         let claims = Claims {
@@ -137,7 +137,7 @@ impl TokenKey {
         jsonwebtoken::encode(&Header::new(Algorithm::ES256), &claims, &self.signing).map_err(TokenError::Signing)
     }
 
-    /// Checks a token's signature, audience, issuer and times, and says whom it was made for.
+    /// Verifies a token's signature, audience, issuer and times, and returns the workload it was issued to.
     pub fn verify(&self, token: &str, now: SystemTime) -> Result<Workload, TokenError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong);
@@ -146,7 +146,7 @@ impl TokenKey {
         validation.set_audience(&[AUDIENCE]);
         validation.set_issuer(&[ISSUER]);
         validation.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
-        // The library would use the system's clock; here the caller passes the time in.
+        // The library would use the system's clock; here the time is an argument.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation).map_err(refused)?.claims;
@@ -167,7 +167,7 @@ impl TokenKey {
 }
 
 impl Workload {
-    /// The SPIFFE id of the service account.
+    /// Returns the SPIFFE id of the service account.
     pub fn spiffe_id(&self, trust_domain: &str) -> Result<SpiffeId, SpiffeError> {
         SpiffeId::new(trust_domain, &self.namespace, &self.service_account)
     }

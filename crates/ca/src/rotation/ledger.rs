@@ -1,7 +1,8 @@
-//! Who has which certificate and trusts which roots: lines that are appended to one file per control plane.
+//! The ledger records which workload has which certificate and trusts which roots. Each control plane appends lines to its
+//! own file.
 //!
-//! A line is written before the fact takes effect: a certificate is in the ledger before its workload has it. So a rotation never
-//! overlooks a workload, whoever crashes when.
+//! A line is written before the fact takes effect: a certificate is in the ledger before its workload has it. So a rotation
+//! never overlooks a workload, even if a control plane crashes at any point.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -11,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Workloads in the ledger, in workloads. Of those beyond only the end of the last certificate is known.
+/// Maximum number of workloads in the ledger. Of further ones only the latest expiry of a certificate is kept.
 pub const MAX_HOLDERS: usize = 100_000;
-/// Largest ledger that is read, in bytes.
+/// Maximum size of a ledger that is read, in bytes.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;
-/// Lines before a ledger is written anew without what is outdated, in lines.
+/// Number of lines after which a ledger is rewritten without outdated ones.
 const COMPACT_AFTER: usize = 20_000;
 
-/// One line.
+/// One line of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "t", rename_all = "lowercase")]
 pub enum Record {
@@ -32,13 +33,13 @@ pub enum Record {
         signer: String,
         /// The certificate's serial number.
         serial: String,
-        /// Version of the roots that go with it.
+        /// Version of the roots sent with it.
         bundle: String,
         /// When, in milliseconds since 1970.
         at: u64,
         /// End of its validity, in seconds since 1970.
         end: u64,
-        /// Whether the configuration has the workload's Pod: then the certificate is out of use when the Pod is gone.
+        /// Whether the configuration has the workload's Pod: then the certificate is out of use once the Pod is gone.
         pod: bool,
     },
     /// The Pod of this workload is gone, and its certificates are out of use.
@@ -48,14 +49,14 @@ pub enum Record {
         /// When, in milliseconds since 1970.
         at: u64,
     },
-    /// A client has shown this certificate, so it has what came with it.
+    /// A client has presented this certificate, so it has what was sent with it.
     Shown {
         /// The certificate's serial number.
         serial: String,
         /// When, in milliseconds since 1970.
         at: u64,
     },
-    /// A client that showed this certificate has acknowledged roots.
+    /// A client that presented this certificate has acknowledged roots.
     Trusts {
         /// The certificate's serial number.
         serial: String,
@@ -80,11 +81,11 @@ pub struct Holder {
     pub signer: String,
     /// Beginning of the newest certificate's validity, in seconds since 1970.
     pub issued_at: u64,
-    /// End of the validity of the certificate that ends last, in seconds since 1970.
+    /// The latest expiry of its certificates, in seconds since 1970.
     pub not_after: u64,
-    /// End of that of the newest.
+    /// The expiry of its newest certificate.
     pub newest_not_after: u64,
-    /// Whether it has shown its newest certificate.
+    /// Whether it has presented its newest certificate.
     pub is_shown: bool,
     /// Whether the configuration had its Pod.
     pub is_pod: bool,
@@ -92,7 +93,7 @@ pub struct Holder {
     pub bundle: Option<String>,
 }
 
-/// A control plane that runs.
+/// A running control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     /// Its name.
@@ -101,24 +102,24 @@ pub struct Replica {
     pub generation: u64,
 }
 
-/// What all ledgers say together.
+/// The combined contents of all ledgers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledgers {
-    /// By name.
+    /// Workloads by name.
     pub holders: BTreeMap<String, Holder>,
-    /// Control planes that run.
+    /// Running control planes.
     pub replicas: Vec<Replica>,
-    /// When the last certificate of workloads that are not in `holders` ends, in seconds since 1970.
+    /// When the last certificate of workloads that are not in `holders` expires, in seconds since 1970.
     pub unknown_until: Option<u64>,
 }
 
-/// One control plane's ledger, locked while it runs.
+/// The ledger of one control plane, locked while it runs.
 #[derive(Debug)]
 pub struct Ledger {
     file: File,
     path: PathBuf,
     lines: usize,
-    /// The last write has failed, perhaps in the middle of a line.
+    /// Whether the last write failed, possibly in the middle of a line.
     is_torn: bool,
 }
 
@@ -145,7 +146,7 @@ impl Ledger {
         Ok(this)
     }
 
-    /// Appends a line. When this returns, other processes see it.
+    /// Appends a line. Other processes can see it when this returns.
     pub fn append(&mut self, record: &Record, now: u64) -> io::Result<()> {
         if self.lines >= COMPACT_AFTER {
             self.compact(now)?;
@@ -153,7 +154,7 @@ impl Ledger {
         self.write(std::slice::from_ref(record))
     }
 
-    /// Writes a new file, which is there for others only when it is locked and complete.
+    /// Writes a new file, which becomes visible to others only when it is locked and complete.
     fn begin(path: &Path, records: &[Record]) -> io::Result<Self> {
         let beside = path.with_extension("new");
         let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
@@ -175,7 +176,7 @@ impl Ledger {
             text.push(b'\n');
         }
         self.lines += records.len();
-        // One write: a reader never sees half a line of several.
+        // A single write, so that a reader never sees part of several lines.
         let written = self.file.write_all(&text);
         self.is_torn = written.is_err();
         written
@@ -188,7 +189,7 @@ impl Ledger {
         let mut records = fold.lines(now);
         records.push(Record::Runs { generation });
         let mut next = Self::begin(&self.path, &records)?;
-        // What cannot be dropped must not be dropped again with every line.
+        // Lines that cannot be dropped must not cause a rewrite with every line.
         next.lines = next.lines.min(COMPACT_AFTER / 2);
         *self = next;
         Ok(())
@@ -202,7 +203,7 @@ impl Drop for Ledger {
 }
 
 impl Ledgers {
-    /// Reads all ledgers in a folder.
+    /// Reads all ledgers in a directory.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let mut fold = Fold::default();
         let mut replicas = Vec::new();
@@ -212,7 +213,8 @@ impl Ledgers {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            // A locked file has a running owner. The lock here is shared, so that two readers do not take each other for an owner.
+            // A locked file has a running owner. The lock here is shared, so that two readers do not take each other for an
+            // owner.
             let runs = file.try_lock_shared().is_err();
             fold.generation = 0;
             fold.read(&mut file)?;
@@ -226,7 +228,7 @@ impl Ledgers {
         Ok(Self { holders, replicas, unknown_until })
     }
 
-    /// What lines say, without files.
+    /// Evaluates lines, without files.
     pub fn of(records: impl IntoIterator<Item = Record>) -> Self {
         let mut fold = Fold::default();
         records.into_iter().for_each(|record| fold.add(record));
@@ -249,7 +251,7 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A certificate that was handed out.
+/// An issued certificate.
 #[derive(Debug, Clone)]
 struct Leaf {
     name: String,
@@ -261,15 +263,15 @@ struct Leaf {
     pod: bool,
 }
 
-/// What lines say so far.
+/// The state after the lines read so far.
 #[derive(Debug, Default)]
 struct Fold {
     leaves: HashMap<String, Leaf>,
-    /// When each was shown first.
+    /// When each certificate was first presented.
     shown: HashMap<String, u64>,
-    /// The roots acknowledged last on connections with each.
+    /// The roots last acknowledged on connections with each certificate.
     trusts: HashMap<String, (u64, String)>,
-    /// When Pods were found gone.
+    /// When Pods were found to be gone.
     gone: HashMap<String, u64>,
     generation: u64,
     unknown_until: Option<u64>,
@@ -279,7 +281,7 @@ impl Fold {
     fn read(&mut self, file: &mut File) -> io::Result<()> {
         let bounded = BufReader::new(file.take(MAX_BYTES));
         for line in bounded.lines() {
-            // A crash may have cut off the last line; what it said had not taken effect.
+            // A crash may have cut off the last line; its fact had not taken effect.
             if let Ok(record) = serde_json::from_str(&line?) {
                 self.add(record);
             }
@@ -314,7 +316,7 @@ impl Fold {
         }
     }
 
-    /// The lines that say the same of what still counts at `now`.
+    /// Returns the lines that express what is still relevant at `now`.
     fn lines(&self, now: u64) -> Vec<Record> {
         let margin = super::HOLDER_SKEW.as_secs();
         let mut lines = Vec::new();
@@ -350,7 +352,7 @@ impl Fold {
         let mut trusted: HashMap<&str, (u64, &str)> = HashMap::new();
         for (serial, leaf) in self.leaves.iter().filter(|(_, leaf)| !self.is_gone(leaf)) {
             let of = newest.entry(&leaf.name).or_insert((serial, leaf));
-            // Of two of the same moment the one that was shown is in use; the answer with the other was lost.
+            // Of two certificates issued at the same moment the presented one is in use; the answer with the other was lost.
             let order = |serial: &str, leaf: &Leaf| (leaf.at, self.shown.contains_key(serial));
             if (order(of.0, of.1), of.0) < (order(serial, leaf), serial.as_str()) {
                 *of = (serial, leaf);

@@ -1,4 +1,4 @@
-//! Changing the authority without an outage.
+//! Rotation: changes the authority without an outage.
 //!
 //! ```text
 //!  Steady ──► Distributing ──► Replacing ──► Retiring ──► Steady
@@ -7,10 +7,10 @@
 //!             everywhere        of the new    new leaves    its key is gone
 //! ```
 //!
-//! [`State`] says where a rotation stands, and [`State::advance`] when it goes on: both are values, and time is an argument.
-//! [`Ledger`] records who has which certificate and which roots. [`Store`] keeps state and authorities in the state directory, so
-//! that any control plane that shares the directory can continue after a crash at any step. [`Signing`] is what the state means:
-//! who signs what, and which roots are trusted.
+//! [`State`] is the state of a rotation, and [`State::advance`] decides when it continues: both are values, and time is an
+//! argument. [`Ledger`] records which workload has which certificate and trusts which roots. [`Store`] keeps state and
+//! authorities in the state directory, so that any control plane that shares the directory can continue after a crash at any
+//! step. [`Signing`] is derived from the state: which authority signs what, and which roots are trusted.
 
 mod ledger;
 mod signing;

@@ -1,4 +1,4 @@
-//! What a state of the rotation means: who signs what, and which roots are trusted.
+//! Derives from a state of the rotation which authority signs what, and which roots are trusted.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::authority::Authority;
 use crate::files::hex;
 use crate::plugged;
 
-/// Bytes of a version.
+/// Length of a version, in bytes.
 const VERSION_BYTES: usize = 8;
 
-/// The authorities in use. Replaced as a whole.
+/// The authorities in use. It is replaced as a whole.
 pub struct Signing {
-    /// Where the rotation stands.
+    /// The state of the rotation.
     pub state: State,
     /// Signs certificates of workloads.
     pub active: Arc<Authority>,
@@ -24,9 +24,10 @@ pub struct Signing {
     pub roots: Arc<str>,
     /// Revocation lists of the mesh's own certificates, PEM. They are part of [`bundle`](Self::bundle), too.
     pub revocation_lists: Option<Arc<str>>,
-    /// What agents get: the roots and revocation lists, and in a comment whose certificates are current.
+    /// The text sent to agents: the roots and revocation lists, and a comment that names the authority whose certificates are
+    /// current.
     pub bundle: Arc<str>,
-    /// Which roots: equal versions mean an equal [`bundle`](Self::bundle).
+    /// Version of the roots: equal versions mean an equal [`bundle`](Self::bundle).
     pub version: String,
 }
 
@@ -48,12 +49,13 @@ impl Signing {
 }
 
 impl Signing {
-    /// The roots and the revocation lists, PEM: the last part of an answer to a certificate request.
+    /// Returns the roots and the revocation lists in PEM: the last part of an answer to a certificate request.
     pub fn trust(&self) -> String {
         format!("{}{}", self.roots, self.revocation_lists.as_deref().unwrap_or_default())
     }
 
-    /// When the first of the revocation lists ends, in seconds since 1970: then peers refuse all certificates.
+    /// Returns when the first of the revocation lists expires, in seconds since 1970: from then on peers reject all
+    /// certificates.
     pub fn lists_end(&self) -> Option<u64> {
         plugged::lists_end(self.revocation_lists.as_deref()?)
     }
@@ -66,6 +68,7 @@ impl std::fmt::Debug for Signing {
     }
 }
 
-/// Begins the first line of a bundle; the authority key identifier of current certificates follows. A text before the first
-/// certificate of a PEM file is a comment (RFC 7468 section 2), and Istio's agents get a new certificate whenever the text differs.
+/// Start of the first line of a bundle; the authority key identifier of current certificates follows. A text before the first
+/// certificate of a PEM file is a comment (RFC 7468 section 2), and Istio's agents get a new certificate whenever the text
+/// differs.
 pub const SIGNER_COMMENT: &str = "# signer ";

@@ -1,4 +1,4 @@
-//! Where a rotation stands, and when it goes on.
+//! The state of a rotation, and the conditions for its next step.
 
 use std::time::Duration;
 
@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Holder, Ledgers};
 
-/// How long servers show their new certificates before the old roots are dropped: what a proxy has confirmed, its workers use
-/// within this time.
+/// How long servers use their new certificates before the old roots are dropped: a proxy's workers use what the proxy has
+/// confirmed within this time.
 pub const SETTLE: Duration = Duration::from_secs(5);
-/// How much longer than its validity a certificate may be in use, at a workload whose clock is slow.
+/// How long after its expiry a certificate may still be in use, at a workload whose clock is slow.
 pub const HOLDER_SKEW: Duration = Duration::from_secs(300);
-/// Steps of rotations that are remembered.
+/// Maximum number of steps of rotations that are kept.
 const MAX_STEPS: usize = 40;
 
-/// In place of a [`Signer::id`]: the certificate is of an external signer.
+/// Used in place of a [`Signer::id`] for certificates of an external signer.
 pub const EXTERNAL: &str = "external";
 
-/// Which authorities there are, and where the rotation from one to the other stands. It is replaced as a whole.
+/// The authorities, and the progress of the rotation from one to the other. It is replaced as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Grows with every change.
+    /// Increases with every change.
     pub generation: u64,
-    /// What is going on.
+    /// The current phase.
     pub phase: Phase,
     /// When the phase began, in seconds since 1970.
     pub since: u64,
-    /// What changes; of the last rotation while none is going on.
+    /// The kind of the current rotation, or else of the last one.
     pub kind: Option<Kind>,
-    /// Who signs certificates of workloads.
+    /// The authority that signs certificates of workloads.
     pub active: Signer,
-    /// Who will, once its root is trusted everywhere (`Distributing`).
+    /// The authority that will sign once its root is trusted everywhere (`Distributing`).
     pub next: Option<Signer>,
-    /// Who did, as long as certificates of it are in use (`Replacing`, `Retiring`).
+    /// The former authority, as long as certificates of it are in use (`Replacing`, `Retiring`).
     pub old: Option<Signer>,
-    /// What has happened, oldest first.
+    /// The steps so far, oldest first.
     pub steps: Vec<Step>,
 }
 
-/// What is going on.
+/// The phase of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// No rotation.
+    /// There is no rotation.
     Steady,
-    /// The new root is trusted in addition, and nothing is signed with it.
+    /// The new root is also trusted, and nothing is signed with it yet.
     Distributing,
     /// Workloads get certificates of the new authority.
     Replacing,
@@ -52,7 +52,7 @@ pub enum Phase {
     Retiring,
 }
 
-/// What changes in a rotation.
+/// The kind of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -62,13 +62,13 @@ pub enum Kind {
     Intermediate,
 }
 
-/// Where an authority comes from.
+/// The origin of an authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// Made by the control plane, in the state directory itself.
+    /// Created by the control plane, in the state directory itself.
     First,
-    /// Made by a rotation.
+    /// Created by a rotation.
     Own,
     /// Provided by the operator.
     PluggedIn,
@@ -79,35 +79,35 @@ pub enum Origin {
 pub struct Signer {
     /// SHA-256 of its certificate.
     pub id: String,
-    /// The authority key identifier in what it signs.
+    /// The authority key identifier in the certificates that it signs.
     pub key_id: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// The authority with the root's key, if this one is below it and the control plane made both.
+    /// The authority with the root's key, if this one is below it and the control plane created both.
     pub parent: Option<String>,
     /// Validity, in seconds since 1970.
     pub not_before: u64,
-    /// See above.
+    /// The end of its validity.
     pub not_after: u64,
-    /// Validity of its roots: of the one that ends first.
+    /// Validity of its root, if there are several of the one that expires first, in seconds since 1970.
     pub root_not_before: u64,
-    /// See above.
+    /// The end of that validity.
     pub root_not_after: u64,
 }
 
-/// Something that has happened.
+/// A step of a rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// When, in seconds since 1970.
     pub at: u64,
-    /// What.
+    /// The step, for people.
     pub what: String,
 }
 
-/// What [`State::advance`] decides on.
+/// The input of [`State::advance`].
 #[derive(Debug)]
 pub struct Observed<'a> {
-    /// Who has which certificate, and what the control planes run.
+    /// The certificates of workloads, and what the control planes run.
     pub ledgers: &'a Ledgers,
     /// The version of the trusted roots in the present phase.
     pub bundle: &'a str,
@@ -116,20 +116,20 @@ pub struct Observed<'a> {
 /// What a rotation waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Waiting {
-    /// Workloads that are done.
+    /// Number of workloads that are done.
     pub done: usize,
-    /// All workloads with a certificate.
+    /// Number of all workloads with a certificate.
     pub total: usize,
-    /// Those that are not done, the first [`Waiting::MAX_NAMES`] by name.
+    /// Workloads that are not done, the first [`Waiting::MAX_NAMES`] by name.
     pub workloads: Vec<String>,
-    /// Control planes that do not run the present phase yet.
+    /// Control planes that do not run the current phase yet.
     pub control_planes: Vec<String>,
     /// Until when certificates of unknown workloads may be in use, in seconds since 1970.
     pub unknown_until: Option<u64>,
 }
 
 impl Waiting {
-    /// Names that are listed.
+    /// Maximum number of names in a list.
     pub const MAX_NAMES: usize = 100;
 
     fn is_over(&self) -> bool {
@@ -138,13 +138,13 @@ impl Waiting {
 }
 
 impl State {
-    /// The state of a mesh with one authority.
+    /// Returns the state of a mesh with one authority.
     pub fn steady(active: Signer, now: u64) -> Self {
         let steps = Vec::new();
         Self { generation: 1, phase: Phase::Steady, since: now, kind: None, active, next: None, old: None, steps }
     }
 
-    /// Begins to change to another authority. A rotation that is going on has to end first.
+    /// Begins a change to another authority. Returns `None` if a rotation is in progress.
     pub fn begin(&self, kind: Kind, next: Signer, now: u64) -> Option<Self> {
         if self.phase != Phase::Steady {
             return None;
@@ -167,7 +167,7 @@ impl State {
         Some(state)
     }
 
-    /// The next state, if everything that the present one waits for has come to pass.
+    /// Returns the next state, if everything that the current phase waits for has happened.
     pub fn advance(&self, observed: &Observed<'_>, now: u64) -> Option<Self> {
         if self.phase == Phase::Steady || !self.waiting(observed, now).is_over() {
             return None;
@@ -195,7 +195,7 @@ impl State {
         Some(state)
     }
 
-    /// What the present phase waits for.
+    /// Returns what the current phase waits for.
     pub fn waiting(&self, observed: &Observed<'_>, now: u64) -> Waiting {
         let ledgers = observed.ledgers;
         let mut waiting = Waiting::default();
@@ -217,19 +217,20 @@ impl State {
         waiting
     }
 
-    /// Whether a workload is where the present phase wants it.
+    /// Whether a workload has done what the current phase requires.
     fn is_done(&self, holder: &Holder, bundle: &str) -> bool {
         match self.phase {
             Phase::Steady => true,
             Phase::Distributing => holder.bundle.as_deref() == Some(bundle),
-            // An external signer's certificates are not replaced, whatever changes here.
+            // Certificates of an external signer are not replaced by a rotation here.
             _ if holder.signer == EXTERNAL => true,
-            // A new certificate that was not shown yet may have been lost on its way.
+            // A new certificate that was never presented may have been lost on its way.
             Phase::Replacing | Phase::Retiring => holder.is_shown && holder.signer == self.active.id,
         }
     }
 
-    /// Who signs the control planes' own certificates: the old authority as long as clients may know nothing else.
+    /// Returns the authority that signs the control planes' own certificates: the old one as long as clients may trust
+    /// nothing else.
     pub fn server_signer(&self) -> &Signer {
         match (&self.phase, &self.old) {
             (Phase::Replacing, Some(old)) => old,
@@ -237,7 +238,7 @@ impl State {
         }
     }
 
-    /// Whose roots are trusted; the one that signs workloads' certificates is first.
+    /// Returns the authorities whose roots are trusted; the one that signs workloads' certificates is first.
     pub fn trusted(&self) -> impl Iterator<Item = &Signer> {
         std::iter::once(&self.active).chain(&self.next).chain(&self.old)
     }

@@ -1,12 +1,12 @@
-//! The authorities and the state of their rotation, in the state directory.
+//! Stores the authorities and the state of their rotation in the state directory.
 //!
 //! ```text
-//! STATE/ca-cert.pem, ca-key.pem   the first authority that the control plane made
-//! STATE/trust-bundle.pem          the trusted roots, for whoever hands them to workloads
-//! STATE/ca/state.json             where the rotation stands
+//! STATE/ca-cert.pem, ca-key.pem   the first authority that the control plane created
+//! STATE/trust-bundle.pem          the trusted roots, for programs that deploy them to workloads
+//! STATE/ca/state.json             the state of the rotation
 //! STATE/ca/signers/ID/            every other authority, in Istio's layout
-//! STATE/ca/ledger/                who has which certificate
-//! STATE/ca/rotate-KIND.request    somebody wants a rotation
+//! STATE/ca/ledger/                the ledgers of issued certificates
+//! STATE/ca/rotate-KIND.request    a requested rotation
 //! ```
 
 use std::fs;
@@ -28,9 +28,9 @@ use crate::plugged::{self, CERT_CHAIN_FILE, PluggedFiles, ROOT_CERT_FILE};
 
 const STATE_FILE: &str = "state.json";
 const SIGNERS: &str = "signers";
-/// The trusted roots in the state directory.
+/// File name of the trusted roots in the state directory.
 pub const BUNDLE_FILE: &str = "trust-bundle.pem";
-/// Largest state that is read, in bytes.
+/// Maximum size of a state that is read, in bytes.
 const MAX_STATE_BYTES: u64 = 1024 * 1024;
 
 /// Why the store cannot be used.
@@ -56,7 +56,7 @@ pub enum StoreError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The state is not one.
+    /// The file does not contain a state.
     #[error("{path}: not the state of a certificate authority: {source}; restore the file from a backup")]
     State {
         /// The file.
@@ -64,10 +64,10 @@ pub enum StoreError {
         /// What is wrong.
         source: serde_json::Error,
     },
-    /// The rotation that was asked for makes no sense.
+    /// The requested rotation is not possible.
     #[error("{0}")]
     Request(&'static str),
-    /// The file of further roots has none.
+    /// The file of additional roots is unusable.
     #[error("{path} {reason}")]
     FurtherRoots {
         /// The file.
@@ -77,41 +77,41 @@ pub enum StoreError {
     },
 }
 
-/// A root of the file of further ones.
+/// A root of the file of additional ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FurtherRoot {
     /// SHA-256 of its certificate.
     pub id: String,
     /// Beginning of its validity, in seconds since 1970.
     pub begin: u64,
-    /// Its end.
+    /// End of its validity.
     pub end: u64,
 }
 
-/// What a look at the operator's files has brought.
+/// The result of checking the operator's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reloaded {
-    /// They are the authority in use, or that of the rotation that is going on.
+    /// They are the authority in use, or that of the current rotation.
     Same,
     /// A rotation to them has begun.
     Begun(Box<State>),
-    /// They are others, but a rotation is going on; they are looked at again after it.
+    /// They are another authority, but a rotation is in progress; they are checked again after it.
     Later,
 }
 
-/// The files.
+/// The files in the state directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     state: PathBuf,
     folder: PathBuf,
     trust_domain: String,
-    /// A file of roots that are trusted beside those of the authorities.
+    /// A file of roots that are trusted in addition to those of the authorities.
     further_roots: Option<PathBuf>,
 }
 
 impl Store {
-    /// Opens the store in a state directory. When it is empty, the first authority is the operator's, otherwise that of the state
-    /// directory, which is made if there is none. The caller holds the lease.
+    /// Opens the store in a state directory. If it is empty, the first authority is the operator's, or else that of the state
+    /// directory, which is created if there is none. The caller holds the lease.
     pub fn open(
         state: &Path,
         plugged: Option<&PluggedFiles>,
@@ -132,23 +132,23 @@ impl Store {
         Ok((this, first))
     }
 
-    /// The store of a state directory, which may not be there yet.
+    /// Returns the store of a state directory, which may not exist yet.
     pub fn at(state: &Path, trust_domain: &str) -> Self {
         let (folder, trust_domain) = (state.join("ca"), trust_domain.to_owned());
         Self { state: state.to_owned(), folder, trust_domain, further_roots: None }
     }
 
-    /// Trusts the roots in this file, too, which is read whenever roots are.
+    /// Also trusts the roots in this file, which is read whenever roots are.
     ///
     /// # Errors
-    /// The file has no usable root.
+    /// When the file has no usable root.
     pub fn trusting(self, file: PathBuf, state: &State) -> Result<Self, StoreError> {
         let this = Self { further_roots: Some(file), ..self };
         this.publish(state)?;
         Ok(this)
     }
 
-    /// The roots of the file of further ones.
+    /// Returns the roots of the file of additional ones.
     pub fn further_roots(&self) -> Result<Option<String>, StoreError> {
         let Some(path) = &self.further_roots else { return Ok(None) };
         let failed = |source| StoreError::Io { path: path.clone(), source };
@@ -163,12 +163,12 @@ impl Store {
         }
     }
 
-    /// The folder of the ledgers.
+    /// Returns the directory of the ledgers.
     pub fn ledgers(&self) -> PathBuf {
         self.folder.join("ledger")
     }
 
-    /// The present state; `None` where there is none yet.
+    /// Returns the current state; `None` if there is none yet.
     pub fn load(&self) -> Result<Option<State>, StoreError> {
         let path = self.folder.join(STATE_FILE);
         let text = match fs::metadata(&path) {
@@ -188,7 +188,7 @@ impl Store {
         }
     }
 
-    /// Makes a state the present one. What it names is in the store. The caller holds the lease.
+    /// Makes a state the current one. The authorities that it names are in the store. The caller holds the lease.
     pub fn save(&self, state: &State) -> Result<(), StoreError> {
         let path = self.folder.join(STATE_FILE);
         let text =
@@ -197,7 +197,7 @@ impl Store {
         self.publish(state)
     }
 
-    /// The roots of that file with their validity; none if it cannot be read, which is said elsewhere.
+    /// Returns the roots of that file with their validity; empty if it cannot be read, which is reported elsewhere.
     pub fn further_authorities(&self) -> Vec<FurtherRoot> {
         let text = self.further_roots().ok().flatten().unwrap_or_default();
         let roots = plugged::parse(&text).into_iter();
@@ -208,7 +208,7 @@ impl Store {
         roots.filter_map(root).collect()
     }
 
-    /// Writes the trusted roots for whoever hands them to workloads.
+    /// Writes the trusted roots for programs that deploy them to workloads.
     pub fn publish(&self, state: &State) -> Result<(), StoreError> {
         let path = self.state.join(BUNDLE_FILE);
         let roots = self.roots(state)?;
@@ -218,7 +218,7 @@ impl Store {
         write_atomically(&path, roots.as_bytes(), Readers::All).map_err(|source| StoreError::Io { path, source })
     }
 
-    /// What a state means.
+    /// Returns the authorities and roots in use for a state.
     pub fn signing(&self, state: State, now: SystemTime) -> Result<Signing, StoreError> {
         let roots = self.roots(&state)?;
         let active = std::sync::Arc::new(self.authority(&state.active, now)?);
@@ -230,7 +230,7 @@ impl Store {
         Ok(Signing::new(state, active, server, roots, lists))
     }
 
-    /// An authority of the store.
+    /// Opens an authority of the store.
     pub fn authority(&self, signer: &Signer, now: SystemTime) -> Result<Authority, StoreError> {
         Ok(match signer.origin {
             Origin::First => Authority::open(&self.state, &self.trust_domain, now)?,
@@ -238,7 +238,7 @@ impl Store {
         })
     }
 
-    /// The roots of all authorities that are trusted and the further ones, each once, as the files are now.
+    /// Returns the roots of all trusted authorities and the additional ones, without duplicates, as the files are now.
     pub fn roots(&self, state: &State) -> Result<String, StoreError> {
         let mut texts = Vec::new();
         for signer in state.trusted() {
@@ -254,8 +254,8 @@ impl Store {
         Ok(roots.iter().map(plugged::to_pem).collect())
     }
 
-    /// The revocation lists of all authorities that are trusted; none unless all have some, because a peer refuses certificates
-    /// of which no list says anything.
+    /// Returns the revocation lists of all trusted authorities; `None` unless all have some, because a peer rejects
+    /// certificates that no list covers.
     fn revocation_lists(&self, state: &State) -> Result<Option<String>, StoreError> {
         let mut all = String::new();
         for signer in state.trusted() {
@@ -278,7 +278,7 @@ impl Store {
         }
     }
 
-    /// Makes the authority that a rotation changes to, and the state in which it begins. The caller holds the lease.
+    /// Creates the authority that a rotation changes to, and the state in which it begins. The caller holds the lease.
     pub fn rotate(&self, state: &State, kind: Kind, now: SystemTime) -> Result<State, StoreError> {
         if state.active.origin == Origin::PluggedIn && kind == Kind::Intermediate {
             return Err(StoreError::Request(
@@ -306,8 +306,8 @@ impl Store {
         self.begin(state, kind, next, now)
     }
 
-    /// Looks whether the operator's files are another authority than the one in use, and begins to change to it. The caller holds the
-    /// lease.
+    /// Checks whether the operator's files are another authority than the one in use, and begins a rotation to it. The caller
+    /// holds the lease.
     pub fn reload(&self, state: &State, files: &PluggedFiles, now: SystemTime) -> Result<Reloaded, StoreError> {
         let authority = Authority::from_files(files, now)?;
         let known =
@@ -327,7 +327,8 @@ impl Store {
         Ok(Reloaded::Begun(Box::new(self.begin(state, kind, next, now)?)))
     }
 
-    /// While both authorities are trusted, revocations of the old one hold only if both have lists.
+    /// Checks that revocations of the old authority stay effective while both are trusted, which requires that both have
+    /// lists.
     fn keeps_revocations(&self, state: &State, has_lists: bool) -> Result<(), StoreError> {
         match self.files(&state.active)?.revocation_lists {
             Some(_) if !has_lists => Err(StoreError::Request(
@@ -345,7 +346,7 @@ impl Store {
         Ok(begun)
     }
 
-    /// Writes an authority into the store; it is not used before a state names it.
+    /// Adds an authority to the store; it is not used before a state names it.
     fn add(
         &self,
         files: &PluggedFiles,
@@ -368,7 +369,7 @@ impl Store {
         Ok(signer(&authority, origin, parent))
     }
 
-    /// Takes over revocation lists that are new with the same authority. Gives whether they differ.
+    /// Applies new revocation lists of the same authority. Returns whether they differ.
     pub fn replace_revocation_lists(
         &self,
         state: &State,
@@ -381,7 +382,7 @@ impl Store {
         if self.files(&state.active)?.revocation_lists == files.revocation_lists {
             return Ok(false);
         }
-        // Lists that lack one are an error, and those in use stay.
+        // Incomplete lists are an error, and those in use stay.
         Authority::from_files(files, now)?;
         let path = self.signer_folder(&state.active.id).join(plugged::CRL_FILE);
         let text = files.revocation_lists.as_deref().unwrap_or_default();
@@ -389,7 +390,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Deletes the keys and certificates that the state does not name any more. The caller holds the lease.
+    /// Deletes the keys and certificates that the state no longer names. The caller holds the lease.
     pub fn clean(&self, state: &State) -> io::Result<()> {
         let parents = state.trusted().filter_map(|signer| signer.parent.as_deref());
         let kept: Vec<&str> = state.trusted().map(|signer| signer.id.as_str()).chain(parents).collect();
@@ -411,17 +412,17 @@ impl Store {
         Ok(())
     }
 
-    /// Asks the control planes of this state directory for a rotation.
+    /// Requests a rotation from the control planes of this state directory.
     pub fn request(&self, kind: Kind) -> io::Result<()> {
         fs::File::create(self.request_file(kind)).map(drop)
     }
 
-    /// The rotation that is asked for.
+    /// Returns the requested rotation.
     pub fn requested(&self) -> Option<Kind> {
         [Kind::Root, Kind::Intermediate].into_iter().find(|kind| self.request_file(*kind).exists())
     }
 
-    /// The request is fulfilled, or refused.
+    /// Removes the request, which has been fulfilled or refused.
     pub fn answered(&self, kind: Kind) -> io::Result<()> {
         fs::remove_file(self.request_file(kind))
     }
@@ -439,7 +440,7 @@ impl Store {
     }
 }
 
-/// In [`Signer::parent`]: the authority in the state directory itself.
+/// Used in [`Signer::parent`] for the authority in the state directory itself.
 const FIRST: &str = "first";
 
 /// Whether two sets of files are the same authority with the same roots.

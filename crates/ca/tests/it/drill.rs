@@ -30,7 +30,7 @@ use tempfile::TempDir;
 use crate::{DAY, HOUR, now};
 
 const WORKLOADS: usize = 6;
-/// How far the clock of each workload is off, in seconds: less than what certificates are dated back.
+/// The error of each workload's clock, in seconds: less than certificates are dated back.
 const CLOCKS_OFF: [i64; WORKLOADS] = [0, -90, 60, 0, -30, 5];
 
 /// A workload with its agent.
@@ -268,7 +268,7 @@ fn years_without_a_failed_handshake() {
             mesh.step(HOUR * 6);
         }
         if day % 180 == 0 {
-            // A workload that is out of reach holds up the change, and nothing breaks.
+            // An unreachable workload delays the rotation, and nothing breaks.
             if day % 360 == 0 {
                 mesh.workloads[3].out_of_reach_until = mesh.now + HOUR * 7;
             }
@@ -287,7 +287,7 @@ fn years_without_a_failed_handshake() {
         rotations += 1;
     }
     assert_eq!(rotations, 365 * years / 30);
-    // The last push has reached all, and nobody trusts what was retired.
+    // The last push has reached all, and nobody trusts the retired root.
     for _ in 0..20 {
         mesh.step(Duration::from_secs(3));
     }
@@ -300,7 +300,7 @@ fn years_without_a_failed_handshake() {
     a_revoked_leaf_is_refused_and_nobody_else(&mut mesh);
 }
 
-/// Goes on where the drill ends: the operator plugs in an authority with revocation lists.
+/// Continues after the drill: the operator plugs in an authority with revocation lists.
 fn a_revoked_leaf_is_refused_and_nobody_else(mesh: &mut Mesh) {
     let root = Authority::new_root("corp", mesh.now).unwrap();
     let Reloaded::Begun(begun) = mesh.store.reload(&mesh.signing.state, &root, mesh.now).unwrap() else { panic!() };

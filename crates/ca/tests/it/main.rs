@@ -1,4 +1,4 @@
-//! The authority over its whole life: made, opened again, plugged in; what it signs and what it refuses.
+//! The authority over its whole life: created, opened again, plugged in; what it signs and what it refuses.
 
 mod authority;
 mod drill;
@@ -9,7 +9,7 @@ mod tokens;
 
 use std::time::{Duration, SystemTime};
 
-/// The time all tests start from. It is near the present, for rustls asks the system in the end.
+/// The time at which all tests start. It is close to the present, because rustls uses the system's clock.
 fn now() -> SystemTime {
     SystemTime::now()
 }

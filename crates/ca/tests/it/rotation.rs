@@ -1,4 +1,4 @@
-//! The steps of a rotation: what each waits for, and that a crash at any of them loses nothing.
+//! The steps of a rotation: the conditions of each, and that a crash at any of them loses nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -73,22 +73,22 @@ fn nothing_is_signed_with_a_root_before_every_workload_trusts_it() {
     check(std::slice::from_ref(&web), START, &["web"]);
     check(&[web.clone(), shown("1", START)], START, &["web"]);
     check(&[web.clone(), trusts("1", "both", START)], START, &[]);
-    // Roots of an earlier state are not those.
+    // The acknowledgement of roots of an earlier state does not count.
     check(&[web.clone(), trusts("1", "old", START)], START, &["web"]);
     check(&[web.clone(), trusts("1", "both", START), trusts("1", "old", START + 1)], START + 1, &["web"]);
-    // With a new certificate come the roots, if it has arrived.
+    // A new certificate comes with the roots, if it has arrived.
     let again = issued("web", "old", "2", "both", START + 1);
     check(&[web.clone(), again.clone()], START + 1, &["web"]);
     check(&[web.clone(), again, shown("2", START + 2)], START + 2, &[]);
-    // A workload that was not heard of since is waited for as long as its certificate may be in use.
+    // A workload that has not been heard of since is waited for as long as its certificate may be in use.
     let end = END + HOLDER_SKEW.as_secs();
     check(std::slice::from_ref(&web), end - 1, &["web"]);
     check(std::slice::from_ref(&web), end, &[]);
-    // The acknowledgement of one says nothing of another, and a Pod that is gone is not waited for.
+    // The acknowledgement of one workload does not count for another, and a Pod that is gone is not waited for.
     let two = [web, issued("api", "old", "3", "old", START), trusts("1", "both", START)];
     check(&two, START, &["api"]);
     check(&[&two[..], &[Record::Gone { name: "api".into(), at: START * 1000 }]].concat(), START, &[]);
-    // One of the same name that came later is.
+    // A later one of the same name is waited for.
     let later = issued("api", "old", "4", "old", START + 9);
     check(&[&two[..], &[Record::Gone { name: "api".into(), at: START * 1000 }, later]].concat(), START, &["api"]);
 }
@@ -144,12 +144,12 @@ fn a_control_plane_that_runs_an_earlier_state_is_waited_for() {
     assert_eq!(planes(), ["other"]);
     other.append(&Record::Runs { generation: state.generation }, START).unwrap();
     assert_eq!(planes(), [""; 0]);
-    // One that has ended runs nothing.
+    // A control plane that has ended runs nothing.
     other.append(&issued("web", "old", "1", "old", START), START).unwrap();
     drop(other);
     let ledgers = Ledgers::read(folder.path()).unwrap();
     assert_eq!((ledgers.replicas.len(), ledgers.holders.len()), (1, 1), "what it has issued still counts");
-    // The next one takes over its ledger, and what another one says of its certificates.
+    // The next one takes over its ledger, and another's lines about its certificates.
     one.append(&trusts("1", "both", START), START).unwrap();
     let _next = Ledger::open(folder.path(), "next", START).unwrap();
     let ledgers = Ledgers::read(folder.path()).unwrap();
@@ -273,13 +273,13 @@ fn the_operators_files_are_followed() {
     assert_eq!(store.reload(&state, &read(), now()).unwrap(), Reloaded::Same);
     assert!(!folder.path().join("ca-key.pem").exists(), "no root of its own");
 
-    // Below the same root: no distribution.
+    // Below the same root nothing has to be distributed.
     write(&authority(&top).new_intermediate("corp", now()).unwrap());
     let Reloaded::Begun(begun) = store.reload(&state, &read(), now()).unwrap() else { panic!("begun") };
     assert_eq!((begun.phase, begun.kind), (Phase::Replacing, Some(Kind::Intermediate)));
     assert_eq!(store.reload(&begun, &read(), now()).unwrap(), Reloaded::Same);
 
-    // A new root while that goes on waits, and is distributed first.
+    // A new root has to wait for the current rotation, and is distributed first.
     let other = Authority::new_root("corp", now()).unwrap();
     write(&other);
     assert_eq!(store.reload(&begun, &read(), now()).unwrap(), Reloaded::Later);
@@ -315,10 +315,10 @@ fn revocation_lists_of_the_operator_are_followed() {
     fs::write(plug.path().join("ca-crl.pem"), &text).unwrap();
     assert!(store.replace_revocation_lists(&state, &read(), now()).unwrap());
     assert_eq!(lists().as_deref(), Some(&*text));
-    // An authority without lists would accept again what is revoked.
+    // An authority without lists would accept revoked certificates again.
     let refused = store.rotate(&state, Kind::Root, now()).unwrap_err().to_string();
     assert!(refused.contains("revocation lists"), "{refused}");
-    // Lists of another authority say nothing of these certificates: peers would refuse all of them.
+    // Lists of another authority do not cover these certificates: peers would reject all of them.
     let other = Authority::new_root("other", now()).unwrap();
     let foreign = revocation_list(&other, "40", now());
     let foreign = pem::encode(&pem::Pem::new("X509 CRL", foreign.as_ref()));
