@@ -1,4 +1,4 @@
-//! What one service more costs, from objects to the snapshot: `cargo run --release -p evenkeel-model --example
+//! Measures the cost of adding one service, from objects to the snapshot: `cargo run --release -p evenkeel-model --example
 //! one_service_more`.
 
 use std::io::Write as _;

@@ -31,7 +31,7 @@ pub(crate) const SERVICES: Range = Range { first: u32::from_be_bytes([10, 96, 0,
 pub(crate) const SERVICE_ENTRIES: Range =
     Range { first: u32::from_be_bytes([240, 240, 0, 0]), size: 1 << 16, reserved: 1 };
 
-/// Most removed hosts whose addresses are remembered, in hosts.
+/// Maximum number of removed hosts whose addresses are remembered.
 const MAX_REMEMBERED_HOSTS: usize = 16_384;
 
 impl AddressBook {
@@ -54,7 +54,7 @@ impl AddressBook {
         Self { addresses }
     }
 
-    /// How many hosts have an address.
+    /// Returns the number of hosts with an address.
     pub fn len(&self) -> usize {
         self.addresses.len()
     }
@@ -159,7 +159,7 @@ impl Allotment {
 }
 
 impl Range {
-    /// All addresses of the range that may be assigned, starting at the hash of the name.
+    /// Returns all addresses of the range that may be assigned, starting at the hash of the name.
     fn probe(self, host: &str) -> impl Iterator<Item = IpAddr> {
         // The last one is the broadcast address.
         let count = self.size - self.reserved - 1;

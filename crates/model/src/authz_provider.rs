@@ -23,22 +23,22 @@ pub struct AuthzProvider {
     pub status_on_error: Option<u16>,
     /// The service gets the request's body.
     pub body: Option<AuthzBody>,
-    /// What it speaks.
+    /// The protocol of the service.
     pub protocol: AuthzProtocol,
 }
 
 /// The part of a body that a service gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuthzBody {
-    /// Most bytes.
+    /// Maximum number of bytes.
     pub max_bytes: u32,
-    /// Of a longer body it gets the beginning; otherwise the request is refused with 413.
+    /// Whether the service gets the beginning of a longer body; otherwise the request is refused with 413.
     pub partial: bool,
-    /// It gets bytes, not text.
+    /// Whether the body is sent as bytes instead of text.
     pub as_bytes: bool,
 }
 
-/// What a service speaks.
+/// The protocol of an authorization service.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AuthzProtocol {
     /// `envoy.service.auth.v3.Authorization`.

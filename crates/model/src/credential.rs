@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 
-/// What a Secret holds for TLS.
+/// The TLS contents of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credential {
     /// The Secret's namespace.
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// Its certificate and key, or what is wrong with them.
+    /// Its certificate and key, or why they cannot be used.
     pub certificate: Result<KeyPair, Arc<str>>,
-    /// Its roots for peers, or what is wrong with them.
+    /// Its roots for peers, or why they cannot be used.
     pub roots: Result<Roots, Arc<str>>,
     /// Where it is written.
     pub origin: Span,

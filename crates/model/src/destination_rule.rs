@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 
 use crate::{Labels, Viewer, Visibility};
 
-/// How clients connect to a host.
+/// Settings of clients for connections to a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DestinationRule {
     /// Its name.
@@ -47,7 +47,7 @@ pub struct Subset {
 /// mesh's defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrafficPolicy {
-    /// How an endpoint is chosen.
+    /// How an endpoint is selected.
     pub load_balancer: Option<LoadBalancer>,
     /// Limits on connections and requests.
     pub connection_pool: Option<ConnectionPool>,
@@ -92,7 +92,7 @@ pub struct OutlierDetection {
     pub base_ejection_time: Option<Duration>,
     /// The largest share of endpoints that may be ejected, in percent.
     pub max_ejection_percent: Option<u32>,
-    /// With fewer healthy endpoints than this all are used, in percent; 0 = never, and if not set.
+    /// Minimum share of healthy endpoints, in percent: with fewer, all endpoints are used. 0 = never, also if not set.
     pub min_health_percent: Option<u32>,
     /// The statuses that count as errors, ascending; empty: 5xx.
     pub error_codes: Vec<u16>,
@@ -105,11 +105,11 @@ pub struct RetryBudget {
     pub percent: f64,
     /// Retries that are always allowed.
     pub min_concurrency: u32,
-    /// How long a request counts; `None`: while it is active.
+    /// The window in which requests are counted; `None`: requests count while they are active.
     pub interval: Option<Duration>,
 }
 
-/// Probes of idle connections; what is not given is the system's default.
+/// Probes of idle connections; unset fields use the system's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TcpKeepalive {
     /// Number of unanswered probes that end a connection.
@@ -120,7 +120,7 @@ pub struct TcpKeepalive {
     pub interval: Option<Duration>,
 }
 
-/// How an endpoint is chosen.
+/// How an endpoint is selected.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadBalancer {
     /// The algorithm; the mesh's default if not set.
@@ -138,7 +138,7 @@ pub struct LoadBalancer {
 pub struct LocalityLb {
     /// Whether it is the mesh's setting, before which a service's `trafficDistribution` counts.
     pub of_mesh: bool,
-    /// Whether it is turned off here, whatever the mesh's setting.
+    /// Whether it is disabled here, whatever the mesh's setting.
     pub disabled: bool,
     /// By the client's locality (`region/zone/subzone`, where `*` stands for the rest): percentages by the endpoints'
     /// locality.
@@ -156,13 +156,13 @@ pub struct LocalityLb {
 pub struct ZoneAwareLb {
     /// Whether it is the mesh's setting, before which a service's `trafficDistribution` counts.
     pub of_mesh: bool,
-    /// Whether it is turned off here, whatever the mesh's setting.
+    /// Whether it is disabled here, whatever the mesh's setting.
     pub disabled: bool,
-    /// With fewer healthy endpoints zones do not count.
+    /// Minimum number of healthy endpoints: with fewer, zones are ignored.
     pub min_cluster_size: Option<u32>,
     /// The region to fail over to when the client's region has no healthy endpoint.
     pub failover: Vec<(Arc<str>, Arc<str>)>,
-    /// As in [`LocalityLb`]; they count more than the region.
+    /// As in [`LocalityLb`]; takes precedence over the region.
     pub failover_priority: Vec<Arc<str>>,
 }
 
@@ -182,9 +182,9 @@ pub struct BackendUtilization {
     pub expiration: Option<Duration>,
     /// How often weights are computed.
     pub update: Option<Duration>,
-    /// What the share of errors adds to the utilization, in percent.
+    /// The percentage by which the error rate increases the utilization.
     pub error_penalty_percent: Option<u32>,
-    /// The metrics of which the greatest is the utilization.
+    /// The metrics whose maximum is the utilization.
     pub metrics: Vec<Arc<str>>,
 }
 
@@ -227,9 +227,9 @@ pub enum HashKey {
 /// The table that maps hashes to endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashTable {
-    /// A ring of at least so many points.
+    /// A ring of at least this many points.
     Ring(Option<u32>),
-    /// A Maglev table of so many entries.
+    /// A Maglev table of this size.
     Maglev(Option<u32>),
 }
 
@@ -284,7 +284,7 @@ pub struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// These limits, with those of the mesh where they say nothing.
+    /// Returns these limits, with those of the mesh for fields that are not set.
     #[must_use]
     pub fn or(self, mesh: &Self) -> Self {
         Self {
@@ -310,7 +310,7 @@ impl ConnectionPool {
 }
 
 impl TcpKeepalive {
-    /// These probes, with those of the mesh where they say nothing.
+    /// Returns these probes, with those of the mesh for fields that are not set.
     #[must_use]
     pub fn or(self, mesh: &Self) -> Self {
         Self {
@@ -322,7 +322,7 @@ impl TcpKeepalive {
 }
 
 impl OutlierDetection {
-    /// This detection, with that of the mesh where it says nothing.
+    /// Returns this detection, with that of the mesh for fields that are not set.
     #[must_use]
     pub fn or(self, mesh: &Self) -> Self {
         Self {
@@ -368,7 +368,7 @@ pub enum ClientTls {
     IstioMutual {
         /// The name sent to the server; Istio's `outbound_.PORT_.SUBSET_.HOST` if none is given.
         sni: Option<Arc<str>>,
-        /// Names of which the server's certificate must have one; the endpoints' identities if empty.
+        /// Names, one of which the server's certificate must have; the endpoints' identities if empty.
         subject_alt_names: Vec<Arc<str>>,
     },
 }
@@ -378,7 +378,7 @@ pub enum ClientTls {
 pub struct OutsideTls {
     /// The name sent to the server; that of the call if none is given.
     pub sni: Option<Arc<str>>,
-    /// Names of which the server's certificate must have one; empty = the SNI is checked instead.
+    /// Names, one of which the server's certificate must have; empty = the SNI is checked instead.
     pub subject_alt_names: Vec<Arc<str>>,
     /// A file with the roots to trust; the system's if none is given.
     pub ca_certificates: Option<Arc<str>>,
@@ -426,7 +426,7 @@ impl DestinationRule {
 impl TrafficPolicy {
     fn for_port(&self, port: u16) -> TrafficPolicy {
         match self.ports.get(&port) {
-            // As in Istio's `MergeTrafficPolicy`: what a port cannot set, the general settings do.
+            // As in Istio's `MergeTrafficPolicy`: settings that a port cannot have come from the general ones.
             Some(own) => TrafficPolicy {
                 retry_budget: self.retry_budget.clone(),
                 proxy_protocol: self.proxy_protocol,

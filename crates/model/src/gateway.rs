@@ -17,7 +17,7 @@ pub struct Gateway {
     pub namespace: Arc<str>,
     /// Labels of the gateway proxy's Pod; empty = every gateway proxy.
     pub selector: Labels,
-    /// Its servers, in the order written. Those that conflict with an earlier one have been left out with a diagnostic.
+    /// Its servers, in the order written, without those that conflict with an earlier one, which have a diagnostic.
     pub servers: Vec<Server>,
     /// Where it was written.
     pub origin: Span,
@@ -86,7 +86,7 @@ pub struct GatewayHost {
 pub struct ServerTls {
     /// The mode.
     pub mode: ServerTlsMode,
-    /// What a client's certificate must be like; without effect where clients show none.
+    /// Requirements on a client's certificate; without effect if clients present none.
     pub clients: ClientChecks,
     /// TLS 1.2 cipher suites; empty = the proxy's defaults.
     pub cipher_suites: Vec<Arc<str>>,
@@ -98,7 +98,7 @@ pub struct ServerTls {
     pub max_version: Option<TlsVersion>,
 }
 
-/// What a server does with TLS.
+/// How a server handles TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerTlsMode {
     /// Passed on unread, routed by SNI (`PASSTHROUGH`).
@@ -120,10 +120,10 @@ pub enum ServerTlsMode {
     IstioMutual,
 }
 
-/// Where a server's certificates are.
+/// The location of a server's certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerCertificates {
-    /// In files of the machine or image that the gateway proxy runs on.
+    /// In files on the machine or in the image of the gateway proxy.
     Files(Vec<CertificateFiles>),
     /// In Secrets of the gateway proxy's namespace, by name (`credentialName`, `credentialNames`).
     Secrets(Vec<Spanned<Arc<str>>>),
@@ -138,7 +138,7 @@ pub struct CertificateFiles {
     pub key: Arc<str>,
 }
 
-/// Where the roots for clients are.
+/// The location of the roots for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientRoots {
     /// In a file (`caCertificates`).
@@ -147,10 +147,10 @@ pub enum ClientRoots {
     Secret(Spanned<Arc<str>>),
 }
 
-/// What a client's certificate must be like besides its chain.
+/// Requirements on a client's certificate besides its chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientChecks {
-    /// Names of which it must have one; empty = any verified certificate.
+    /// Names, one of which it must have; empty = any verified certificate.
     pub subject_alt_names: Vec<Arc<str>>,
     /// SHA-256 hashes of accepted keys, in base64.
     pub spki: Vec<Arc<str>>,
@@ -215,7 +215,7 @@ impl ServerTls {
     }
 }
 
-/// What a Secret is used for.
+/// The use of a Secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretUse<'a> {
     /// Its certificate and key.

@@ -20,7 +20,7 @@ pub(crate) type RouteSetRank = (Place, usize);
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Index {
     pub(crate) route_sets: ByHost<RouteSet>,
-    /// By the services they lead to; in the order of precedence.
+    /// By the services that they lead to, in the order of precedence.
     pub(crate) routes_to: ByHost<RouteSet>,
     /// In the order of precedence.
     pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<RouteSetRank, RouteSet>>,
@@ -28,7 +28,7 @@ pub(crate) struct Index {
     pub(crate) rule_namespaces: OrdMap<Hostname, Arc<[Arc<str>]>>,
     /// By namespace.
     pub(crate) rules: OrdMap<Arc<str>, ByHost<DestinationRule>>,
-    /// Those of one address ordered by namespace and Pod.
+    /// Workloads by address, sorted by namespace and Pod.
     pub(crate) workloads: OrdMap<IpAddr, List<Workload>>,
     /// Addresses that require mutual TLS: by network, the text of [`evenkeel_base::mutual_addresses`].
     pub(crate) mutual: OrdMap<IpAddr, Arc<str>>,

@@ -1,4 +1,4 @@
-//! Lists of a snapshot. Short lists are shared as long as nothing in them changes; long ones share their unchanged
+//! Lists of a snapshot. Short lists are shared between snapshots if nothing in them changes; long ones share their unchanged
 //! parts with the next snapshot.
 
 use std::borrow::Borrow;
@@ -150,7 +150,7 @@ impl<K: Ord + Clone, T: PartialEq> Grouped<K, T> {
         self.groups.ptr_eq(&other.groups)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }

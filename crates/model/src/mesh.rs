@@ -22,13 +22,13 @@ const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Roots that vouch for identities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FurtherRoots {
-    /// Where they are.
+    /// Where the roots come from.
     pub source: RootsSource,
     /// The trust domains whose identities they vouch for; all if there are none.
     pub trust_domains: Vec<Arc<str>>,
 }
 
-/// Where roots are.
+/// The origin of roots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootsSource {
     /// Here, PEM.
@@ -44,12 +44,12 @@ pub struct ExternalSigner {
     pub address: String,
     /// TLS; none where a server on this machine is asked in plain text.
     pub tls: Option<SignerTls>,
-    /// How long an answer may take.
+    /// Time limit of an answer.
     pub timeout: Duration,
 }
 
 impl ExternalSigner {
-    /// Limit of an answer if nothing is said, as in Istio.
+    /// Default time limit of an answer, as in Istio.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 }
 
@@ -60,7 +60,7 @@ pub struct SignerTls {
     pub roots: Option<PathBuf>,
     /// The client's certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Names of which the server's certificate must have one; that of the address if there are none.
+    /// Names, one of which the server's certificate must have; that of the address if empty.
     pub names: Vec<String>,
     /// The name sent to the server; that of the address if there is none.
     pub sni: Option<String>,
@@ -75,15 +75,15 @@ pub struct MeshConfig {
     pub trust_domain_aliases: Vec<Arc<str>>,
     /// Roots beside those of the mesh's authority (`caCertificates`).
     pub further_roots: Vec<FurtherRoots>,
-    /// Who signs in place of the control plane (`ca`), or why nobody signs.
+    /// The external signer (`ca`), or why nobody signs.
     pub external_signer: Option<Result<Arc<ExternalSigner>, String>>,
     /// The suffix of service names, usually `cluster.local`.
     pub cluster_domain: Arc<str>,
     /// The namespace whose policies apply to the mesh.
     pub root_namespace: Arc<str>,
-    /// What happens to calls of unknown hosts.
+    /// How calls of unknown hosts are handled.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
-    /// Where they go instead, if there is an egress proxy ([`SidecarOutboundPolicy::EgressProxy`]).
+    /// The egress proxy for calls of unknown hosts, if there is one ([`SidecarOutboundPolicy::EgressProxy`]).
     pub egress_proxy: Option<SidecarOutboundPolicy>,
     /// Whether an agent shows its program's metrics beside its proxy's.
     pub merges_metrics: bool,
@@ -91,7 +91,7 @@ pub struct MeshConfig {
     pub unknown_hosts_tls: Option<ClientTls>,
     /// The port of an HTTP proxy in every sidecar, on the loopback address.
     pub http_proxy_port: Option<u16>,
-    /// What applies to sidecars without a Sidecar; `None`: they have no egress listeners, and see everything.
+    /// The Sidecar for workloads without one; `None`: they have no egress listeners, and see everything.
     pub default_sidecar: Option<Arc<Sidecar>>,
     /// Whether programs listen at the loopback address only (`inboundTrafficPolicy: LOCALHOST`).
     pub inbound_to_localhost: bool,
@@ -125,7 +125,7 @@ pub struct MeshConfig {
     pub h2_upgrade: bool,
     /// Locality-aware balancing, where no DestinationRule says otherwise.
     pub locality: Option<LocalityLb>,
-    /// Zone-aware balancing, where no DestinationRule says anything of zones and localities.
+    /// Zone-aware balancing, for hosts whose DestinationRule sets nothing about zones and localities.
     pub zone_aware: Option<ZoneAwareLb>,
     /// Limits, where no DestinationRule says otherwise.
     pub connection_pool: Option<ConnectionPool>,
@@ -155,8 +155,8 @@ pub struct MeshConfig {
     pub proxy_defaults: Arc<ProxyConfig>,
     /// Which Ingress objects are served, and by which gateways.
     pub ingress: IngressSettings,
-    /// Whether refused security objects are left out, instead of closing what they would have judged. Only an option of
-    /// the control plane sets it.
+    /// Whether refused security objects are left out, instead of closing what they would have judged. Only an option of the
+    /// control plane sets it.
     pub leave_out_refused: bool,
     /// Who fetches the keys at a `jwksUri`. Only the environment of the control plane sets it.
     pub jwks_fetching: JwksFetching,
@@ -174,7 +174,7 @@ pub enum JwksFetching {
     Proxies,
 }
 
-/// What happens to calls of unknown hosts.
+/// How calls of unknown hosts are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutboundTrafficPolicy {
     /// Calls pass.
@@ -261,11 +261,11 @@ pub struct IngressSettings {
 /// Which Ingress objects are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IngressMode {
-    /// None.
+    /// No Ingress.
     Off,
-    /// Those of the class, and those without a class.
+    /// Ingresses of the class, and those without a class.
     Default,
-    /// Those of the class.
+    /// Only Ingresses of the class.
     Strict,
 }
 
@@ -281,7 +281,7 @@ impl MeshConfig {
         named.filter(|domain| !self.own_trust_domains().any(|own| own == *domain)).collect()
     }
 
-    /// Who sees an object of `namespace` with these entries in `exportTo`; `default` applies if there are none.
+    /// Returns who sees an object of `namespace` with these entries in `exportTo`; `default` applies if there are none.
     pub fn visibility<'a>(
         entries: impl IntoIterator<Item = &'a str>,
         default: &'a [Arc<str>],

@@ -10,7 +10,7 @@ use evenkeel_base::cidr::IpNet;
 use crate::workload::Selectable;
 use crate::{Labels, Selection, StringMatch};
 
-/// What a workload accepts.
+/// The mode of mutual TLS that a workload accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MtlsMode {
     /// Plain text only.
@@ -31,7 +31,7 @@ impl fmt::Display for MtlsMode {
     }
 }
 
-/// What workloads accept.
+/// The mutual TLS that workloads accept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerAuthentication {
     /// Its name.
@@ -46,15 +46,14 @@ pub struct PeerAuthentication {
     pub port_modes: BTreeMap<u16, Option<MtlsMode>>,
     /// Where it was written.
     pub origin: Span,
-    /// Whether it is a stand-in for a refused one: the workloads it selects accept only mutual TLS, whatever others
-    /// say.
+    /// Whether it is a stand-in for a refused one: the workloads it selects accept only mutual TLS, whatever others say.
     pub refused: bool,
 }
 
-/// What a policy does with the requests it matches. In the order of evaluation.
+/// The action of a policy for matching requests, in the order of evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AuthorizationAction {
-    /// Has a provider decide about them.
+    /// Lets a provider decide.
     Custom,
     /// Marks them for logs.
     Audit,
@@ -84,7 +83,7 @@ pub struct AuthorizationPolicy {
     pub namespace: Arc<str>,
     /// The workloads it is for.
     pub selection: Selection,
-    /// What it does.
+    /// Its action.
     pub action: AuthorizationAction,
     /// The extension provider that decides, of CUSTOM policies.
     pub provider: Option<Arc<str>>,
@@ -170,7 +169,7 @@ pub struct Operation {
 pub enum PathMatch {
     /// A test as for other values.
     String(StringMatch),
-    /// With `{*}` for one segment and `{**}` for any number, in Envoy's URI template form.
+    /// A template in Envoy's URI template syntax, with `{*}` for one segment and `{**}` for any number.
     Template(Arc<str>),
 }
 
@@ -179,7 +178,7 @@ pub enum PathMatch {
 pub struct Condition {
     /// The attribute that is compared.
     pub key: ConditionKey,
-    /// One of these must match; empty = anything.
+    /// One of these must match; empty = any value.
     pub values: Vec<StringMatch>,
     /// None of these may match.
     pub not_values: Vec<StringMatch>,
@@ -267,7 +266,7 @@ pub(crate) fn mtls_mode(
     of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| namespace_mtls_mode(own, root))
 }
 
-/// What workloads of a namespace accept without a policy of their own.
+/// Returns the mode of mutual TLS of a namespace's workloads without a policy of their own.
 pub(crate) fn namespace_mtls_mode(own: &[Arc<PeerAuthentication>], root: &[Arc<PeerAuthentication>]) -> MtlsMode {
     if is_closed(own, root, Labels::is_empty) {
         return MtlsMode::Strict;

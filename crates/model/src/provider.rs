@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 pub struct ProviderService {
     /// The namespace of the service; `None`: any.
     pub namespace: Option<Arc<str>>,
-    /// Its host; `None`: what is written there is no host.
+    /// Its host; `None`: the configured value is not a host.
     pub host: Option<Hostname>,
     /// Its port.
     pub port: u16,

@@ -33,7 +33,7 @@ pub struct JwtRule {
     pub audiences: Vec<Arc<str>>,
     /// Its keys.
     pub keys: JwtKeys,
-    /// Headers that may carry a token, each with what stands before it.
+    /// Headers that may carry a token, each with the prefix of the token.
     pub from_headers: Vec<(Arc<str>, Arc<str>)>,
     /// Query parameters that may carry a token.
     pub from_params: Vec<Arc<str>>,
@@ -56,18 +56,18 @@ pub struct JwtRule {
 pub enum JwtKeys {
     /// Written in the rule.
     Inline(Arc<str>),
-    /// To be fetched.
+    /// The control plane fetches them.
     Fetched {
-        /// Where they are.
+        /// Their source.
         from: JwksSource,
         /// Limit for fetching.
         timeout: Option<Duration>,
         /// The last good ones.
         keys: Option<Arc<str>>,
     },
-    /// To be fetched by the proxies, from a service of the mesh.
+    /// The proxies fetch them, from a service of the mesh.
     Remote(Arc<RemoteJwks>),
-    /// None can be used: every token fails.
+    /// There are none that can be used: every token fails.
     None,
 }
 
@@ -85,7 +85,7 @@ pub struct RemoteJwks {
 }
 
 impl JwtKeys {
-    /// Where the proxies fetch the keys, if they do.
+    /// Returns the source from which the proxies fetch the keys, if they do.
     pub fn remote(&self) -> Option<&RemoteJwks> {
         match self {
             Self::Remote(remote) => Some(remote),
@@ -103,12 +103,12 @@ impl JwtKeys {
     }
 }
 
-/// Where an issuer's keys are.
+/// The location of an issuer's keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JwksSource {
     /// At this URI (`jwksUri`).
     Uri(Arc<str>),
-    /// Where the issuer's OpenID configuration says.
+    /// At the URI in the issuer's OpenID configuration.
     Issuer(Arc<str>),
 }
 
@@ -130,13 +130,13 @@ impl JwksSource {
 /// The code of findings about keys that are not fetched yet.
 pub(crate) const NOT_FETCHED: &str = "jwks-not-fetched";
 
-/// Findings without those that only a running control plane can settle: files alone say nothing about keys to be fetched.
+/// Removes findings that only a running control plane can judge: files alone do not show whether keys can be fetched.
 pub fn of_files_alone(mut findings: Diagnostics) -> Diagnostics {
     findings.retain(|finding| finding.code != NOT_FETCHED);
     findings
 }
 
-/// What the names of ConfigMaps with fetched keys begin with.
+/// Prefix of the names of ConfigMaps with fetched keys.
 pub const JWKS_CONFIG_MAP_PREFIX: &str = "evenkeel-jwks-";
 /// The keys in such a ConfigMap.
 pub const JWKS_KEY: &str = "jwks";

@@ -25,7 +25,7 @@ pub struct RouteSet {
     pub namespace: Arc<str>,
     /// The hosts it serves, as full names.
     pub hosts: Vec<Spanned<Hostname>>,
-    /// Where it applies; `mesh` if not given.
+    /// The gateways where it applies; `mesh` if not given.
     pub gateways: Vec<GatewayRef>,
     /// The namespaces that see it.
     pub export_to: Visibility,
@@ -42,7 +42,7 @@ pub struct RouteSet {
     pub origin: Span,
 }
 
-/// Where a route set applies.
+/// A place where a route set applies.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GatewayRef {
     /// Sidecars (`mesh`).
@@ -105,7 +105,7 @@ pub struct HttpRoute {
     pub name: Arc<str>,
     /// Any of these must hold; none given = always.
     pub matches: Vec<HttpMatch>,
-    /// What happens to the request.
+    /// The action for the request.
     pub action: HttpAction,
     /// Changes to headers for all destinations.
     pub headers: Headers,
@@ -117,10 +117,10 @@ pub struct HttpRoute {
     pub origin: Span,
 }
 
-/// What happens to a request.
+/// The action for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HttpAction {
-    /// It is forwarded.
+    /// Forwards it.
     Route {
         /// The destinations, at least one. A single destination gets everything, whatever its weight.
         destinations: Vec<WeightedDestination>,
@@ -128,7 +128,7 @@ pub enum HttpAction {
         rewrite: Option<Rewrite>,
         /// Timeout for the whole response; `Some(ZERO)` = unlimited, `None` = Istio's default (unlimited).
         timeout: Option<Duration>,
-        /// None given = the mesh's default.
+        /// Not set = the mesh's default.
         retries: Option<RetryPolicy>,
         /// The services that get copies of requests.
         mirrors: Vec<Mirror>,
@@ -147,7 +147,7 @@ impl Millionths {
     /// All requests.
     pub const ALL: Self = Self(1_000_000);
 
-    /// A percentage; Istio drops what is less than a millionth.
+    /// Converts a percentage; as in Istio, fractions below a millionth are dropped.
     pub fn from_percent(percent: f64) -> Self {
         // The cast saturates.
         Self((percent * 10_000.0) as u32).min(Self::ALL)
@@ -192,7 +192,7 @@ pub struct CorsPolicy {
     pub allow_headers: Arc<str>,
     /// Response headers that they may read, separated by commas.
     pub expose_headers: Arc<str>,
-    /// How long browsers may keep the answer to a preflight request, in seconds.
+    /// How long browsers may cache the response to a preflight request, in seconds.
     pub max_age: Option<u64>,
     /// Whether they may use credentials; `None`: the header is not sent.
     pub allow_credentials: Option<bool>,
@@ -227,7 +227,7 @@ pub struct HttpMatch {
     pub source_labels: Labels,
     /// The namespace the client's workload must be in; only for `mesh`.
     pub source_namespace: Option<Arc<str>>,
-    /// Where this condition applies; empty = wherever the route set applies.
+    /// Gateways where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
     /// The prefix of the route's statistics; may be empty.
     pub stat_prefix: Arc<str>,
@@ -264,7 +264,7 @@ pub struct Destination {
 /// Whether a destination exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DestinationState {
-    /// It exists.
+    /// The service or subset exists.
     Known,
     /// No visible service has this host.
     UnknownHost,
@@ -322,7 +322,7 @@ pub struct DirectResponse {
     pub body: Arc<[u8]>,
 }
 
-/// When a request is tried again.
+/// The conditions for retries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Retries after the first try; 0 = none.
@@ -335,14 +335,14 @@ pub struct RetryPolicy {
     pub avoid_previous_hosts: bool,
     /// Whether retries prefer localities that were not tried.
     pub avoid_previous_localities: bool,
-    /// Longest pause before the first retry; `None` = Envoy's default.
+    /// Maximum pause before the first retry; `None` = Envoy's default.
     pub back_off: Option<Duration>,
 }
 
 /// Conditions on a TCP or TLS connection; all must hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct L4Match {
-    /// Address ranges one of which must hold the destination; empty = any.
+    /// Address ranges, one of which must contain the destination; empty = any.
     pub destination_subnets: Vec<IpNet>,
     /// The address range of clients; none given = any.
     pub source_subnet: Option<IpNet>,
@@ -352,7 +352,7 @@ pub struct L4Match {
     pub source_labels: Labels,
     /// The namespace the client's workload must be in; only for `mesh`.
     pub source_namespace: Option<Arc<str>>,
-    /// Where this condition applies; empty = wherever the route set applies.
+    /// Gateways where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
 }
 
@@ -361,18 +361,18 @@ pub struct L4Match {
 pub struct L4Route {
     /// Any of these must hold; none given = always.
     pub matches: Vec<L4Match>,
-    /// Where to; at least one.
+    /// The destinations, at least one.
     pub destinations: Vec<WeightedDestination>,
     /// Where it was written.
     pub origin: Span,
 }
 
-/// One route of TLS connections that are passed on unread.
+/// One route for TLS connections that are forwarded without being terminated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TlsRoute {
     /// Any of these must hold; at least one. The names are what the client's SNI must be covered by.
     pub matches: Vec<(Vec<Hostname>, L4Match)>,
-    /// Where to; at least one.
+    /// The destinations, at least one.
     pub destinations: Vec<WeightedDestination>,
     /// Where it was written.
     pub origin: Span,

@@ -1,4 +1,4 @@
-//! Which workloads a policy is for.
+//! Which workloads a policy applies to.
 
 use evenkeel_api::istio::{AuthorizationPolicySpec, RequestAuthenticationSpec, TargetRef, WorkloadSelector};
 
@@ -24,12 +24,12 @@ impl Selection {
         Self::Labels(Labels::new())
     }
 
-    /// What an AuthorizationPolicy says.
+    /// Returns the selection of an AuthorizationPolicy.
     pub fn of_policy(spec: &AuthorizationPolicySpec) -> Self {
         Self::written(spec.selector.as_ref(), spec.target_ref.iter().chain(&spec.target_refs))
     }
 
-    /// What a RequestAuthentication says.
+    /// Returns the selection of a RequestAuthentication.
     pub fn of_request_authentication(spec: &RequestAuthenticationSpec) -> Self {
         Self::written(spec.selector.as_ref(), spec.target_ref.iter().chain(&spec.target_refs))
     }

@@ -49,7 +49,7 @@ pub struct Service {
     pub alias_of: Option<Hostname>,
     /// Identities its endpoints may have beyond those of known workloads (`subjectAltNames` of a ServiceEntry).
     pub subject_alt_names: Vec<Arc<str>>,
-    /// The same by a Service's annotations. They count for mutual TLS of the mesh only.
+    /// Identities from annotations of the Service, used like the former. They only apply to mutual TLS of the mesh.
     pub identities: Vec<Arc<str>>,
     /// Where it was written.
     pub origin: Span,
@@ -115,7 +115,7 @@ pub enum Protocol {
     Redis,
     /// `udp`, which the mesh does not carry
     Udp,
-    /// Not said: found out from the first bytes (HTTP or plain TCP)
+    /// Not set: detected from the first bytes (HTTP or plain TCP)
     Auto,
 }
 
@@ -206,19 +206,19 @@ pub enum Resolution {
     DynamicDns,
     /// The address the client called (`NONE`): ORIGINAL_DST.
     Passthrough,
-    /// Those of another host, of which it is another name (`ExternalName`): no cluster of its own.
+    /// Through another host, of which it is an alias (`ExternalName`): it has no cluster.
     Alias,
 }
 
 /// Which endpoints a service prefers (`trafficDistribution`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Distribution {
-    /// None.
+    /// No preference.
     #[default]
     Any,
-    /// Those in the client's zone, then in its region.
+    /// Endpoints in the client's zone, then in its region.
     SameZone,
-    /// Those on the client's machine, then in its sub-zone, zone and region.
+    /// Endpoints on the client's machine, then in its sub-zone, zone and region.
     SameNode,
 }
 
@@ -332,7 +332,7 @@ impl Service {
     }
 }
 
-/// Of several services with one host, the one that a client uses: that of its own namespace before those of others.
+/// Returns the service that a client uses if several have the host: one in the client's namespace takes precedence.
 pub(crate) fn preferred<'a>(
     same_host: impl Iterator<Item = &'a Arc<Service>> + Clone,
     client: &(impl Viewer + ?Sized),

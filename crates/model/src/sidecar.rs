@@ -19,14 +19,14 @@ pub struct Sidecar {
     pub namespace: Arc<str>,
     /// The workloads in its namespace; empty = all.
     pub selector: Labels,
-    /// What may be called; at least one listener. A port belongs to the first listener that names it, otherwise to the
-    /// one without port.
+    /// The hosts that may be called, by listener; at least one. A port belongs to the first listener that names it, otherwise
+    /// to the one without a port.
     pub egress: Vec<EgressListener>,
     /// Ports of the workload; empty = those of its services.
     pub ingress: Vec<IngressListener>,
     /// Settings of connections to the workload, for ports without their own.
     pub inbound_pool: Option<ConnectionPool>,
-    /// What happens to calls of unknown hosts; `None` = the mesh's setting.
+    /// How calls of unknown hosts are handled; `None` = the mesh's setting.
     pub outbound_policy: Option<SidecarOutboundPolicy>,
     /// Whether it is a stand-in for a refused one: the workloads it selects cannot call unknown hosts, whatever others
     /// say.
@@ -35,7 +35,7 @@ pub struct Sidecar {
     pub origin: Span,
 }
 
-/// What may be called, on one port or on all others.
+/// The hosts that may be called on one port, or on all others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EgressListener {
     /// The port and its protocol, which overrides that of the services; `None` = all other ports.
@@ -50,7 +50,7 @@ pub struct EgressListener {
     /// Whether it serves calls of every port of the imported services (`HTTP_PROXY`, and Unix sockets): requests name
     /// their destination.
     pub takes_all_ports: bool,
-    /// What may be called.
+    /// The hosts that may be called.
     pub imports: Imports,
 }
 
@@ -94,7 +94,7 @@ pub enum IngressEndpoint {
     Unix(Arc<str>),
 }
 
-/// What happens to calls of what is not imported.
+/// How calls of hosts that are not imported are handled.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SidecarOutboundPolicy {
     /// Calls pass.
@@ -118,7 +118,7 @@ impl Imports {
         }
     }
 
-    /// Everything.
+    /// Imports everything.
     pub(crate) fn everything() -> Self {
         let mut all = Self::default();
         all.any.extend(Hostname::parse("*"));

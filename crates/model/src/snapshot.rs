@@ -1,4 +1,4 @@
-//! Everything the control plane knows at one moment, and queries on it.
+//! The snapshot: the immutable model of the mesh at one moment, and queries on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -42,7 +42,7 @@ pub struct Snapshot {
     pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
     /// All Gateways, in the order of precedence.
     pub gateways: List<Gateway>,
-    /// What Secrets hold for TLS, by namespace and name.
+    /// The TLS contents of Secrets, by namespace and name.
     pub credentials: Ordered<(Arc<str>, Arc<str>), Credential>,
     /// All PeerAuthentications by namespace, there in the order of precedence.
     pub peer_authentications: List<PeerAuthentication>,
@@ -228,7 +228,7 @@ impl Snapshot {
         policy::mtls_mode(self.peer_authentications_of(namespace), self.peer_authentications_of(root), workload, port)
     }
 
-    /// What workloads of a namespace accept without a policy of their own.
+    /// Returns the mode of mutual TLS of a namespace's workloads without a policy of their own.
     pub fn namespace_mtls_mode(&self, namespace: &str) -> MtlsMode {
         policy::namespace_mtls_mode(
             self.peer_authentications_of(namespace),
@@ -267,7 +267,7 @@ impl Snapshot {
         of(root).iter().chain(own).filter(includes).collect()
     }
 
-    /// Where keys of issuers have to be fetched from, each with the shortest limit that a rule sets for it.
+    /// Returns the sources of issuers' keys, each with the shortest time limit that a rule sets for it.
     pub fn jwks_sources(&self) -> BTreeMap<JwksSource, Option<Duration>> {
         crate::derive::jwks_sources(self)
     }

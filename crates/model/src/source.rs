@@ -1,6 +1,6 @@
 //! Sources of objects, and the order of precedence among their objects.
 //!
-//! The model knows no files and no API server. A source delivers its objects in *entries*, each of which is added,
+//! The model does not depend on files or an API server. A source delivers its objects in *entries*, each of which is added,
 //! changed and removed as a whole: a file with all its objects, or one object of an API server.
 
 use std::cmp::Ordering;
@@ -12,7 +12,7 @@ use evenkeel_base::{Diagnostics, SourceId};
 
 use crate::StatusSink;
 
-/// Where objects come from: configuration directories, the API server of a cluster.
+/// A source of objects: configuration directories, or the API server of a cluster.
 pub trait Source {
     /// Its name and rank.
     fn id(&self) -> &SourceId;
@@ -124,7 +124,7 @@ impl SourceEvent {
     }
 }
 
-/// What a source adds, changes and removes as a whole.
+/// The unit that a source adds, changes and removes as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Its address within the source.

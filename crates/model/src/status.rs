@@ -1,4 +1,4 @@
-//! Statuses: what the author of an object is told in the object itself.
+//! Statuses: the findings about an object that a source writes into the object itself, for its author.
 
 use std::sync::Arc;
 

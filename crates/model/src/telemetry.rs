@@ -9,15 +9,15 @@ use crate::provider::ProviderService;
 /// A collector of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
-    /// Where it is.
+    /// The collector's service.
     pub service: ProviderService,
     /// The longest path in a span, in bytes; `None`: Envoy's default.
     pub max_path_bytes: Option<u32>,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: CollectorProtocol,
 }
 
-/// What a collector of spans speaks.
+/// The protocol of a collector of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectorProtocol {
     /// Zipkin's JSON, version 2.
@@ -45,7 +45,7 @@ pub enum CollectorProtocol {
     },
 }
 
-/// What an entry of a log is about.
+/// The subject of the entries of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogSubject {
     /// A request.
@@ -57,9 +57,9 @@ pub enum LogSubject {
 /// A service that takes access logs over gRPC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogService {
-    /// What its entries are about.
+    /// The subject of its entries.
     pub subject: LogSubject,
-    /// Where it is.
+    /// The log's service.
     pub service: ProviderService,
     /// The name of the log; `None`: Istio's.
     pub log_name: Option<Arc<str>>,
@@ -82,7 +82,7 @@ pub enum AccessLogTarget {
     Service(LogService),
 }
 
-/// What of telemetry holds for the mesh.
+/// The telemetry settings of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
     /// Whether proxies with a collector of their own trace requests (`enableTracing`).

@@ -1,10 +1,10 @@
-//! Which identities a policy's values name, as the mesh's trust domain may have other names (`trustDomainAliases`).
+//! Expands principals and trust domains in policies to all names of the mesh's trust domain (`trustDomainAliases`).
 
 use crate::{MeshConfig, StringMatch};
 
 /// Parts of a principal: `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
 const PRINCIPAL_PARTS: usize = 5;
-/// What stands for the mesh's trust domain in every mesh.
+/// Stands for the mesh's trust domain in every mesh.
 const ANY_MESH: &str = "cluster.local";
 
 /// The principals that a value names: with the mesh's own trust domain, or one of its aliases, the same account in all of them.

@@ -19,10 +19,10 @@ impl Viewer for str {
 /// Which namespaces see an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Visibility {
-    /// All (`*`, and the default).
+    /// All namespaces (`*`, and the default).
     #[default]
     Public,
-    /// None (`~`).
+    /// No namespace (`~`).
     None,
     /// These; `.` is already replaced by the object's own.
     Namespaces(BTreeSet<Arc<str>>),

@@ -22,10 +22,10 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
 /// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].
 pub type Pod = (Arc<str>, Arc<str>);
 
-/// What the name of a WorkloadEntry follows in [`Pod`]. No Pod has such a name.
+/// Prefix of a WorkloadEntry's name in [`Pod`]. No Pod has such a name.
 pub const ENTRY_PREFIX: &str = "workloadentry/";
 
-/// Something that has labels for selectors.
+/// An object with labels that selectors can match.
 pub trait Selectable {
     /// Whether all labels of `selector` are present. The empty selector selects everything.
     fn selected_by(&self, selector: &Labels) -> bool;
@@ -48,7 +48,7 @@ pub struct Workload {
     pub workload_name: Arc<str>,
     /// Its host name, and the headless Service under which it has that name.
     pub host_name: Option<(Arc<str>, Arc<str>)>,
-    /// Its addresses; none until it runs.
+    /// Its addresses; empty until it runs.
     pub addresses: Vec<IpAddr>,
     /// Its labels.
     pub labels: Labels,

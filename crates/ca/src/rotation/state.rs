@@ -85,13 +85,13 @@ pub struct Signer {
     pub origin: Origin,
     /// The authority with the root's key, if this one is below it and the control plane created both.
     pub parent: Option<String>,
-    /// Validity, in seconds since 1970.
+    /// Beginning of its validity, in seconds since 1970.
     pub not_before: u64,
-    /// The end of its validity.
+    /// End of its validity, in seconds since 1970.
     pub not_after: u64,
-    /// Validity of its root, if there are several of the one that expires first, in seconds since 1970.
+    /// Beginning of the validity of its roots (of the root that expires first), in seconds since 1970.
     pub root_not_before: u64,
-    /// The end of that validity.
+    /// End of the validity of its roots (of the root that expires first), in seconds since 1970.
     pub root_not_after: u64,
 }
 

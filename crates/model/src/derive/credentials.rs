@@ -23,13 +23,13 @@ struct Names {
     revocation_lists: &'static str,
 }
 
-/// In the order in which Istio looks for them.
+/// In the order in which Istio searches them.
 static NAMES: [Names; 2] = [
     Names { certificate: "cert", key: "key", roots: "cacert", revocation_lists: "crl" },
     Names { certificate: "tls.crt", key: "tls.key", roots: "ca.crt", revocation_lists: "ca.crl" },
 ];
 
-/// Most names of keys that a message lists.
+/// Maximum number of key names in a message.
 const MAX_LISTED: usize = 5;
 
 /// Credentials by name and namespace.
@@ -57,7 +57,7 @@ impl Results for Table {
     }
 }
 
-/// The credential of a Secret. Whether it is good for something matters only to those who name it.
+/// Returns the credential of a Secret. Whether it is usable for a purpose matters only to objects that name it.
 fn credential(cx: &Cx<'_>, id: &ObjectKey) -> Option<Credential> {
     let object = cx.object(id)?;
     let Resource::Secret(secret) = &object.resource else { return None };

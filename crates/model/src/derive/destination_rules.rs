@@ -110,7 +110,7 @@ impl Table {
                 let here = self.by_host.entry(key.clone()).or_default();
                 match is_there {
                     true => drop(here.insert(place.clone(), (id.clone(), rule.clone()))),
-                    // Another object may have this place by now.
+                    // Another object may have taken this place.
                     false if here.get(place).is_some_and(|(owner, _)| owner == id) => drop(here.remove(place)),
                     false => {}
                 }

@@ -15,9 +15,9 @@ pub(super) struct Discovery {
 }
 
 impl Discovery {
-    /// By the mesh's settings and the labels of its namespaces.
+    /// Selects namespaces by the mesh's settings and their labels.
     pub(super) fn of(mesh: &MeshConfig, namespaces: &Arc<BTreeMap<Arc<str>, Labels>>) -> Self {
-        // Nearly always everything is read, and nothing need be compared.
+        // Nearly always everything is read, and nothing has to be compared.
         if mesh.discovery_selectors.is_empty() && !mesh.leave_out_refused {
             return Self::default();
         }

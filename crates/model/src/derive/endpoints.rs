@@ -53,7 +53,7 @@ impl Results for Table {
 /// The endpoints of a service.
 fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
     let (_, service) = cx.service_in(host, namespace)?;
-    // What is looked up when it is called has no endpoints; Istio ignores those that are given.
+    // Hosts that are resolved when they are called have no endpoints; Istio ignores configured ones.
     if matches!(service.resolution, Resolution::Alias | Resolution::DynamicDns) {
         return None;
     }
@@ -180,7 +180,7 @@ fn of_workload(
     }
 }
 
-/// An endpoint of which only the address is known.
+/// Returns an endpoint of which only the address is known.
 fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
     Endpoint {
         address,

@@ -35,7 +35,7 @@ pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     })
 }
 
-/// What is wrong with a Secret for the proxies of these namespaces; with none, no proxy is known.
+/// Returns why a Secret cannot be used by the proxies of these namespaces; no namespaces means that no proxy is known.
 fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: SecretUse<'_>) -> Option<Diagnostic> {
     let (SecretUse::Certificate(name) | SecretUse::Roots(name)) = used;
     let (wanted, plain) = match name.split_once('/') {
@@ -51,7 +51,7 @@ fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: S
         SecretUse::Certificate(_) => cx.credentials(plain).collect(),
         SecretUse::Roots(_) => cx.credentials(&format!("{plain}{ROOTS_SUFFIX}")).chain(cx.credentials(plain)).collect(),
     };
-    // Without a known proxy, any namespace will do.
+    // If no proxy is known, any namespace is accepted.
     let in_reach = |credential: &&&Arc<Credential>| {
         let here = wanted.is_none_or(|wanted| *credential.namespace == *wanted);
         here && (namespaces.is_empty() || namespaces.contains(&credential.namespace))

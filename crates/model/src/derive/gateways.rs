@@ -63,7 +63,7 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
         let Resource::Ingress(written) = &object.resource else { continue };
         let Some(mut gateway) = ingresses::gateway(cx, object, written, found) else { continue };
         let servers = std::mem::take(&mut gateway.servers);
-        // That all of them serve all hosts is not worth a word.
+        // A gateway whose servers all serve all hosts is not worth a finding.
         let admitted = servers.into_iter().filter_map(|s| admit(s, &gateway, &built, &mut Diagnostics::new()));
         gateway.servers = admitted.collect();
         built.push(gateway);
@@ -76,7 +76,7 @@ impl Table {
     fn set(&mut self, new: Vec<(Arc<Object>, Gateway)>, tracker: &mut Tracker) {
         let old = std::mem::take(&mut self.gateways);
         let before: HashMap<_, _> = old.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
-        // If the object was written anew, the gateway is new, too: positions in it may differ.
+        // If the object was rewritten, the gateway is new, too: positions in it may differ.
         let share = |(object, gateway): (Arc<Object>, Gateway)| {
             let same = before.get(&Arc::as_ptr(&object)).filter(|old| ****old == gateway);
             let gateway = same.map_or_else(|| Arc::new(gateway), |same| Arc::clone(same));

@@ -26,7 +26,7 @@ pub(super) fn settings_step(run: &mut Run<'_>) -> bool {
     if mesh != run.tables.mesh {
         run.tables.mesh = mesh;
         run.tracker.all_changed();
-        // It may never have run.
+        // The step may never have run.
         run.tracker.want(Step::Namespaces);
     }
     true

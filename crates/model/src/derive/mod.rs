@@ -81,7 +81,7 @@ pub struct Builder {
     checked: bool,
 }
 
-/// Most objects for which a checked builder also rebuilds everything after each change, in objects.
+/// Maximum number of objects with which a checked builder also rebuilds everything after each change.
 const MAX_CHECKED_OBJECTS: usize = 1_000;
 
 /// A snapshot, and the findings about the objects it was built from.

@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Table {
     peers: BTreeMap<Arc<str>, Vec<Arc<PeerAuthentication>>>,
     peers_changed: bool,
-    /// By key: the policy in force, and stand-ins for others.
+    /// By key: the policy in force, and stand-ins for the others.
     authorization: BTreeMap<ObjectKey, Vec<Arc<AuthorizationPolicy>>>,
     authorization_changed: bool,
 }
@@ -101,7 +101,7 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
             policy.namespace = cx.mesh().root_namespace.clone();
         }
         if is_ignored && (policy.dry_run || policy.action == AuthorizationAction::Audit) {
-            // It would have refused nothing.
+            // It would have denied nothing.
             continue;
         }
         if is_ignored {
@@ -155,7 +155,7 @@ impl Table {
 
     pub(super) fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
         let old = self.authorization.remove(id).unwrap_or_default();
-        // One may have another place now.
+        // A policy may have moved.
         let new = new.into_iter().map(|policy| reuse_if_equal(old.iter().find(|old| ***old == policy), policy));
         let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
         self.authorization_changed |= !old.iter().map(Arc::as_ptr).eq(new.iter().map(Arc::as_ptr));
@@ -186,7 +186,7 @@ impl<'t> Cx<'t> {
         self.read(Fact::Peers(namespace)).policies.peers.get(namespace).map_or(&[], Vec::as_slice)
     }
 
-    /// What a workload accepts on one of its ports.
+    /// Returns the mode of mutual TLS that a workload accepts on one of its ports.
     pub(super) fn mtls_mode(&self, namespace: &str, labels: &Labels, port: u16) -> MtlsMode {
         crate::policy::mtls_mode(self.peers(namespace), self.peers(&self.mesh().root_namespace), labels, port)
     }

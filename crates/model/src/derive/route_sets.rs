@@ -202,7 +202,7 @@ fn note_unused_delegate(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) ->
     true
 }
 
-/// What a step has made of an object.
+/// The route set converted from an object.
 struct ConvertedObject {
     place: Place,
     object: Arc<Object>,
@@ -214,7 +214,7 @@ impl Table {
     fn set_whole(&mut self, id: &ObjectKey, new: Option<ConvertedObject>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
         let new = new.map(|ConvertedObject { place, object, service, delegates }| {
-            // If the object was written anew, the route set is new, too: positions in it may differ.
+            // If the object was rewritten, the route set is new, too: positions in it may differ.
             let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
             let service = same.map_or_else(|| Arc::new(service), |old| old.service.clone());
             CompleteRoutes { place, object, service, delegates }
@@ -361,7 +361,7 @@ fn put<K: Ord + Clone>(
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),
-        // Another object may have this place by now.
+        // Another object may have taken this place.
         false if here.get(&rank) == Some(id) => drop(here.remove(&rank)),
         false => {}
     }

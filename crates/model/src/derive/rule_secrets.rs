@@ -68,7 +68,7 @@ fn check(
     let known: Vec<&Arc<Credential>> = cx.credentials(&of_roots).chain(cx.credentials(plain)).collect();
     let in_reach = |credential: &&&Arc<Credential>| {
         let is_wanted = wanted.is_none_or(|wanted| *credential.namespace == *wanted);
-        // Without a known proxy, any namespace will do.
+        // If no proxy is known, any namespace is accepted.
         is_wanted && (namespaces.is_empty() || namespaces.contains(&credential.namespace))
     };
     let Some(credential) = known.iter().find(in_reach) else {

@@ -25,7 +25,7 @@ pub(super) fn run(step: &Step, tables: &mut Tables, tracker: &mut Tracker, defau
 pub(super) struct Run<'b> {
     /// The tables, which it writes to after reading.
     pub(super) tables: &'b mut Tables,
-    /// The tracker, which it tells what it has changed.
+    /// The tracker, which is notified of changes.
     pub(super) tracker: &'b mut Tracker,
     /// The settings that a ConfigMap does not override.
     pub(super) defaults: &'b MeshConfig,

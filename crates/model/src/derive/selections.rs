@@ -1,4 +1,4 @@
-//! What is said of selectors and references without effect.
+//! Findings about selectors and references without effect.
 
 use evenkeel_api::Object;
 use evenkeel_api::istio::TargetRef;

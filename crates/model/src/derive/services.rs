@@ -42,10 +42,10 @@ pub(super) struct Draft {
     address: Address,
 }
 
-/// Where a service's addresses come from.
+/// The source of a service's address.
 #[derive(Debug, PartialEq)]
 enum Address {
-    /// From the manifest, if there are any.
+    /// From the manifest, if it has any.
     AsWritten,
     /// An address that the manifest claims.
     Pinned(IpAddr, Span),
@@ -290,7 +290,7 @@ impl Table {
                 let here = self.by_host.entry(host.clone()).or_default();
                 match is_there {
                     true => drop(here.insert(rank, (id.clone(), draft.clone()))),
-                    // Another object may have this place by now.
+                    // Another object may have taken this place.
                     false if here.get(&rank).is_some_and(|(owner, _)| owner == id) => drop(here.remove(&rank)),
                     false => {}
                 }
@@ -370,7 +370,7 @@ impl Table {
 }
 
 impl Draft {
-    /// The addresses nobody else can be allotted.
+    /// Returns the addresses that must not be assigned to other services.
     fn claims(&self) -> Vec<IpAddr> {
         match &self.address {
             Address::Pinned(address, _) => vec![*address],
@@ -422,7 +422,7 @@ impl<'t> Cx<'t> {
         None
     }
 
-    /// The services that a host matches: its own, or those that a wildcard covers.
+    /// Returns the services that a host matches: that of this name, or those that a wildcard covers.
     pub(super) fn covered(&self, host: &Hostname) -> Vec<&'t Arc<Service>> {
         if !host.is_wildcard() {
             return self.services_of(host).iter().map(|(_, service)| service).collect();
@@ -540,7 +540,7 @@ fn service_port(port: &kubernetes::ServicePort) -> Option<ServicePort> {
     })
 }
 
-/// Who sees a ServiceEntry: what it says itself, within the limits of the mesh's `serviceEntryVisibility`.
+/// Returns who sees a ServiceEntry: as it says, within the limits of the mesh's `serviceEntryVisibility`.
 fn entry_visibility(cx: &Cx<'_>, object: &Object, spec: &ServiceEntrySpec) -> Visibility {
     let (mesh, namespace) = (cx.mesh(), &object.namespace);
     let own = MeshConfig::visibility(spec.export_to.iter().map(|e| e.as_str()), &mesh.service_export_to, namespace);

@@ -22,7 +22,7 @@ use crate::{
     ZoneAwareLb,
 };
 
-/// Applies what a ConfigMap says.
+/// Applies the settings of a ConfigMap.
 pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut Diagnostics) {
     identity(mesh, &said);
     further_roots(mesh, &said, found);
@@ -65,7 +65,8 @@ fn identity(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     }
 }
 
-/// What cannot be used as it is written lets nobody sign: the control plane must not stand in for another authority.
+/// Reads the external signer. Unusable settings mean that nobody signs: the control plane must not stand in for another
+/// authority.
 fn external_signer(service: &istio::CertificateService) -> Result<ExternalSigner, String> {
     let tls = service.tls()?.map(|tls| SignerTls {
         roots: tls.roots.map(PathBuf::from),
@@ -147,7 +148,7 @@ fn egress_proxy(mesh: &MeshConfig, written: &Spanned<istio::Destination>) -> Des
 }
 
 fn connections(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
-    // Istio's default stands for a time that is not given, and for zero.
+    // Istio's default applies to a time that is not set, and to zero.
     let given = |time: Option<Duration>| time.filter(|time| !time.is_zero());
     mesh.connect_timeout = said.connect_timeout.unwrap_or(mesh.connect_timeout);
     mesh.protocol_detection_timeout = said.protocol_detection_timeout.unwrap_or(mesh.protocol_detection_timeout);
@@ -170,7 +171,8 @@ fn connections(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     }
 }
 
-/// The providers of external authorization. Of two with the same name neither is used: nobody could tell which decides.
+/// Returns the providers of external authorization. Of two with the same name neither is used, because it would be ambiguous
+/// which decides.
 fn authz_providers(said: &[istio::ExtensionProvider]) -> Vec<Arc<AuthzProvider>> {
     let is_alone = |provider: &&istio::ExtensionProvider| {
         said.iter().filter(|other| other.name.value == provider.name.value).count() == 1

@@ -1,4 +1,4 @@
-//! Sidecars, without those that others override.
+//! Sidecars, except those that are overridden by others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -89,7 +89,7 @@ fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<S
         note_idle_tls(cx, object, &written.spec, found);
         built.push(sidecar(cx, object, &written.spec, found));
     }
-    // Valid Sidecars come first; stand-ins for refused ones only add what they close.
+    // Valid Sidecars come first; stand-ins for refused ones only add restrictions.
     built.extend(stand_ins);
     built
 }
@@ -141,7 +141,7 @@ impl Table {
     }
 }
 
-/// What applies to sidecars without a Sidecar when the mesh's settings ask for an HTTP proxy.
+/// Returns the Sidecar for workloads without one, when the mesh's settings configure an HTTP proxy.
 pub(super) fn default(mesh: &MeshConfig, http_proxy_port: Spanned<u16>) -> Sidecar {
     Sidecar {
         name: shared("default"),
@@ -199,7 +199,7 @@ fn written_egress(spec: &SidecarSpec) -> Vec<EgressListener> {
         let port = port.map(|port| (port.number().unwrap_or_default(), protocol(&port.protocol)));
         let default = match is_bound {
             true => socket.is_none().then_some(Ipv4Addr::LOCALHOST),
-            // Its connections may be for any address.
+            // The connections may be to any address.
             false => takes_all_ports.then_some(Ipv4Addr::UNSPECIFIED),
         };
         let bind = match written.bind.as_deref() {
@@ -215,7 +215,7 @@ fn ingress(written: &istio::IngressListener) -> IngressListener {
     let endpoint = written.default_endpoint.as_ref().and_then(|text| istio::IngressEndpoint::parse(text));
     IngressListener {
         port: written.port.number.0,
-        // What comes out of HTTPS is HTTP.
+        // Decrypted HTTPS is HTTP.
         protocol: match protocol(&written.port.protocol) {
             Protocol::Https if written.tls.is_some() => Protocol::Http,
             protocol => protocol,

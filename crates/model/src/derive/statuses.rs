@@ -19,9 +19,9 @@ pub(super) struct Statuses {
 
 #[derive(Debug, Default)]
 struct ObjectState {
-    /// `None`: it is gone.
+    /// `None`: the object is gone.
     generation: Option<i64>,
-    /// The steps that have said something about it.
+    /// The steps that have findings about it.
     found_by: BTreeSet<Step>,
     status: Option<Arc<Status>>,
 }

@@ -1,4 +1,4 @@
-//! The table of what is derived from objects: one row for each table of results, with the steps that fill it.
+//! The table of derivations: one row for each table of results, with the steps that fill it.
 //!
 //! Rows and steps are in the order in which they may read each other's results: a step reads only the results of those
 //! before it.

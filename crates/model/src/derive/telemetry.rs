@@ -1,4 +1,4 @@
-//! Where proxies send spans and access logs, as MeshConfig says.
+//! Telemetry settings of MeshConfig: where proxies send spans and access logs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::provider::ProviderService;
 use crate::telemetry::{AccessLogTarget, Collector, CollectorProtocol, LogService, LogSubject};
 use crate::{AccessLogFile, AccessLogFormat, MeshConfig};
 
-/// Where an access log goes that names no file, as Istio's built-in provider `envoy`.
+/// The target of an access log without a file, as in Istio's built-in provider `envoy`.
 const STDOUT: &str = "/dev/stdout";
 /// The path of spans for Zipkin, if none is given.
 const ZIPKIN_PATH: &str = "/api/v2/spans";
 /// Limit of a call with spans over HTTP, as in Istio.
 const OTLP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Applies it.
+/// Applies the settings.
 pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     // An empty text turns the log off.
     let text = |text: &str| (!text.is_empty()).then(|| shared(text));
@@ -47,7 +47,7 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     }
 }
 
-/// Reports the services of providers in use that are not there: nothing is sent to them.
+/// Reports services of used providers that do not exist: nothing is sent to them.
 pub(super) fn note_missing_services(cx: &Cx<'_>, object: &Object, said: &istio::MeshConfig, found: &mut Diagnostics) {
     let mut note = |finding: Diagnostic| found.push(finding.about(object.reference()));
     let tracer = said.tracer().and_then(|(_, provider)| {

@@ -1,7 +1,8 @@
-//! RequestAuthentications: which tokens requests may carry.
+//! RequestAuthentications: the tokens that requests may carry.
 //!
-//! One that is refused closes what it might have judged: any place may carry a token, so its workloads refuse every request.
-//! One that is ignored because its name is taken stays, without keys: what carries a token of its issuers is refused.
+//! A refused RequestAuthentication closes what it might have judged: any header or parameter may carry a token, so its
+//! workloads deny every request. One that is ignored because its name is taken stays, without keys: requests with a token of
+//! its issuers are denied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,11 +60,11 @@ impl Results for Table {
     }
 }
 
-/// What an object, and others of its name, come to.
+/// The result of an object and others of its name.
 #[derive(Default)]
 struct Read {
     built: Vec<RequestAuthentication>,
-    /// What stands in for those that are refused.
+    /// Stand-ins for refused objects.
     closing: Vec<AuthorizationPolicy>,
 }
 
@@ -222,7 +223,7 @@ fn keys(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnos
     JwtKeys::Fetched { from, timeout: rule.timeout, keys }
 }
 
-/// How proxies fetch the keys at a URI: over the service of the mesh that has its host and port, if there is one.
+/// Returns how proxies fetch the keys at a URI: through the service of the mesh that has its host and port, if there is one.
 fn remote(cx: &Cx<'_>, uri: &str, timeout: Option<Duration>) -> Option<RemoteJwks> {
     let (default_port, rest) = match uri.split_once("://")? {
         ("http", rest) => (80, rest),
@@ -267,7 +268,7 @@ fn usable(text: &str, set: &Jwks) -> Arc<str> {
     }
 }
 
-/// Where keys have to be fetched from, each with the shortest limit that a rule has for it.
+/// Returns the sources of keys, each with the shortest time limit that a rule sets for it.
 pub(crate) fn sources(snapshot: &Snapshot) -> BTreeMap<JwksSource, Option<Duration>> {
     let rules = snapshot.request_authentications.iter().flat_map(|authentication| &authentication.rules);
     let mut sources = BTreeMap::new();

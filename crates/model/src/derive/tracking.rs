@@ -11,7 +11,7 @@ use evenkeel_api::{Kind, ObjectKey};
 use super::step::{Step, Tables};
 use crate::workload::Labels;
 
-/// Something that a step can ask about. Whoever changes the answer calls [`Tracker::changed`].
+/// A fact that a step can ask about. Code that changes the answer calls [`Tracker::changed`].
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) enum Fact<'a> {
     /// The object in force for a key, and its place in the order of precedence.
@@ -24,7 +24,7 @@ pub(super) enum Fact<'a> {
     ObjectsIn(Kind, &'a str),
     /// Labels of Pods and Deployment templates in a namespace.
     Running(&'a str),
-    /// Those of them that have this label.
+    /// Those labels, for Pods and templates with this label.
     RunningWith(&'a str, &'a str, &'a str),
     /// Selectors for a namespace (empty: all namespaces) whose first label is this one.
     Selecting(&'a str, &'a str, &'a str),
@@ -115,7 +115,7 @@ impl<'t> Cx<'t> {
         self.tables
     }
 
-    /// The tables, for what is not recorded.
+    /// Returns the tables, for reads that are not recorded.
     pub(super) fn tables(&self) -> &'t Tables {
         self.tables
     }

@@ -25,7 +25,8 @@ use crate::{ContainerPort, EndpointAddress, Labels, Service, Snapshot, TargetPor
 /// The label, written by sidecar injection, that tells whether a sidecar accepts mutual TLS: `istio` or `disabled`.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 
-/// Two Services with different protocols for a port: the overridden one's host, the other's host, and the port number.
+/// A port to which two Services give different protocols: the overridden Service's host, the other's host, and the port
+/// number.
 type PortConflict = (Hostname, Hostname, u16);
 
 /// Workloads and their indexes.
