@@ -1,4 +1,4 @@
-//! Resolving host names for filters. The proxy implements the lookup; it caches names for all workers.
+//! Resolves host names for filters. The proxy implements the lookup; it caches names for all workers.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub enum LookupError {
     /// The cache holds as many names as it may.
     #[error("DNS cache overflow")]
     CacheOverflow,
-    /// As many requests as may wait for an answer do.
+    /// The maximum number of requests already waits for an answer.
     #[error("too many requests wait for DNS")]
     PendingOverflow,
     /// The name did not resolve; why.
@@ -32,7 +32,7 @@ pub enum LookupError {
     Failed(Cow<'static, str>),
 }
 
-/// What filters need to know of a cluster whose hosts they resolve.
+/// The data about a cluster that filters need to resolve its hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardProxyFacts {
     /// Connections to its hosts are encrypted, so that the default port is 443.

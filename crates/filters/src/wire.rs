@@ -1,5 +1,5 @@
-//! Writes protocol buffers without making messages of their fields first: an authorization request or a span consists of
-//! what the client's request consists of, and would otherwise be copied twice.
+//! Writes protocol buffers directly, without building message structs first. Authorization requests and spans consist mostly
+//! of parts of the client's request, which would otherwise be copied twice.
 
 use std::borrow::Cow;
 

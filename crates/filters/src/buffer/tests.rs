@@ -1,4 +1,4 @@
-//! Which requests wait for a body, up to which size.
+//! Which requests wait for their body, and the maximum size.
 
 use std::sync::Arc;
 

@@ -171,7 +171,7 @@ impl GrpcStream {
         Self { stream, messages, headers: None, trailers: Headers::default(), ended: None }
     }
 
-    /// Sends a message, once most of what was sent before has left.
+    /// Sends a message, after most of the earlier ones have been sent.
     ///
     /// # Errors
     /// The call has ended; [`GrpcStream::receive`] returns how.
@@ -181,7 +181,7 @@ impl GrpcStream {
         Ok(())
     }
 
-    /// Ready when most of what was sent before has left.
+    /// Ready when most of the earlier messages have been sent.
     ///
     /// # Errors
     /// The call has ended; [`GrpcStream::receive`] returns how.
@@ -197,7 +197,7 @@ impl GrpcStream {
         framed.len()
     }
 
-    /// How many bytes of messages have not left, be it because the call has ended.
+    /// Returns the number of bytes that have not been sent, including those that will not be because the call has ended.
     pub fn waiting(&self) -> usize {
         self.stream.waiting()
     }

@@ -21,7 +21,7 @@ use evenkeel_runtime_config::retry::RetryPolicy;
 
 pub(crate) use none::NoCallouts;
 
-/// Largest response body that is collected, in bytes, unless [`CallOptions::max_answer_bytes`] says otherwise.
+/// Maximum size of a response body, in bytes, unless [`CallOptions::max_answer_bytes`] says otherwise.
 pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// Bytes that a stream buffers in each direction before it waits for its reader.
@@ -56,7 +56,7 @@ pub struct CallOptions {
     pub timeout: Option<Duration>,
     /// Which failures to retry; for complete requests only.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// Largest response body that is collected, in bytes. A larger one is [`Problem::TooLarge`].
+    /// Maximum size of a response body, in bytes. A larger one is [`Problem::TooLarge`].
     pub max_answer_bytes: usize,
     /// Send `x-envoy-internal` and `x-envoy-expected-rq-timeout-ms`, as Envoy's own calls do.
     pub envoy_headers: bool,
@@ -128,7 +128,8 @@ pub trait HttpStream {
     /// Sends a piece of the body. All of it is accepted, ready or not. Does nothing after the end.
     fn send(&mut self, data: &[u8]);
 
-    /// How many bytes were accepted and have not left, be it because the call has ended.
+    /// Returns the number of accepted bytes that have not been sent, including those that will not be because the call has
+    /// ended.
     fn waiting(&self) -> usize;
 
     /// Ends the request.

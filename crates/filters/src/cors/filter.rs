@@ -1,4 +1,4 @@
-//! Answers preflight requests; adds to other responses who may read them.
+//! Answers preflight requests, and adds CORS headers to other responses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `envoy.filters.http.cors`: which origins' scripts may read responses, and preflight requests.
+//! `envoy.filters.http.cors`: tells browsers which origins' scripts may read responses, and answers preflight requests.
 
 mod filter;
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub enum Answer<'c, R> {
     PathRedirect(Vec<u8>),
     /// The route table was not received yet.
     NoRouteTable,
-    /// No virtual host, or none of its routes, matches.
+    /// No virtual host matches, or none of its routes.
     NoRoute,
     /// Redirect to https: the virtual host requires TLS.
     TlsRedirect(Vec<u8>),

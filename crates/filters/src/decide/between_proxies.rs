@@ -1,4 +1,4 @@
-//! Headers by which proxies tell each other about a request: who may send each, and what it does.
+//! Headers with which proxies tell each other about a request: who may send each, and its effect.
 //!
 //! Only known senders may have a request retried, given more time, or logged as another's. A listener that accepts
 //! connections from anybody sets `use_remote_address`; it is the *edge*. Nobody is trusted for an address alone: Envoy
@@ -21,7 +21,7 @@ enum Sender {
 
 use Sender::{Anybody, Checked, Nobody, Proxies};
 
-/// A row: the header's name, who may send it, and what it does here or at the next hop.
+/// A row: the header's name, who may send it, and its effect here or at the next hop.
 type Row = (&'static str, Sender, &'static str);
 
 /// All headers that Envoy, Istio and this proxy read for purposes other than the request's content. The first group is

@@ -67,7 +67,7 @@ pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAd
         }
     }
     if hcm.append_x_forwarded_port {
-        // As in Envoy, only what a trusted proxy has said stays; without `use_remote_address` every client is one.
+        // As in Envoy, only the values of a trusted proxy stay; without `use_remote_address` every client is one.
         let trusts = !hcm.use_remote_address || hcm.xff_num_trusted_hops > 0;
         if !trusts || headers.find(FORWARDED_PORT).is_none() {
             let mut digits = itoa::Buffer::new();

@@ -4,7 +4,7 @@
 //! normalize the path → find the tunnel it asks for → identify the client → route table → virtual host and route → HTTP
 //! filters → redirect, direct response, or cluster → limits, retries, header edits, rewrites.
 //!
-//! A [`Stream`] is the request to decide. It provides what only its owner has: the head, random numbers, the filters,
+//! A [`Stream`] is the request to decide about. It provides what only its owner has: the head, random numbers, the filters,
 //! the existing clusters. Its [`Visitor`] methods are called for the steps; by default they do nothing.
 
 mod answer;
@@ -140,7 +140,7 @@ pub enum Filtered<R> {
     Answered(R),
 }
 
-/// What happens to a request.
+/// The outcome of a request.
 pub enum Outcome<'c, S: Stream<'c>> {
     /// Undecided until the control plane delivers this.
     Hold(Demand),
@@ -208,7 +208,7 @@ pub async fn decide<'c, S: Stream<'c>>(arrival: Arrival<'c>, stream: &mut S) -> 
         let selection = table.select(&parts.view(), random);
         let matched = Matched::of(table, selection, random);
         stream.chosen(matched.as_ref());
-        // Before the filters: what they let pass must go where they were told, not where a later route table says.
+        // Before the filters: a request that they pass must go where they were told, not where a later route table says.
         if may_be_held && let Some(demand) = matched.and_then(|matched| unanswered_cluster(matched.entry?, arrival)) {
             return Outcome::Hold(demand);
         }

@@ -12,7 +12,7 @@ use evenkeel_runtime_config::view::RequestView;
 /// Status codes and header names that a request may add to the policy; further ones are ignored.
 const MAX_ASKED: usize = 32;
 
-/// What a request asks of the router by `x-envoy-*` headers. They were removed from external requests before.
+/// The retry settings that a request has in `x-envoy-*` headers. They have been removed from external requests before.
 #[derive(Debug, Default, PartialEq)]
 pub struct RequestedRetry {
     on: RetryOn,
@@ -75,7 +75,8 @@ impl RequestedRetry {
     }
 }
 
-/// The retry policy of one request. One of its own is boxed: few requests have one, and the others need no room for it.
+/// The retry policy of one request. A policy of the request's own is boxed: few requests have one, and the others need no
+/// room for it.
 #[derive(Debug)]
 pub enum Policy<'c> {
     /// That of the route or virtual host.

@@ -1,4 +1,4 @@
-//! The names that one worker's filter knows, and how an authority is read.
+//! The names that one worker's filter knows, and the parsing of authorities.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use evenkeel_runtime_config::view::ConnectionView;
 use crate::http::{Pause, Services};
 use crate::resolution::{LookupError, Resolved};
 
-/// Longest host name, in bytes (RFC 1035 section 2.3.4).
+/// Maximum length of a host name, in bytes (RFC 1035 section 2.3.4).
 const MAX_NAME_BYTES: usize = 253;
-/// How often names that are out of date are looked for when there is no room.
+/// How often outdated names are searched for when there is no room.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest wait for the resolver, which has limits of its own; it guards against one that hangs.
+/// Maximum wait for the resolver, which has its own limits; this guards against one that hangs.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The time that the cache's own limit has to answer first.
 const GRACE: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ pub(super) struct Names {
     swept: Cell<Option<Instant>>,
 }
 
-/// What is known of a host.
+/// The state of a host.
 pub(super) enum Known {
     Resolved(Arc<DynamicHost>),
     Failed(LookupError),
@@ -94,7 +94,7 @@ impl Names {
         Self { cache: Arc::clone(cache), known: RefCell::default(), swept: Cell::new(None) }
     }
 
-    /// What is known of this host without asking: an address needs no resolution.
+    /// Returns the known state of this host without a lookup: an address needs none.
     pub fn look(&self, called: &Called, around: Around<'_>) -> Known {
         if let Ok(address) = called.name.parse::<IpAddr>() {
             return self.host(called, Arc::from([address]), around);
@@ -105,7 +105,7 @@ impl Names {
         }
     }
 
-    /// Asks for the name; the filter is called again when the answer is there.
+    /// Starts a lookup of the name; the filter is called again when the answer is there.
     pub fn ask(&self, called: Called, services: &dyn Services) -> (Waiting, Pause) {
         let answer = Rc::new(RefCell::new(None));
         let (lookup, place) = (services.resolve(&self.cache, &called.name), Rc::clone(&answer));
@@ -157,7 +157,7 @@ impl Names {
     }
 }
 
-/// What surrounds a request or connection.
+/// The context of a request or connection.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
     pub services: &'a dyn Services,

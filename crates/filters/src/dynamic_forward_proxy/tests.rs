@@ -1,4 +1,4 @@
-//! How an authority is read. Lookups are tested with a proxy (`proxy/tests/it/dynamic_forward_proxy.rs`).
+//! Parsing of authorities. Lookups are tested with a proxy (`proxy/tests/it/dynamic_forward_proxy.rs`).
 
 use super::names::{Called, read_authority};
 

@@ -1,5 +1,5 @@
-//! A call as it is asked about from outside, and the decision about it: the data of the proxy's page `/explain`, and
-//! what recent requests are replayed as.
+//! A call to explain, and the decision about it: the data of the proxy's page `/explain`, and the form in which recent
+//! requests are replayed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Call, Explainer, Explanation, Says, Step, Trace};
 
-/// Most weighted clusters that a decision lists, in clusters.
+/// Maximum number of weighted clusters that a decision lists.
 const MAX_CLUSTERS: usize = 100;
-/// The value in the place of one that is kept secret.
+/// Replaces a secret value.
 pub const REDACTED: &str = "[redacted]";
 
 /// A call, with all that decides about it.
@@ -69,7 +69,7 @@ pub struct QueriedHead {
     pub headers: Vec<(String, String)>,
     /// Names of the headers whose values are not known: they are [`REDACTED`]. `?NAME` is a parameter of the query.
     pub redacted: Vec<String>,
-    /// How many headers are left out, because the head is long.
+    /// Number of headers left out because the head is long.
     pub left_out: u32,
 }
 
@@ -117,11 +117,11 @@ pub struct RecentRequest {
     pub first_byte_us: Option<u64>,
 }
 
-/// What a proxy answers at `/requests`.
+/// The response of a proxy at `/requests`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecentRequests {
-    /// Most requests that each worker keeps; 0: this is off.
+    /// Maximum number of requests that each worker keeps; 0: disabled.
     pub limit: usize,
     /// Workers that did not answer in time.
     pub silent_workers: usize,
@@ -143,7 +143,7 @@ pub struct EndpointState {
     pub active_requests: u64,
 }
 
-/// What a proxy answers at `/explain`.
+/// The response of a proxy at `/explain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyDecision {
@@ -153,7 +153,7 @@ pub struct ProxyDecision {
     pub endpoint_states: Vec<EndpointState>,
     /// The configuration's number in this proxy.
     pub generation: u64,
-    /// Workers that did not answer in time: what they know of endpoints is missing.
+    /// Number of workers that did not answer in time: their knowledge of endpoints is missing.
     pub silent_workers: usize,
 }
 
@@ -195,7 +195,7 @@ pub struct Decision {
     pub by_chance: bool,
     /// A filter's decision depends on a body, on an answer, or on what happened before.
     pub by_state: bool,
-    /// Redacted headers that routes of the virtual host ask for.
+    /// Redacted headers that routes of the virtual host match on.
     pub unknown_headers: Vec<String>,
     /// Every step, for people.
     pub steps: Vec<String>,
@@ -229,7 +229,7 @@ pub fn decide(explainer: &mut Explainer, config: &Config, asked: &QueriedCall) -
     Decision::of(&explanation, &trace, (config, listener), asked)
 }
 
-/// The listener that the control plane is asked for before the connection is served.
+/// Returns the listener that is requested from the control plane before the connection is served.
 fn demand(config: &Config, asked: &QueriedCall) -> Option<Demand> {
     let destination = asked.destination?;
     let first = asked.listeners.first()?;
@@ -265,7 +265,7 @@ pub fn trace(
         transport_protocol: if tls.is_some() { "tls" } else { "raw_buffer" },
         application_protocols: &offered,
     };
-    // Inside TLS that is not ended here nobody sees a request or an identity.
+    // Without TLS termination the proxy sees neither a request nor an identity.
     let ends_tls = listener.find_filter_chain(&chain).is_some_and(|chain| chain.tls.is_some());
     let has_identity = |tls: &&QueriedTls| ends_tls && !(tls.identities.is_empty() && tls.dns_names.is_empty());
     let peer = tls.filter(has_identity).map(|tls| {
@@ -332,7 +332,7 @@ impl Decision {
         decision
     }
 
-    /// Notes what the call and the configuration alone do not decide.
+    /// Records which parts of the outcome depend on more than the call and the configuration.
     fn read_chance(&mut self, step: &Step) {
         match step {
             Step::Route { share_ppm: Some(_), .. } | Step::Share { .. } | Step::Filter { chance: true, .. } => {
@@ -346,7 +346,7 @@ impl Decision {
         }
     }
 
-    /// How it ends, by the last step.
+    /// Reads the outcome from the last step.
     fn read_end(&mut self, last: Option<&Step>, config: &Config, is_http: bool) {
         let (outcome, flag) = match last {
             Some(Step::Endpoints { cluster, count }) => {

@@ -1,4 +1,4 @@
-//! What a service has decided: from a `CheckResponse`, or from a response of HTTP.
+//! Parses the decision of an authorization service: a `CheckResponse`, or an HTTP response.
 
 use evenkeel_envoy_api::envoy::config::core::v3 as core;
 use evenkeel_envoy_api::envoy::service::auth::v3::{CheckResponse, DeniedHttpResponse, check_response::HttpResponse};
@@ -13,7 +13,7 @@ use crate::callouts::HttpAnswer;
 
 const FORBIDDEN: u16 = 403;
 const OK: u16 = 200;
-/// Names that an HTTP service wants to have removed from the request.
+/// Header that lists the headers to remove from the request, from an HTTP service.
 const TO_REMOVE: &[u8] = b"x-envoy-auth-headers-to-remove";
 
 /// A decision.
@@ -22,32 +22,32 @@ pub(super) struct Answer {
     pub(super) verdict: Verdict,
     /// Dynamic metadata for others.
     pub(super) metadata: Fields,
-    /// It says of some header how to add it in a way that does not exist.
+    /// Whether some header has an unknown append action.
     pub(super) unknown_action: bool,
 }
 
-/// What is to be done.
+/// The decision.
 #[derive(Debug, Default)]
 pub(super) enum Verdict {
     /// The request passes, changed like this.
     Allowed(Box<HeaderChanges>),
-    /// It is refused like this.
+    /// The request is denied with this response.
     Denied(Box<Refusal>),
     /// There is no decision. The service may have said how to tell the client.
     #[default]
     Failed,
-    /// As `Failed`, in the service's own words.
+    /// Like `Failed`, with a response from the service.
     FailedWith(Box<Refusal>),
 }
 
-/// Changes that a service wants.
+/// Header changes that a service requests.
 #[derive(Debug, Default)]
 pub(super) struct HeaderChanges {
-    /// Of the request's headers.
+    /// Changes of the request's headers.
     pub(super) request: Vec<Edit>,
     /// Request headers to remove.
     pub(super) remove: Vec<String>,
-    /// Of the response's headers.
+    /// Changes of the response's headers.
     pub(super) response: Vec<Edit>,
     /// Query parameters to set.
     pub(super) set_parameters: Vec<(String, String)>,
@@ -56,7 +56,7 @@ pub(super) struct HeaderChanges {
 }
 
 impl HeaderChanges {
-    /// Something about the request changes.
+    /// Whether the request is changed.
     pub(super) fn changes_request(&self) -> bool {
         let Self { request, remove, set_parameters, remove_parameters, response: _ } = self;
         !(request.is_empty() && remove.is_empty() && set_parameters.is_empty() && remove_parameters.is_empty())
@@ -74,15 +74,15 @@ pub(super) struct Edit {
 /// How.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// One more.
+    /// Adds a value.
     Add,
     /// Behind the values that there are, if there are any (`append: true` of old).
     Append,
-    /// If there is none.
+    /// Adds a value if the header is absent.
     AddIfAbsent,
-    /// In place of those that there are.
+    /// Replaces all values.
     Set,
-    /// The same, if there are any.
+    /// Replaces all values if the header is present.
     SetIfPresent,
 }
 
@@ -179,13 +179,13 @@ fn refusal(response: DeniedHttpResponse, without_status: u16, unknown_action: &m
     let DeniedHttpResponse { status, headers, body } = response;
     let status = match status.and_then(|status| u16::try_from(status.code).ok()) {
         Some(status @ 200..=599) => status,
-        // What no response may begin with is no reason to let the request pass.
+        // A status that is not valid for a response is no reason to let the request pass.
         _ => without_status,
     };
     Refusal { status, headers: edits(headers, Of::Response, unknown_action), body: body.into_bytes() }
 }
 
-/// Whose headers are edited.
+/// The message whose headers are edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Request,
@@ -199,7 +199,7 @@ fn edits(options: Vec<core::HeaderValueOption>, of: Of, unknown_action: &mut boo
         let header = option.header?;
         let wanted = Wire::try_from(option.append_action);
         *unknown_action |= wanted.is_err();
-        // Of a request's headers `append` alone decides: Envoy knows of no actions there.
+        // For request headers `append` alone decides: Envoy ignores append actions there.
         let action = match (option.append.as_ref().map(|append| append.value), of, wanted) {
             (Some(true), Of::Request, _) => Action::Append,
             (Some(true), Of::Response, _) | (None, Of::Response, Ok(Wire::AppendIfExistsOrAdd)) => Action::Add,

@@ -1,4 +1,4 @@
-//! Does to a request and its response what a service wants.
+//! Applies a service's changes to the request and its response.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use evenkeel_runtime_config::ext_authz::MutationRules;
 use super::answer::{Action, Edit, HeaderChanges};
 use super::check::is_of_framing;
 
-/// The service wants what HTTP does not have, or what it may not do.
+/// The service requests an invalid change, or one that it may not make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Invalid;
 
@@ -21,7 +21,7 @@ pub(super) fn are_valid(wanted: &HeaderChanges) -> bool {
         && set_parameters.iter().all(|(name, value)| parameter(name) && parameter(value))
 }
 
-/// The same for a response's headers.
+/// Whether edits of a response's headers are valid.
 pub(super) fn edits_are_valid(edits: &[Edit]) -> bool {
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let is_name = |name: &[u8]| {
@@ -73,7 +73,7 @@ pub(super) fn change(
     Ok(())
 }
 
-/// A pseudo header always has one value, so only replacing it means something.
+/// Sets a pseudo header. It always has one value, so only replacing it has an effect.
 fn set_pseudo(head: &mut RequestHead, name: &[u8], edit: &Edit) {
     if !matches!(edit.action, Action::Set | Action::SetIfPresent) || edit.value.is_empty() {
         return;
@@ -137,7 +137,7 @@ fn with_parameters(path: &[u8], wanted: &HeaderChanges) -> Vec<u8> {
     new
 }
 
-/// The headers of a refusal, of which the first of a name replaces what there is and the others stand beside it, such as
+/// Adds the headers of a denial. The first of a name replaces existing values, and the others are added, such as
 /// several `set-cookie`.
 pub(super) fn add_all(headers: &mut Headers, edits: &[Edit]) {
     for edit in edits {

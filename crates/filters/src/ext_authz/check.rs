@@ -1,4 +1,5 @@
-//! What a service is asked: `envoy.service.auth.v3.CheckRequest`, or a request that resembles the client's.
+//! Writes the question to an authorization service: `envoy.service.auth.v3.CheckRequest`, or an HTTP request that resembles
+//! the client's.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -14,20 +15,20 @@ use crate::header_edits;
 use crate::http::{Body, RequestContext};
 use crate::wire::{Message, readable};
 
-/// Says whether the service gets the whole body. Nobody else may say so.
+/// Header that says whether the service gets the whole body. A client's header of this name is not sent to the service.
 const PARTIAL_BODY: &[u8] = b"x-envoy-auth-partial-body";
 
 /// The part of the client's body that a service gets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentBody<'b> {
     pub(super) bytes: &'b [u8],
-    /// It is not all of it.
+    /// Whether the body is incomplete.
     pub(super) partial: bool,
     /// A gRPC service gets it as bytes.
     pub(super) as_bytes: bool,
 }
 
-/// What the filter's configuration, the route's, and the request have to say.
+/// The inputs of a question: the filter's configuration, the route's, and the request.
 pub(super) struct Question<'q, 'r> {
     pub(super) config: &'q ExtAuthz,
     pub(super) context: &'q RequestContext<'r>,
@@ -117,7 +118,7 @@ impl Question<'_, '_> {
         }
     }
 
-    /// The same with one value for each name: several are joined.
+    /// Calls `each` once per name: several values are joined.
     fn each_joined(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let headers = &self.context.head.headers;
         self.each_header(|name, value| {
@@ -198,12 +199,12 @@ pub(super) fn is_of_framing(id: HeaderId) -> bool {
     )
 }
 
-/// All values of the header `name`, if `value` is the first of them; `None` for the others.
+/// Returns all values of the header `name` joined, if `value` is the first of them; `None` for the others.
 fn joined<'h>(headers: &'h Headers, name: &[u8], value: &'h [u8]) -> Option<Cow<'h, [u8]>> {
     let mut same = headers.iter().filter(|(_, other, _)| *other == name).map(|(_, _, value)| value);
     let Some(first) = same.next() else { return Some(value.into()) };
     let Some(second) = same.next() else { return Some(first.into()) };
-    // The same value twice: the place tells which one this is.
+    // Two values may be equal, so their addresses are compared.
     if !std::ptr::eq(first, value) {
         return None;
     }
@@ -212,7 +213,7 @@ fn joined<'h>(headers: &'h Headers, name: &[u8], value: &'h [u8]) -> Option<Cow<
     Some(all.into())
 }
 
-/// What is asked about a connection.
+/// Writes the question about a connection.
 pub(super) fn connection(connection: &ConnectionView, told: &CheckAttributes, metadata: &DynamicMetadata) -> Vec<u8> {
     let mut message = Message::default();
     message.message(1, |attributes| {

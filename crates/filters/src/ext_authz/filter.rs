@@ -1,4 +1,4 @@
-//! The HTTP filter: which requests are decided about, and what becomes of them.
+//! The HTTP filter: decides which requests the service is asked about, and applies its decisions.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::remark::Remark;
 
 /// The namespace of the dynamic metadata that services set, whatever the filter's name.
 const NAMESPACE: &str = "envoy.filters.http.ext_authz";
-/// Tells the upstream that nobody has decided about the request.
+/// Tells the upstream that the request passed without a decision.
 const UNDECIDED: &[u8] = b"x-envoy-auth-failure-mode-allowed";
 
 /// `envoy.filters.http.ext_authz`.
@@ -32,7 +32,7 @@ pub struct HttpFilter {
     counts: Writer<Stats>,
 }
 
-/// What is known of one request's decision.
+/// The state of one request's decision.
 #[derive(Debug, Default)]
 pub struct Decided(Option<Box<Progress>>);
 
@@ -40,7 +40,7 @@ pub struct Decided(Option<Box<Progress>>);
 struct Progress {
     /// The service is asked.
     asked: Option<PendingCheck>,
-    /// Headers that it wants in the response.
+    /// Headers that the service adds to the response.
     response: Vec<Edit>,
 }
 
@@ -129,7 +129,7 @@ impl HttpFilter {
         let settings = match route.map(|route| route.body).unwrap_or_default() {
             BodyOverride::Inherit => self.config.body,
             BodyOverride::Off => None,
-            // How the body is packed the filter says, whatever the route does, as in Envoy.
+            // As in Envoy, the encoding of the body is the filter's, whatever the route sets.
             BodyOverride::With(settings) => {
                 let as_bytes = self.config.body.map_or(settings.as_bytes, |body| body.as_bytes);
                 Some(RequestBody { as_bytes, ..settings })
@@ -277,7 +277,7 @@ fn refused(status: u16, details: &'static str) -> Reply {
     Reply { flags: ResponseFlags::UNAUTHORIZED_EXTERNAL_SERVICE, ..Reply::new(status, "", details) }
 }
 
-/// What all levels of the route want a gRPC service to be told; the most specific one holds.
+/// Returns the context extensions from all levels of the route; the most specific one takes precedence.
 fn extensions<'r>(context: &RequestContext<'r>) -> Vec<(&'r str, &'r str)> {
     let mut all: Vec<(&str, &str)> = Vec::new();
     for level in context.route.filters.all::<ExtAuthzPerRoute>(context.filter()) {

@@ -1,4 +1,4 @@
-//! What access logs can print of a call, under the filter's name (`%FILTER_STATE%`).
+//! Data of a call for access logs, under the filter's name (`%FILTER_STATE%`).
 
 use std::time::Duration;
 

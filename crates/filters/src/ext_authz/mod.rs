@@ -1,8 +1,8 @@
 //! `envoy.filters.http.ext_authz` and `envoy.filters.network.ext_authz`: another service decides about requests and
 //! connections.
 //!
-//! [`check`] writes what the service is asked, [`service`] calls it, [`answer`] reads what it says, and [`changes`] does
-//! to the request what it wants. Without an answer nothing passes, unless `failure_mode_allow` says so.
+//! [`check`] writes the question, [`service`] calls the service, [`answer`] parses its response, and [`changes`] applies the
+//! decision to the request. Without an answer requests are denied, unless `failure_mode_allow` is set.
 
 mod answer;
 mod changes;

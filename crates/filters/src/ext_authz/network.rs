@@ -1,4 +1,4 @@
-//! The network filter: a service decides about a connection once its client has sent something.
+//! The network filter: a service decides about a connection once its client has sent data.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct NetworkFilter {
     counts: Writer<ConnectionStats>,
 }
 
-/// How far the decision about a connection is.
+/// The progress of the decision about a connection.
 #[derive(Debug, Default)]
 pub enum Admission {
     /// The client has sent nothing.

@@ -1,4 +1,4 @@
-//! Calls a service.
+//! Calls an authorization service.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::header_edits;
 use crate::http::Pause;
 
 const METHOD: &str = "/envoy.service.auth.v3.Authorization/Check";
-/// Longest wait for a service whose configuration has no time limit. The request's own limits are lower, usually.
+/// Maximum wait for a service whose configuration has no time limit. The request's limits are usually lower.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A call that a request or connection waits for. It ends with its [`Pause`].
@@ -26,7 +26,7 @@ pub(super) struct PendingCheck {
     reply: Rc<RefCell<Option<RawReply>>>,
 }
 
-/// What has come back, unread.
+/// A response, not parsed yet.
 #[derive(Debug)]
 enum RawReply {
     /// A message, if the call has succeeded, and how long the call's own was.
@@ -37,7 +37,7 @@ enum RawReply {
     Http(HttpAnswer),
 }
 
-/// What has come back.
+/// A parsed response.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) answer: Answer,
@@ -46,7 +46,7 @@ pub(super) struct Reply {
 }
 
 impl PendingCheck {
-    /// What a service has said; a call without a reply has failed.
+    /// Returns the parsed response of a service; a call without one has failed.
     pub(super) fn take(&self, service: &AuthzService) -> Reply {
         match (self.reply.borrow_mut().take(), service) {
             (Some(reply @ RawReply::Grpc { .. }), AuthzService::Grpc(_)) => reply.of_grpc(),
@@ -57,7 +57,7 @@ impl PendingCheck {
         }
     }
 
-    /// What a gRPC service has said.
+    /// Returns the parsed response of a gRPC service.
     pub(super) fn take_grpc(&self) -> Reply {
         self.reply.borrow_mut().take().map(RawReply::of_grpc).unwrap_or_default()
     }
@@ -75,7 +75,7 @@ impl RawReply {
     }
 }
 
-/// Asks whoever decides by this configuration. The body of the request is known.
+/// Asks the configured service. The body of the request is known.
 pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (PendingCheck, Pause) {
     let context = question.context;
     let (callouts, now) = (context.services.callouts(), context.now);

@@ -1,4 +1,4 @@
-//! What a service is asked, and what is made of its answer.
+//! Questions to a service, and the handling of its answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,7 +175,7 @@ fn http_statuses_decide() {
     ] {
         assert_eq!(word(status), expected, "{status}");
     }
-    // What says where a message ends is about the service's own.
+    // Fields that delimit a message belong to the service's own response.
     let fields =
         [("x-up-a", "1"), ("content-length", "4"), ("x-client-a", "2"), ("x-envoy-auth-headers-to-remove", "a, ,b")];
     let Verdict::Allowed(wanted) = http(200, &fields).verdict else { panic!("not allowed") };
@@ -215,7 +215,7 @@ fn requests_change_as_wanted() {
         (edit("new", "2", Action::Append), format!("{same} old=1 content-length=3")),
         (edit("old", "2", Action::AddIfAbsent), format!("{same} old=1 content-length=3")),
         (edit("new", "2", Action::SetIfPresent), format!("{same} old=1 content-length=3")),
-        // Nobody but the client says how long its body is.
+        // Only the client determines the length of its body.
         (edit("content-length", "300", Action::Set), format!("{same} old=1 content-length=3")),
         (edit("transfer-encoding", "chunked", Action::Add), format!("{same} old=1 content-length=3")),
         (edit(":method", "HEAD", Action::Set), format!("{same} old=1 content-length=3")),

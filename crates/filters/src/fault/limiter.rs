@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::http::{Data, Flow, Pause};
 
-/// How often kept bytes are released, as in Envoy.
+/// How often buffered bytes are released, as in Envoy.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// The rate limit of one response.
@@ -14,7 +14,7 @@ pub(super) struct Limiter {
     rate: f64,
     tokens: f64,
     counted: Instant,
-    /// Bytes held back: at most one piece, since nothing more is read meanwhile.
+    /// Buffered bytes: at most one piece, because nothing more is read meanwhile.
     kept: Vec<u8>,
     /// The body ends with `kept`.
     ends: bool,

@@ -1,8 +1,8 @@
-//! Formats what is known of a request or a connection, in Envoy's format strings: access logs, header values of routes and filters, bodies
-//! of local replies.
+//! Formats data about a request or a connection with Envoy's format strings, for access logs, header values of routes and
+//! filters, and bodies of local replies.
 //!
-//! A [`Record`] is what is known; [`operators`] has the value of each operator, and [`sink`] where values go. Text, JSON and header values
-//! share one table of operators, so that an operator means the same wherever it stands.
+//! A [`Record`] has the data; [`operators`] computes the value of each operator, and [`sink`] writes it. Text, JSON and
+//! header values share one table of operators, so that an operator means the same everywhere.
 
 mod operators;
 mod record;

@@ -231,7 +231,7 @@ fn json_of(json: Option<&str>, sink: &mut impl Sink) {
     }
 }
 
-/// Without flags this is always `-`, even where absent values are written otherwise: all went well.
+/// Writes the flags; always `-` if there are none, even where absent values are written otherwise.
 fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseFlags, &mut Vec<u8>)) {
     match record.stream.flags {
         ResponseFlags::NONE => sink.bytes(b"-"),

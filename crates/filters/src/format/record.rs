@@ -170,7 +170,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// A record without heads: of a connection, or of a request of which only the beginning is known.
+    /// Creates a record without heads: of a connection, or of a request of which only the beginning is known.
     pub fn headless(
         stream: &'a StreamInfo,
         connection: &'a ConnectionInfo,

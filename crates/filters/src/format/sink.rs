@@ -1,4 +1,4 @@
-//! Where the values of operators go: text, JSON, or only the question whether there is one.
+//! Sinks for the values of operators: text, JSON, or only the check whether there is a value.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! What operators are written as.
+//! The text of operators.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 

@@ -15,17 +15,17 @@ pub(super) struct Decoder {
     rest: Vec<u8>,
 }
 
-/// What is wrong with a body.
+/// Why a body is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Malformed {
-    /// It ends within a group.
+    /// It ends within a group of characters.
     Size,
     /// It is not base64.
     Data,
 }
 
 impl Decoder {
-    /// What the next characters stand for. `ends`: they are the last ones.
+    /// Decodes the next characters. `ends`: they are the last ones.
     pub(super) fn take(&mut self, text: &[u8], ends: bool) -> Result<Vec<u8>, Malformed> {
         self.rest.extend_from_slice(text);
         if ends && !self.rest.len().is_multiple_of(GROUP) {
@@ -134,7 +134,7 @@ impl Encoder {
 mod tests {
     use super::*;
 
-    /// What the pieces stand for, one after the other.
+    /// Decodes pieces one after the other.
     fn decoded(pieces: &[&str]) -> Result<Vec<u8>, Malformed> {
         let mut decoder = Decoder::default();
         let mut all = Vec::new();
@@ -158,7 +158,7 @@ mod tests {
             (&["AA!A"], Err(Malformed::Data)),
             (&["===="], Err(Malformed::Data)),
             (&["A===AAAA"], Err(Malformed::Data)),
-            // Bits that stand for nothing.
+            // Non-zero padding bits.
             (&["Bx=="], Err(Malformed::Data)),
         ] {
             assert_eq!(decoded(pieces), expected.map(<[u8]>::to_vec), "{pieces:?}");

@@ -8,9 +8,9 @@ use evenkeel_runtime_config::header_mutation::QueryMutation;
 use evenkeel_runtime_config::substitution_format::Format;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-/// What is encoded in added values, as in Envoy: all but letters, digits, and these.
+/// Characters encoded in added values, as in Envoy: all but letters, digits, and these.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-/// What is encoded in names: what would end them, or the query.
+/// Characters encoded in names, because they would end the name or the query.
 const NAME_ENDS: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%').add(b'&').add(b'+').add(b'=');
 
 /// Values as they are written, by the decoded name. As in Envoy, the edited query has them in the order of their names.

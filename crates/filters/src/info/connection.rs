@@ -1,4 +1,4 @@
-//! What is known of a downstream connection, in a record created when it is accepted.
+//! Data about a downstream connection, in a record created when it is accepted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct ConnectionInfo {
     pub id: u64,
     /// When it was accepted, by this process or its predecessor.
     pub accepted: Instant,
-    /// What matchers and filters may inspect: its addresses, the server name, the client's certificate.
+    /// The data that matchers and filters may inspect: its addresses, the server name, the client's certificate.
     pub view: ConnectionView,
     /// The TLS session, as far as the handshake got.
     pub session: Option<Arc<Session>>,
@@ -42,7 +42,7 @@ impl ConnectionInfo {
         }
     }
 
-    /// A connection of which nothing is known beyond what matchers may inspect.
+    /// Creates a record with only what matchers may inspect.
     pub fn of_view(accepted: Instant, view: ConnectionView) -> Self {
         Self { id: 0, accepted, view, session: None, listener: None, chain: None }
     }
@@ -55,7 +55,8 @@ impl ConnectionInfo {
         }
     }
 
-    /// How connections are made on its behalf, if that is to be with the client's address. The client of a Unix socket has none.
+    /// Returns the source address of connections made on its behalf, if they use the client's. The client of a Unix socket
+    /// has none.
     pub fn source(&self) -> Option<ClientSource> {
         let mark = self.listener.as_ref()?.listener_filters.original_src?;
         let address = self.view.remote.ip().to_canonical();

@@ -1,12 +1,13 @@
-//! Who has talked to whom through a proxy, and how it was secured: the data of the proxy's page `/edges`.
+//! Edges: which workloads have communicated through a proxy, and how that was secured. This is the data of the proxy's page
+//! `/edges`.
 
 use serde::{Deserialize, Serialize};
 
-/// What a proxy answers at `/edges`.
+/// The response of a proxy at `/edges`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Edges {
-    /// Most edges that each worker keeps.
+    /// Maximum number of edges that each worker keeps.
     pub limit: usize,
     /// Seconds after which an edge without traffic is forgotten.
     pub lifetime_s: u64,
@@ -40,13 +41,13 @@ pub struct Edge {
     pub requests: u64,
     /// Bytes of bodies, or of TCP connections that have ended, from client to server.
     pub bytes_received: u64,
-    /// The same from server to client.
+    /// Bytes from server to client.
     pub bytes_sent: u64,
     /// Milliseconds since it was last used.
     pub idle_ms: u64,
 }
 
-/// What a handshake has agreed on.
+/// The parameters negotiated in a handshake.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EdgeTls {

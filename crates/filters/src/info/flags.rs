@@ -10,7 +10,7 @@ pub struct ResponseFlags(u64);
 
 /// Bits per flag number.
 const NUMBER_BITS: u32 = 5;
-/// Most flags in one value. No request comes near; further ones are dropped.
+/// Maximum number of flags in one value. No request comes near; further ones are dropped.
 const MAX_FLAGS: u32 = u64::BITS / NUMBER_BITS;
 
 macro_rules! flags {

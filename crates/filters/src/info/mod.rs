@@ -1,4 +1,4 @@
-//! What is known of connections and streams, as read by filters, logs, statistics and traces.
+//! Data about connections and streams, as read by filters, logs, statistics and traces.
 
 mod connection;
 pub mod edges;

@@ -1,4 +1,4 @@
-//! What is known of a request, or of a connection that a TCP proxy serves.
+//! Data about a request, or about a connection that a TCP proxy serves.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct StreamInfo {
     pub status: u16,
     /// The response is a local reply: the proxy's own, or a filter's.
     pub local_reply: bool,
-    /// What went wrong, in order.
+    /// Errors, in the order of their occurrence.
     pub flags: ResponseFlags,
     /// `via_upstream`, `route_not_found`… (`%RESPONSE_CODE_DETAILS%`).
     pub details: Cow<'static, str>,
@@ -54,11 +54,12 @@ pub struct StreamInfo {
     pub host_override: Option<Rc<HostOverride>>,
     /// The host that a filter has resolved, for a cluster whose hosts are.
     pub dynamic_host: Option<Arc<DynamicHost>>,
-    /// Response headers of a proxy that was asked for a tunnel: JSON.
+    /// Response headers of the proxy through which a tunnel was opened: JSON.
     pub tunnel_headers: Option<Box<str>>,
     /// Its response trailers at the tunnel's end: JSON.
     pub tunnel_trailers: Option<Box<str>>,
-    /// A filter has made a gRPC call of it: the client expects no replies for gRPC, the server's outcome is in its trailers.
+    /// Whether a filter has turned the request into a gRPC call: the client expects no gRPC replies, and the server's outcome
+    /// is in its trailers.
     pub made_grpc: bool,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
     objects: Vec<(Cow<'static, str>, Rc<dyn StateObject>)>,
@@ -69,26 +70,26 @@ pub struct StreamInfo {
 pub struct HostOverride {
     /// Its address, as in logs.
     pub address: String,
-    /// No other host may be used.
+    /// Whether no other host may be used.
     pub strict: bool,
-    /// Status of the response if the host is gone and no other may be used.
+    /// Response status if the host is gone and no other may be used.
     pub status_if_gone: u16,
 }
 
-/// How a state object is written.
+/// The format of a state object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// As JSON, with the fields' JSON names.
     Typed,
     /// As JSON, with the fields' protobuf names.
     TypedJson,
-    /// As a line of text.
+    /// As plain text.
     Plain,
 }
 
 /// An object that logs may print (Envoy's filter state).
 pub trait StateObject {
-    /// Appends it; false if there is nothing to print.
+    /// Appends the object; returns false if there is nothing to print.
     fn write(&self, form: Form, out: &mut Vec<u8>) -> bool;
 
     /// Appends one field; false if there is none of this name.
@@ -103,7 +104,7 @@ pub trait StateObject {
 }
 
 impl StreamInfo {
-    /// A stream that begins.
+    /// Creates the data of a stream that begins.
     pub fn new(start: Instant) -> Self {
         Self {
             times: Times::new(start),

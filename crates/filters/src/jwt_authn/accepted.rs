@@ -1,4 +1,4 @@
-//! What a valid token comes to: headers and dynamic metadata, computed once per token.
+//! The effects of a valid token, which are headers and dynamic metadata, computed once per token.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Accepted {
     }
 }
 
-/// The dynamic metadata of a token that is not valid, if the provider wants it.
+/// Returns the dynamic metadata of an invalid token, if the provider sets it.
 pub(super) fn failed(provider: &Provider, status: Status) -> Option<Arc<FilterMetadata>> {
     if provider.failed_status_in_metadata.is_empty() {
         return None;

@@ -1,8 +1,8 @@
 //! The verified tokens that a worker keeps for a provider, so that a known token costs a look-up.
 //!
-//! There are two generations: tokens are added to the young one; when it is full, it becomes the old one, and the old one
-//! is dropped. A token found in the old one moves to the young one. So what is used stays, and nothing has to be kept
-//! in order.
+//! There are two generations. Tokens are added to the young one; when it is full, it becomes the old one, and the former old
+//! one is dropped. A token found in the old generation moves to the young one. So used tokens stay, without an order to
+//! maintain.
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The filter: what a request needs, and the answer if it does not have it.
+//! The filter: finds the requirement of a request, and answers requests that do not meet it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ const FORBIDDEN: u16 = 403;
 const WWW_AUTHENTICATE: &str = "www-authenticate";
 const ORIGINAL_PATH: &[u8] = b"x-envoy-original-path";
 const REQUEST_METHOD: &[u8] = b"access-control-request-method";
-/// Longest path in `www-authenticate`, in bytes; the rest is cut off, as in Envoy.
+/// Maximum length of a path in `www-authenticate`, in bytes; the rest is cut off, as in Envoy.
 const MAX_REALM_PATH_BYTES: usize = 256;
 
 /// `envoy.filters.http.jwt_authn`.
@@ -46,7 +46,7 @@ type KeysOf<'j> = (&'j dyn Fn(usize) -> Keys, &'j dyn Fn(usize, &Arc<Jwks>) -> b
 pub struct Progress {
     /// Providers whose keys it has waited for.
     waited: Vec<usize>,
-    /// What explanations say.
+    /// The outcome for explanations.
     outcome: Option<Outcome>,
 }
 
@@ -126,7 +126,8 @@ impl Filter for HttpFilter {
 }
 
 impl HttpFilter {
-    /// What a request needs; `None`: nothing. An error: its route names a requirement that does not exist.
+    /// Returns the requirement of a request; `None`: there is none. An error: its route names a requirement that does not
+    /// exist.
     fn requirement(&self, context: &RequestContext<'_>) -> Result<Option<&Requirement>, Reply> {
         match context.per_route::<PerRoute>() {
             Some(PerRoute::Disabled) => return Ok(None),
@@ -228,7 +229,7 @@ impl HttpFilter {
             let keys = |index: usize| self.keys(index, progress, context);
             let are_current = |index: usize, keys: &Arc<Jwks>| self.are_current(index, keys, context);
             let mut judge = self.judge(&mut head, (&keys, &are_current), context);
-            // Clients may send nothing in headers that any provider fills, whichever accepts the token.
+            // Clients must not set headers that any provider fills, whichever provider accepts the token.
             judge.sanitize(&self.config.filled_headers);
             // Keys that are still missing were waited for in vain.
             let status = judge.requirement(requirement).unwrap_or(Status::FetchFail);
@@ -280,7 +281,7 @@ fn is_preflight(head: &RequestHead) -> bool {
     head.method() == b"OPTIONS" && has(b"origin") && has(REQUEST_METHOD)
 }
 
-/// What `www-authenticate` names: the request's URL. Kept as text of the head, since judging may change that.
+/// The realm in `www-authenticate`: the request's URL. Kept as text, because judging may change the head.
 struct Realm(Vec<u8>);
 
 impl Realm {

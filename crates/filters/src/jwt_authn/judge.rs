@@ -151,7 +151,7 @@ impl<'j> Judge<'j> {
     }
 
     fn any(&mut self, children: &'j [Requirement], lenience: Option<&Lenience>) -> Result<Status, Missing> {
-        // As in Envoy: an error of a token prevails over an unknown issuer, and that over a missing token.
+        // As in Envoy: an error of a token takes precedence over an unknown issuer, and that over a missing token.
         let mut all = Status::Missed;
         for child in children {
             match self.requirement(child)? {
@@ -168,7 +168,7 @@ impl<'j> Judge<'j> {
         })
     }
 
-    /// What a valid token does to the request.
+    /// Applies a valid token's effects to the request.
     fn accept(&mut self, accepted: Rc<Accepted>, place: Place<'_>) {
         let Some(provider) = self.bench.config.providers.get(accepted.provider) else { return };
         for (name, value) in &accepted.headers {
@@ -183,7 +183,7 @@ impl<'j> Judge<'j> {
     }
 }
 
-/// What tokens are judged by.
+/// The inputs to judge tokens by.
 pub(super) struct JudgeContext<'j> {
     pub(super) config: &'j JwtAuthn,
     /// Verified tokens, by the index of their provider.
@@ -255,7 +255,7 @@ impl<'j> JudgeContext<'j> {
         Ok(judged.map_err(|bad| (bad, Some(provider))))
     }
 
-    /// What may have changed since a token was verified, or depends on where it was found.
+    /// Checks what may have changed since a token was verified, or depends on where it was found.
     fn judge_known(
         &self,
         provider: &Provider,

@@ -1,8 +1,8 @@
 //! `envoy.filters.http.jwt_authn`: requests have to carry valid tokens (JWT).
 //!
-//! [`filter`] finds what a request needs and answers those that do not have it; `places` finds tokens in a request;
-//! `judge` evaluates a requirement; `accepted` is what a valid token comes to, kept by `cache`; `remote` has the keys
-//! of issuers that publish them.
+//! [`filter`] finds the requirement of a request and answers requests that do not meet it; `places` finds tokens in a
+//! request; `judge` evaluates a requirement; `accepted` has the effects of a valid token, kept by `cache`; `remote` fetches
+//! the keys of issuers that publish them.
 
 mod accepted;
 mod cache;

@@ -9,7 +9,7 @@ use evenkeel_http::RequestHead;
 use evenkeel_runtime_config::cookie;
 use evenkeel_runtime_config::jwt_authn::{Issuers, Locations};
 
-/// Most tokens of one request that are looked at. A request with more is refused.
+/// Maximum number of tokens examined in one request. A request with more is denied.
 pub(super) const MAX_TOKENS: usize = 32;
 
 /// A token, and where it was.
@@ -17,13 +17,13 @@ pub(super) const MAX_TOKENS: usize = 32;
 pub(super) struct Found<'h, 'l> {
     /// The token.
     pub(super) text: Cow<'h, [u8]>,
-    /// Whose tokens may be there.
+    /// The issuers whose tokens may be there.
     pub(super) issuers: &'l Issuers,
     /// Where.
     pub(super) place: Place<'l>,
 }
 
-/// Where a token is.
+/// The location of a token.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'c> {
     /// A header.

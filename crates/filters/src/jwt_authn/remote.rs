@@ -23,9 +23,9 @@ use super::judge::Keys;
 use crate::callouts::{CallOptions, HttpAnswer, HttpCall};
 use crate::http::{Pause, Services};
 
-/// Most requests that wait for the keys of one source; further ones are refused.
+/// Maximum number of requests that wait for the keys of one source; further ones are denied.
 const MAX_WAITING: usize = 1_024;
-/// Longest pause between two fetches that fail.
+/// Maximum pause between two failed fetches.
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 /// Keys are fetched again this long before they expire, as in Envoy, so that no request has to wait.
 const REFRESH_BEFORE: Duration = Duration::from_secs(5);
@@ -46,13 +46,13 @@ pub(super) struct Remote {
     /// When to fetch again, and when the keys are too old to be used without another attempt; in [`millis`].
     refresh_at: AtomicU64,
     expires_at: AtomicU64,
-    /// What was wrong with the last answer.
+    /// The error of the last answer.
     problem: Mutex<Option<Status>>,
     /// Tasks that wait for the end of a fetch.
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// Who shares keys: the URI and the cluster.
+/// Keys shared by URI and cluster.
 type Shared = HashMap<(Box<str>, Arc<str>), Weak<Remote>>;
 
 /// Looked at only when filters are created.
@@ -141,12 +141,12 @@ impl Remote {
         is_same && (!is_old || self.failures.load(Ordering::Acquire) > 0)
     }
 
-    /// Whether it is time to fetch, and nobody does.
+    /// Whether a fetch is due and none is in progress.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         millis(now) >= self.refresh_at.load(Ordering::Acquire) && !self.fetching.load(Ordering::Acquire)
     }
 
-    /// Fetches the keys in the background, unless somebody does already or it is too early after a failure.
+    /// Fetches the keys in the background, unless a fetch is in progress or it is too early after a failure.
     pub(super) fn fetch(self: &Arc<Self>, services: &dyn Services, counts: &Rc<Counts>, now: Instant) {
         let too_early = millis(now) < self.refresh_at.load(Ordering::Acquire);
         if too_early || !services.runs_tasks() || self.fetching.swap(true, Ordering::AcqRel) {

@@ -1,4 +1,4 @@
-//! One worker's network filters of one filter chain: which has which hook, and the order in which they are called.
+//! One worker's network filters of one filter chain: the hooks of each, and the order in which they are called.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct NetworkFilters {
     filters: Vec<Entry>,
     /// The union of the filters' hooks.
     hooks: Hooks,
-    /// All filters decide about a new connection immediately, and keep no state.
+    /// Whether all filters decide about a new connection immediately, and keep no state.
     immediate: bool,
 }
 

@@ -101,17 +101,17 @@ fn hint(outcome: Option<Outcome<'_>>, rules: Option<&Rules>, metadata: &mut Dyna
 
 /// `envoy.filters.network.rbac`.
 ///
-/// Envoy asks its rules when the client has sent something, and by then has connected upstream. Here a connection is decided about before
-/// anybody knows of it; only rules that look at what other filters have found out have to wait for the client's first bytes.
+/// Envoy evaluates its rules when the client has sent data, and by then has connected upstream. Here the decision is made
+/// before that; only rules that depend on the results of other filters have to wait for the client's first bytes.
 #[derive(Debug)]
 pub struct NetworkFilter {
     config: Arc<NetworkRbac>,
     counts: Counts,
-    /// Some rule has to wait for the client.
+    /// Whether some rule has to wait for the client.
     waits: bool,
 }
 
-/// Whether a connection was let in by rules that had to wait for the client.
+/// Whether rules that had to wait for the client have allowed a connection.
 #[derive(Debug, Default)]
 pub struct Admitted(bool);
 
@@ -140,7 +140,7 @@ impl network::Filter for NetworkFilter {
         if !self.config.continuous {
             return self.decide(context);
         }
-        // What is let in is counted with each piece of data.
+        // An allowed connection is counted with each piece of data.
         let subject = Subject::of_connection(context.connection, None);
         let denied = self.config.filter.rules.as_deref().is_some_and(|rules| !evaluate(rules, &subject).allowed);
         if denied { self.decide(context) } else { network::Decision::Continue }

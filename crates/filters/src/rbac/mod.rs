@@ -18,7 +18,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
 pub use filter::{HttpFilter, NetworkFilter, stats};
 pub use verdict::Verdict;
 
-/// What rules are evaluated over.
+/// The input of rules.
 #[derive(Debug)]
 pub struct Subject<'s, R> {
     /// The connection.

@@ -10,10 +10,10 @@ use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 
 use super::{Outcome, Subject, evaluate};
 
-/// What a filter's enforced rules say, and why.
+/// The result of a filter's enforced rules, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// It may pass.
+    /// Whether the request or connection may pass.
     pub allowed: bool,
     /// The policy that decided; `None`: none matched.
     pub policy: Option<Arc<str>>,

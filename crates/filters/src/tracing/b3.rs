@@ -14,14 +14,14 @@ const SAMPLED: &[u8] = b"x-b3-sampled";
 /// Length of an id of 64 bits.
 const ID: usize = 16;
 
-/// What a caller says.
+/// The context that a caller sends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Extracted {
     /// Whether the trace is recorded; `None`: the caller leaves that to us.
     pub(super) sampled: Option<bool>,
     /// The caller's span, if there is one. Its own `sampled` has no meaning.
     pub(super) caller: Option<SpanContext>,
-    /// All is in one header.
+    /// Whether the context is in one header.
     pub(super) single_header: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The place of a span in its trace, as proxies and programs tell each other.
+//! The position of a span in its trace, as proxies and programs pass it on.
 
 /// A span's ids, and whether it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -9,7 +9,7 @@ pub(super) struct SpanContext {
     pub(super) span_id: u64,
     /// Its parent, if it has one.
     pub(super) parent_id: Option<u64>,
-    /// It is recorded.
+    /// Whether it is recorded.
     pub(super) sampled: bool,
     /// The caller has sent it in one header, `b3`, and the upstream gets it so.
     pub(super) single_header: bool,

@@ -1,5 +1,5 @@
-//! Distributed tracing: which requests are traced, the context that callers send and upstreams get, spans and their
-//! tags, and how collectors get them. It follows Envoy's connection manager, router and tracers.
+//! Distributed tracing: sampling, context propagation, spans and their tags, and the export to collectors. It follows Envoy's
+//! connection manager, router and tracers.
 //!
 //! A [`Tracer`] is one worker's side of a connection manager that traces. It begins a [`Trace`] for each request, once its
 //! route is chosen. The trace writes the context into the head of each try, and becomes a span when the request ends. The

@@ -1,4 +1,4 @@
-//! OpenTelemetry: how spans follow from each other, and OTLP
+//! OpenTelemetry: parents of spans, and OTLP
 //! (<https://opentelemetry.io/docs/specs/otlp/>, `opentelemetry.proto.collector.trace.v1`).
 
 use std::time::{SystemTime, UNIX_EPOCH};

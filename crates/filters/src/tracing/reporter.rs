@@ -1,4 +1,4 @@
-//! Sends spans to a collector, in batches and in the background. What a collector does not take in time is lost and
+//! Sends spans to a collector, in batches and in the background. Spans that a collector does not take in time are dropped and
 //! counted; nothing waits for it.
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ const MIN_FLUSH_SPANS: usize = 5;
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit of a report to Zipkin. Envoy's default of `tracing.zipkin.request_timeout`.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reports under way to one collector. With so many, spans wait.
+/// Maximum number of concurrent reports to one collector. Beyond that, spans wait.
 const MAX_REPORTS: usize = 16;
 /// Spans that wait; further ones are dropped.
 const MAX_PENDING_SPANS: usize = 1024;
@@ -54,7 +54,7 @@ layout! {
 use opentelemetry_stats::Counter as OfOtlp;
 use zipkin_stats::Counter as OfZipkin;
 
-/// One worker's way to one collector.
+/// One worker's connection to one collector.
 pub struct Reporter {
     provider: Arc<Provider>,
     node: Arc<OwnNode>,
@@ -63,7 +63,7 @@ pub struct Reporter {
     shared: Rc<Shared>,
 }
 
-/// What the reports under way share with their reporter.
+/// State shared by the reports in progress and their reporter.
 struct Shared {
     /// Bytes of spans that wait or are under way.
     held: Cell<usize>,
@@ -167,12 +167,12 @@ impl Reporter {
         }
     }
 
-    /// Where the spans go.
+    /// Returns the provider that the spans are sent to.
     pub fn provider(&self) -> &Provider {
         &self.provider
     }
 
-    /// Nothing waits to be sent.
+    /// Whether no span waits to be sent.
     pub fn is_idle(&self) -> bool {
         self.pending.borrow().is_empty()
     }
@@ -207,7 +207,8 @@ impl Reporter {
         }
     }
 
-    /// Starts to send what waits. `None`: nothing does, or it has to wait for other reports. The report ends with its wait.
+    /// Sends the waiting spans. `None`: there are none, or they have to wait for other reports. The report ends with its
+    /// wait.
     pub fn flush(&self, callouts: &dyn Callouts) -> Option<Wait> {
         if self.pending.borrow().is_empty() || self.shared.reports.get() >= MAX_REPORTS {
             return None;

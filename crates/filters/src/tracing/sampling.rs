@@ -6,7 +6,7 @@ use evenkeel_runtime_config::tracing::{Sampling, Tracing};
 
 /// Length of a UUID.
 const UUID_BYTES: usize = 36;
-/// Where it says why the request is traced.
+/// The position of the digit that says why the request is traced.
 const REASON_AT: usize = 14;
 /// A client's name for its request, by which it asks for a trace.
 const CLIENT_TRACE_ID: &[u8] = b"x-client-trace-id";
@@ -14,13 +14,13 @@ const CLIENT_TRACE_ID: &[u8] = b"x-client-trace-id";
 /// Why a request is traced, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It is not.
+    /// The request is not traced.
     NotTraceable,
-    /// It is part of the sample.
+    /// The request is part of the sample.
     Sampling,
-    /// A service asked for it (`x-envoy-force-trace`).
+    /// A service requires tracing (`x-envoy-force-trace`).
     ServiceForced,
-    /// The client asked for it (`x-client-trace-id`).
+    /// The client requires tracing (`x-client-trace-id`).
     ClientForced,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn decide(
         return if sampled { Reason::Sampling } else { Reason::NotTraceable };
     }
     let id = headers.get(HeaderId::RequestId);
-    // The same number for all proxies on the way, so that they agree.
+    // All proxies on the path use the same number, so that they agree.
     let Some((id, number)) = id.and_then(|id| Some((id, number_of(id)?))) else { return Reason::NotTraceable };
     // An id that gets no decision has none either.
     let known = if pack { Reason::of(id) } else { Reason::NotTraceable };

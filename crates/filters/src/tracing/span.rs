@@ -5,19 +5,19 @@ use std::time::{Duration, SystemTime};
 
 use super::context::SpanContext;
 
-/// Longest value of a tag in bytes; the rest is cut off. Values come from headers, and spans wait in memory.
+/// Maximum length of a tag's value in bytes; the rest is cut off. Values come from headers, and spans wait in memory.
 const MAX_TAG_BYTES: usize = 4096;
-/// What a span takes besides its texts, in bytes: an estimate for the limit on what waits.
+/// Size of a span without its texts, in bytes: an estimate for the limit on waiting spans.
 const SPAN_BYTES: usize = 256;
-/// The same of a tag.
+/// Size of a tag without its texts, in bytes: an estimate.
 const TAG_BYTES: usize = 48;
 
 /// Which side of a call a span describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of the callee.
+    /// The callee's span.
     Server,
-    /// Of the caller.
+    /// The caller's span.
     Client,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// A span that begins.
+    /// Creates a span that begins.
     pub(super) fn new(context: SpanContext, name: impl Into<Box<str>>, kind: Kind, start: SystemTime) -> Self {
         let (duration, tags) = (Duration::ZERO, Tags::default());
         Self { context, name: name.into(), kind, remote_parent: false, start, duration, tags }

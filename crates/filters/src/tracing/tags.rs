@@ -11,10 +11,10 @@ use super::try_end::TryEnd;
 use crate::format::Record;
 use crate::info::ResponseFlags;
 
-/// Value of a tag about something that is not known.
+/// Value of a tag that is not known.
 const NONE: &str = "-";
 
-/// What the tags of one request or try are made of.
+/// The data from which the tags of one request or try are made.
 #[derive(Clone, Copy)]
 pub(super) struct Facts<'t> {
     /// The request.
@@ -140,7 +140,7 @@ impl Facts<'_> {
         }
     }
 
-    /// What the outcome of a gRPC call says: it comes with the head or with the trailers.
+    /// Adds the outcome of a gRPC call, which comes with the head or with the trailers.
     fn of_grpc_answer(&self, tags: &mut Tags) {
         for answer in [self.record.response, self.record.trailers] {
             let Some(value) = answer.lookup("grpc-status") else { continue };
@@ -204,7 +204,7 @@ fn json(value: &MetadataValue) -> serde_json::Value {
     }
 }
 
-/// Whole numbers without a fraction.
+/// Formats whole numbers without a fraction.
 fn number(value: f64) -> serde_json::Value {
     const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() < LARGEST_WHOLE { (value as i64).into() } else { value.into() }

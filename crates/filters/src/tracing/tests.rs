@@ -77,7 +77,7 @@ fn the_decision_is_in_the_request_id() {
     // The request's own number decides: 5000.
     check((10_000, 5_001, 10_000), &only(&plain), Sampling, &sampled);
     check((10_000, 5_000, 10_000), &only(&plain), NotTraceable, &plain);
-    // What was decided before holds, unless fewer are traced here altogether.
+    // An earlier decision is kept, unless fewer requests are traced here altogether.
     for (id, reason) in [(&sampled, Sampling), (&forced, ServiceForced), (&asked, ClientForced)] {
         check((0, 0, 10_000), &only(id), reason, id);
         check((0, 0, 5_001), &only(id), reason, id);
@@ -138,7 +138,7 @@ fn b3_is_read_and_malformed_contexts_are_not_trusted() {
         check(&with("x-b3-sampled", value), Ok((Some(sampled), caller(None))));
         check(&[("x-b3-sampled", value)], Ok((Some(sampled), None)));
     }
-    // As in Envoy, the debug flag says nothing, nor does one id without the other.
+    // As in Envoy, the debug flag alone has no effect, nor has one id without the other.
     check(&[("x-b3-flags", "1")], Ok((None, None)));
     check(&ids[..1], Ok((None, None)));
     check(&[("x-b3-traceid", "1"), ("x-b3-spanid", "f")], Ok((None, Some(Caller(1, 15, None)))));
@@ -448,7 +448,7 @@ fn otlps_messages() {
     }
 }
 
-/// A collector: what it was sent, and how it answers. `None`: not at all.
+/// A collector: the reports it was sent, and its answers. `None`: it does not answer.
 struct Collector {
     calls: RefCell<Vec<HttpCall>>,
     answer: Option<Result<u16, Problem>>,

@@ -1,4 +1,4 @@
-//! What is traced of one request, from the choice of its route to its end.
+//! The trace of one request, from the choice of its route to its end.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Tracer {
     config: Arc<Tracing>,
     /// `pack_trace_reason`.
     pack: bool,
-    /// Where its spans go.
+    /// The reporter of its spans.
     reporter: Option<Rc<Reporter>>,
     stats: Writer<stats::Stats>,
 }
@@ -118,7 +118,7 @@ impl Tracer {
     }
 }
 
-/// What is traced of one request.
+/// The trace of one request.
 pub struct Trace {
     tracer: Rc<Tracer>,
     route: Option<Arc<Route>>,
@@ -131,7 +131,7 @@ pub struct Trace {
     attempt: Option<Attempt>,
 }
 
-/// A try that has a span of its own.
+/// A try with a separate span.
 struct Attempt {
     span: Span,
     protocol: Option<&'static str>,
@@ -180,7 +180,7 @@ impl Trace {
         self.cluster_stat_name = Some(Arc::clone(cluster_stat_name));
     }
 
-    /// A try begins. `number`: 1 for the first.
+    /// Begins the span of a try. `number`: 1 for the first.
     pub fn begin_try(&mut self, number: u32, start: SystemTime, random: impl Fn() -> u64) {
         let config = &self.tracer.config;
         if !(config.spawn_upstream_span || config.start_child_span) || self.attempt.is_some() {

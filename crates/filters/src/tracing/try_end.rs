@@ -1,8 +1,8 @@
-//! The end of a try, as its span shows it.
+//! The end of a try, as recorded in its span.
 
 use crate::info::ResponseFlags;
 
-/// How a try ended.
+/// The outcome of a try.
 #[derive(Debug, Clone, Copy)]
 pub enum TryEnd<'t> {
     /// With a response.

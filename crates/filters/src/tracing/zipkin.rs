@@ -1,4 +1,4 @@
-//! Zipkin: how spans follow from each other, and JSON v2 (<https://zipkin.io/zipkin-api/>).
+//! Zipkin: parents of spans, and JSON v2 (<https://zipkin.io/zipkin-api/>).
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
