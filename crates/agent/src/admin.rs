@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use crate::exchange::exchange;
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest answer read, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Sends one request on a connection of its own and returns the answer's status and body.
+/// Sends one request on a new connection and returns the answer's status and body.
 pub(crate) async fn ask(port: u16, method: Method, path: &str) -> io::Result<(StatusCode, Bytes)> {
     let request = Request::builder().method(method).uri(path).header("host", address(port).to_string());
     let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
@@ -26,7 +26,7 @@ pub(crate) async fn ask(port: u16, method: Method, path: &str) -> io::Result<(St
     Ok((answer.status(), answer.into_body()))
 }
 
-/// Where it listens.
+/// Returns the address of the admin interface.
 pub(crate) fn address(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }

@@ -57,7 +57,7 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     }
     if let Some(metadata) = node["metadata"].as_object_mut() {
         for (name, value) in options.node_metadata() {
-            // What its options say of it is not for the environment to change.
+            // The environment cannot override what the agent's options set.
             metadata.entry(name).or_insert_with(|| json!(value));
         }
         metadata.remove("DNS_CAPTURE");
@@ -112,7 +112,7 @@ fn locality(labels: &BTreeMap<String, String>) -> Option<Value> {
     is_known.then(|| json!({ "region": region, "zone": zone, "sub_zone": sub_zone }))
 }
 
-/// How much of the mesh our own proxy subscribes to: everything, or what its workload uses, beginning with the
+/// Returns how much of the mesh our own proxy subscribes to: everything, or what its workload uses, beginning with the
 /// listeners for captured connections.
 fn scope(options: &Options) -> Value {
     match options.learns() {
@@ -207,7 +207,7 @@ const SELF_DISCOVERY: &str = "ENABLE_SELF_DISCOVERY";
 /// The cluster of these proxies, under Istio's name.
 const LOCAL_CLUSTER: &str = "local_cluster";
 
-/// The proxies like this one. Nothing is ever sent to them; they are counted by zone.
+/// Returns the cluster of proxies like this one. Nothing is ever sent to them; they are counted by zone.
 fn peers() -> Value {
     json!({
         "name": LOCAL_CLUSTER,
@@ -290,7 +290,7 @@ pub const STATS_LISTENER: &str = "stats";
 /// Scrapes of the statistics at a time, in requests: together with the probes they leave room on the admin interface.
 const MAX_SCRAPES: u32 = 4;
 
-/// A cluster for the proxy's own admin interface that allows so many requests at a time.
+/// Returns a cluster for the proxy's own admin interface that allows `requests` requests at a time.
 fn local_cluster(name: &str, port: u16, requests: u32) -> Value {
     json!({
         "name": name,

@@ -30,7 +30,7 @@ const RENEW_AT: f64 = 0.5;
 const RENEW_JITTER: f64 = 0.05;
 /// Random time within which certificates are replaced after the authority has changed, so that not all workloads ask at once.
 const REPLACE_WITHIN: Duration = Duration::from_secs(3);
-/// Least time between two renewals, whatever the certificates' lifetime.
+/// Minimum time between two renewals, whatever the certificates' lifetime.
 const MIN_RENEWAL: Duration = Duration::from_secs(1);
 /// How often the root file is checked for new roots.
 const ROOT_CHECK: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ pub enum CertificateError {
     Identity {
         /// Name in the certificate.
         received: String,
-        /// Name asked for.
+        /// The requested name.
         wanted: String,
     },
     /// The key or request could not be made.
@@ -102,7 +102,7 @@ pub struct CertificateRenewer {
     control_plane: ControlPlaneRoots,
     pushed: mpsc::Receiver<Pushed>,
     place: CertificatePlace,
-    /// What another SDS server has, if the certificate comes from one.
+    /// The secrets of another SDS server, if the certificate comes from one.
     external: Option<External>,
     /// Counts certificates that the proxy uses.
     renewed: watch::Sender<u64>,
@@ -230,7 +230,8 @@ impl CertificateRenewer {
             self.remember(answered);
         }
         self.current.send_replace(Some(current));
-        // Streams show the new certificate when the proxy does: so the control plane knows that nobody shows the old one.
+        // Streams present the new certificate once the proxy does, so that the control plane knows that nobody presents the
+        // old one.
         if let Err(reason) = self.secrets.confirmed(published).await {
             tracing::warn!(reason, "the proxy does not confirm the new certificate");
             return Ok(());
@@ -289,7 +290,7 @@ impl CertificateRenewer {
         }
         self.secrets.confirmed(self.secrets.generation()).await?;
         if self.options.grpc_bootstrap.is_some() {
-            // gRPC programs look at the files only now and then.
+            // gRPC programs check the files only periodically.
             tokio::time::sleep(grpc::REFRESH).await;
         }
         Ok(())
@@ -332,7 +333,7 @@ impl CertificateRenewer {
         Ok(())
     }
 
-    /// Gives the generation of the secrets with it.
+    /// Publishes the secrets and returns their generation.
     fn publish(&mut self, mut material: PemBundle) -> Result<u64, CertificateError> {
         if self.options.envoy.is_some() && material.lists.is_some() && !material.domains.is_empty() {
             tracing::error!(
@@ -367,7 +368,7 @@ impl CertificateRenewer {
     }
 }
 
-/// What another SDS server has.
+/// The secrets of another SDS server.
 struct External {
     material: watch::Receiver<Option<Material>>,
     _task: Task,
@@ -381,7 +382,7 @@ impl External {
         Self { material, _task: Task::spawn(source::follow(socket, names, node, sender)) }
     }
 
-    /// Waits for something that was not taken yet; for ever if there is no such server.
+    /// Waits for secrets that have not been applied yet; never completes without such a server.
     async fn changed(this: &mut Option<Self>) {
         let has_changed = match this {
             Some(this) => this.material.changed().await.is_ok(),
@@ -401,7 +402,7 @@ impl External {
     }
 }
 
-/// What does not come from the control plane, checked.
+/// Checks secrets that do not come from the control plane.
 fn usable(material: Material) -> Result<(PemBundle, Identity), CertificateError> {
     let Material { chain, key, mut roots, domains, lists } = material;
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), SystemTime::now())?;

@@ -49,7 +49,7 @@ pub enum ChannelError {
     Connect {
         /// The control plane's address.
         address: String,
-        /// What went wrong.
+        /// The error of the transport.
         source: tonic::transport::Error,
     },
 }
@@ -87,7 +87,7 @@ async fn connect_verified(
         }
     });
     let failed = |source| ChannelError::Connect { address: options.discovery_address.clone(), source };
-    // The scheme says nothing about encryption here: the connector does TLS.
+    // The scheme does not decide about encryption: the connector does TLS.
     Endpoint::from_static("http://istiod.istio-system.svc:15012")
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)

@@ -1,7 +1,7 @@
-//! A bootstrap file of the owner in place of the agent's: `customConfigFile` of ProxyConfig, or `proxyBootstrapTemplatePath`.
+//! A bootstrap file of the user in place of the agent's: `customConfigFile` of ProxyConfig, or `proxyBootstrapTemplatePath`.
 //!
-//! Envoy's JSON or YAML. As under Istio, everything in it is the owner's, except what the agent itself depends on: the node, the admin
-//! interface, and the clusters to the agent and to the control plane.
+//! The file is Envoy's JSON or YAML. As in Istio, everything in it is the user's, except what the agent itself depends on:
+//! the node, the admin interface, and the clusters for the agent and the control plane.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::options::Options;
 
 /// Clusters whose addresses only the agent knows.
 const OF_AGENT: [&str; 2] = ["sds-grpc", "xds-grpc"];
-/// How actions of Go's templates begin, which Istio's own bootstrap template is full of.
+/// The start of an action in Go's templates, of which Istio's own bootstrap template is full.
 const TEMPLATE_ACTION: &str = "{{";
 
 /// The file, if there is one: `customConfigFile` goes first, as in Istio.

@@ -24,7 +24,7 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// How often the remaining connections are counted.
 const DRAIN_POLL: Duration = Duration::from_millis(100);
 
-/// How Envoy is run.
+/// How to run Envoy.
 #[derive(Debug, Clone)]
 pub struct Envoy {
     binary: PathBuf,
@@ -87,7 +87,7 @@ impl Envoy {
     }
 
     async fn stop(&self, mut child: Child) -> io::Result<()> {
-        // Listeners go on answering, but ask clients to reconnect elsewhere.
+        // Listeners keep answering, but ask clients to reconnect elsewhere.
         if admin::ask(self.admin_port, Method::POST, "/drain_listeners?graceful&skip_exit").await.is_ok() {
             let deadline = Instant::now() + self.drain_time;
             while Instant::now() < deadline && self.has_connections().await {
@@ -113,7 +113,7 @@ impl Envoy {
     }
 }
 
-/// The arguments that options and settings ask for.
+/// Returns the arguments that follow from options and settings.
 fn arguments(options: &Options) -> Vec<String> {
     let mut arguments = vec!["--log-level".to_owned(), options.proxy_log_level.clone()];
     let mut add = |flag: &str, value: Option<String>| {

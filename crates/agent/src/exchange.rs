@@ -1,4 +1,4 @@
-//! One HTTP request on a connection of its own.
+//! One HTTP request on a new connection.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// Sends the request, and reads an answer whose body has at most so many bytes. The caller limits the time.
+/// Sends the request, and reads an answer whose body is limited in size. The caller limits the time.
 pub(crate) async fn exchange(
     stream: TcpStream,
     request: Request<Empty<Bytes>>,

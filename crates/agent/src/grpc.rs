@@ -1,6 +1,5 @@
-//! What the agent provides for gRPC programs without a proxy, as in Istio's template `grpc-agent`: the bootstrap file
-//! that `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket that is relayed to the
-//! control plane.
+//! Provides for gRPC programs without a proxy, as in Istio's template `grpc-agent`: the bootstrap file that
+//! `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket that is relayed to the control plane.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -33,7 +32,8 @@ pub const KEY_FILE: &str = "key.pem";
 /// File of the mesh's roots.
 pub const ROOT_FILE: &str = "root-cert.pem";
 
-/// How often programs check whether the files have changed. Istio's agent says 900 s; a change of the root waits for it.
+/// How often programs check whether the files have changed. Istio's agent sets 900 s; a change of the root has to wait for
+/// it.
 pub(crate) const REFRESH: Duration = Duration::from_secs(30);
 /// Relayed connections at a time, in connections. A program has one.
 const MAX_CONNECTIONS: usize = 64;

@@ -67,7 +67,7 @@ fn node_id_in(bootstrap: &Path) -> Option<String> {
     bootstrap["node"]["id"].as_str().map(str::to_owned)
 }
 
-/// What the running agent has handed over.
+/// The state that the running agent has handed over.
 pub(crate) struct Inherited {
     pub(crate) succession: Succession,
     dns: Option<(OwnedFd, OwnedFd)>,

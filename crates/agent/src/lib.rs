@@ -1,10 +1,11 @@
 //! The workload's agent: the role of Istio's `pilot-agent`.
 //!
-//! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), serves it to the proxy over a
-//! Unix socket ([`sds`]), writes the proxy's [`bootstrap`] (or takes the owner's, `custom_bootstrap`), and runs the proxy (Evenkeel's in this process, or a stock [`envoy`]).
-//! It answers DNS from the mesh's names ([`dns`], [`names`]), checks its [`health`], serves proxyless gRPC programs ([`grpc`]), and writes
-//! a status file when all of this is ready ([`status`]), which its [`status_port`] says as well, with the metrics of proxy and program.
-//! An agent started beside a running one takes over from it (`handover`).
+//! [`run`] gets the workload's certificate from the control plane and renews it ([`certificate`]), and serves it to the proxy
+//! over a Unix socket ([`sds`]). It writes the proxy's [`bootstrap`] (or uses the user's, `custom_bootstrap`), and runs the
+//! proxy: Evenkeel's in this process, or a stock [`envoy`]. It answers DNS queries for the mesh's names ([`dns`], [`names`]),
+//! checks the workload's [`health`], and serves proxyless gRPC programs ([`grpc`]). When all of this is ready, it writes a
+//! status file ([`status`]); its [`status_port`] reports the same, with the metrics of the proxy and of the program. An agent
+//! started beside a running one takes over from it (`handover`).
 
 #![forbid(unsafe_code)]
 

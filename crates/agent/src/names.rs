@@ -71,9 +71,9 @@ struct NameSubscription {
     trust: TrustPath,
 }
 
-/// Where roots go that the control plane sends, and what tells of new certificates.
+/// The channels for roots from the control plane, and for notices of new certificates.
 pub struct TrustPath {
-    /// To whoever keeps the certificate.
+    /// To the task that keeps the certificate.
     pub pushed: mpsc::Sender<Pushed>,
     /// Changes when the proxy uses a new certificate.
     pub renewed: watch::Receiver<u64>,
@@ -141,7 +141,7 @@ impl NameSubscription {
             }
         };
         let (told, confirmed) = oneshot::channel();
-        // If nobody keeps the certificate any more, the agent is about to end.
+        // If that task has ended, the agent is about to end.
         let _ = self.trust.pushed.send(Pushed { bundle, confirmed: told }).await;
         Some(Unconfirmed { update, confirmed })
     }
@@ -149,7 +149,7 @@ impl NameSubscription {
     fn ask(&mut self, name: &str) {
         let name = normal(name);
         if self.answers.contains_key(&*name) {
-            // The name was requested twice, or answered meanwhile: wake up whoever waits.
+            // The name was requested twice, or answered meanwhile: wake up the waiting queries.
             self.publish();
             return;
         }
@@ -223,7 +223,7 @@ async fn send_all(client: &mut Client, connection: &Connection) -> Result<(), Co
     Ok(())
 }
 
-/// What the only name of a table stands for.
+/// Returns the value of the only name of a table.
 fn known(table: &NameTable) -> Known {
     match table.aliases.values().next() {
         Some(alias) if table.table.is_empty() => Known::AliasOf(normal(&alias.target).into()),

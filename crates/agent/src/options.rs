@@ -298,7 +298,7 @@ impl Options {
         given.and_then(|(_, json)| serde_json::from_str(json).ok()).unwrap_or_default()
     }
 
-    /// How the health of the workload is checked (`readinessProbe` of `--proxy-config`).
+    /// Returns the health check of the workload (`readinessProbe` of `--proxy-config`).
     pub fn readiness_probe(&self) -> Result<Option<ReadinessProbe>, OptionsError> {
         ReadinessProbe::of(&self.proxy_config).map_err(OptionsError::Probe)
     }
@@ -308,7 +308,8 @@ impl Options {
         self.admin_port.or_else(|| self.port_of_config("proxyAdminPort")).unwrap_or(ADMIN_PORT)
     }
 
-    /// The port of the agent's own page, if there is one. Beside gRPC programs alone it has to be asked for.
+    /// Returns the port of the agent's status page, if there is one. If the agent only serves gRPC programs, it has to be set
+    /// explicitly.
     pub fn status_port(&self) -> Option<u16> {
         let said = self.status_port.or_else(|| self.port_of_config("statusPort"));
         said.or_else(|| (!self.no_proxy).then_some(STATUS_PORT)).filter(|port| *port != 0)
@@ -320,7 +321,7 @@ impl Options {
         [self.admin_port(), self.readiness_port, self.stats_port, outbound, inbound]
     }
 
-    /// A port that the proxy's config names; zero stands for Istio's default.
+    /// Returns a port from the proxy's config; zero stands for Istio's default.
     fn port_of_config(&self, name: &str) -> Option<u16> {
         let port = self.proxy_config.get(name)?.as_u64()?;
         u16::try_from(port).ok().filter(|port| *port != 0)
@@ -356,12 +357,12 @@ impl Options {
         duration::parse(self.proxy_config.get("fileFlushInterval")?.as_str()?).ok()
     }
 
-    /// So many KiB of them are written before that time (`fileFlushMinSizeKb`).
+    /// Returns the size in KiB at which buffered lines are written before that time (`fileFlushMinSizeKb`).
     pub fn file_flush_min_size_kb(&self) -> Option<u64> {
         self.proxy_config.get("fileFlushMinSizeKb")?.as_u64()
     }
 
-    /// Where the DNS proxy listens, if there is one.
+    /// Returns the address of the DNS proxy, if there is one.
     pub fn dns(&self) -> Option<SocketAddr> {
         let wanted = self.node_metadata().get(DNS_CAPTURE).is_none_or(|value| is_true(value));
         let by_default = self.role == Role::Sidecar && !self.no_capture && !self.no_proxy && wanted;
@@ -369,7 +370,7 @@ impl Options {
         self.dns_address.or(default)
     }
 
-    /// Whether proxy and agent ask for what the workload uses when it first does. Envoy and gateways get everything.
+    /// Whether proxy and agent request names when the workload first uses them. Envoy and gateways get everything.
     pub fn learns(&self) -> bool {
         self.scope == Scope::Learned && self.role == Role::Sidecar && self.envoy.is_none()
     }
@@ -380,7 +381,7 @@ impl Options {
     }
 }
 
-/// What variables of the environment that are metadata begin with, as in Istio.
+/// Prefix of environment variables with metadata, as in Istio.
 const METADATA_PREFIX: &str = "ISTIO_META_";
 /// The variable with labels as JSON, as in Istio.
 const LABELS_VARIABLE: &str = "ISTIO_METAJSON_LABELS";
@@ -411,7 +412,7 @@ fn environment() -> Vec<(String, String)> {
     all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || settings.contains(&name.as_str())).collect()
 }
 
-/// As Go's `strconv.ParseBool` reads it.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(crate) fn is_true(text: &str) -> bool {
     matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }

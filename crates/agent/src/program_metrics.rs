@@ -1,8 +1,8 @@
-//! Where the workload's program shows its metrics.
+//! The location of the workload's own metrics.
 
 use serde::Deserialize;
 
-/// Where the workload's program shows its metrics: the Pod's annotations `prometheus.io/…` as Istio's injector passes them on.
+/// The location of the workload's own metrics: the Pod's annotations `prometheus.io/…` as Istio's injector passes them on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ProgramMetrics {
     #[serde(default)]

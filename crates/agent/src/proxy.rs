@@ -18,7 +18,7 @@ use crate::envoy::Envoy;
 use crate::handover;
 use crate::options::Options;
 
-/// Which proxy the options ask for, as the status file names it.
+/// Returns the kind of proxy to run, as the status file names it.
 pub(crate) fn kind(options: &Options) -> &'static str {
     match options.envoy {
         _ if options.no_proxy => "none",
@@ -27,7 +27,7 @@ pub(crate) fn kind(options: &Options) -> &'static str {
     }
 }
 
-/// What our own proxy takes over from a running one, and what it will hand over to the next.
+/// The state that our own proxy takes over from a running one, and what it needs to hand over to the next.
 pub(crate) struct Handover {
     pub(crate) hot_restart: watch::Sender<HotRestartState>,
     pub(crate) succession: Option<Succession>,
@@ -41,7 +41,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts the proxy on a bootstrap file: Envoy as a child, or our own on threads of its own.
+    /// Starts the proxy with a bootstrap file: Envoy as a child process, or our own on separate threads.
     pub(crate) fn start(options: &Options, bootstrap: &Path, handover: Handover) -> anyhow::Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let ended = match &options.envoy {

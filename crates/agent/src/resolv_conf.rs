@@ -1,4 +1,4 @@
-//! The resolvers a workload would ask without the mesh.
+//! The resolvers that a workload would use without the mesh.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

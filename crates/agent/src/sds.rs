@@ -77,7 +77,7 @@ pub struct Secrets {
     streams: watch::Sender<Streams>,
 }
 
-/// How far each open stream has got.
+/// The progress of each open stream.
 #[derive(Debug, Default)]
 struct Streams {
     next: u64,
@@ -118,12 +118,12 @@ impl Default for Secrets {
 }
 
 impl Secrets {
-    /// None yet.
+    /// Creates a table without secrets.
     pub fn new() -> Self {
         Self { current: watch::channel(Arc::new(ResourceSet::new(0))).0, streams: watch::Sender::default() }
     }
 
-    /// Replaces all secrets and pushes those that changed to every open stream. Gives their generation.
+    /// Replaces all secrets and pushes those that changed to every open stream. Returns their generation.
     pub fn publish(&self, material: &PemBundle) -> u64 {
         let generation = self.current.borrow().generation + 1;
         let mut set = ResourceSet::new(generation);
@@ -250,7 +250,7 @@ fn roots(material: &PemBundle) -> Secret {
         typed_config: Some(evenkeel_xds::pack(&spiffe_validator(&material.domains))),
     });
     let context = CertificateValidationContext {
-        // Envoy's validator passes over `trusted_ca`, and Evenkeel's proxy wants one of the two.
+        // Envoy's validator ignores `trusted_ca`, and Evenkeel's proxy requires exactly one of the two.
         trusted_ca: validator.is_none().then(|| inline(&material.roots)),
         custom_validator_config: validator,
         crl: material.lists.as_deref().map(inline),

@@ -1,4 +1,4 @@
-//! What the agent serves itself while it is the active one: DNS, and gRPC programs that need no proxy.
+//! The servers of the active agent itself: DNS, and gRPC programs that need no proxy.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::status_port::StatusPort;
 use crate::trust::ControlPlaneRoots;
 use crate::{Task, grpc, names, node_message, resolv_conf};
 
-/// How long a DNS lookup takes at most: the wait for the control plane plus that for the resolvers.
+/// Maximum duration of a DNS lookup: the wait for the control plane plus that for the resolvers.
 const MAX_LOOKUP: Duration = Duration::from_secs(8);
 /// How often it is checked whether the names of the mesh have arrived.
 const NAMES_POLL: Duration = Duration::from_millis(5);

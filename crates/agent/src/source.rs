@@ -1,5 +1,5 @@
-//! Where the workload's certificate comes from, if not from the control plane: files that something else keeps up to date, or an
-//! SDS server on a Unix socket, such as SPIRE's agent.
+//! Sources of the workload's certificate other than the control plane: files that another program maintains, or an SDS server
+//! on a Unix socket, such as SPIRE's agent.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,7 +34,7 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// How long the connection to the socket may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificatePlace {
     /// The control plane signs it.
@@ -89,7 +89,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// What such a place has, PEM.
+/// The certificate, key and roots from such a source, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Material {
     /// The certificates, leaf first.
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Material {
 }
 
 impl CertificatePlace {
-    /// What the options and the machine say: a flag, or what is there at Istio's places.
+    /// Chooses the source by the options, or else by what exists at Istio's paths.
     pub fn of(options: &Options) -> Self {
         let credentials = MountedFiles::of_credentials(Path::new(CREDENTIALS));
         if let Some(socket) = &options.sds_socket {
@@ -132,7 +132,7 @@ impl CertificatePlace {
     }
 }
 
-/// Follows an SDS server until the future is dropped. What it cannot use it refuses, and keeps what it has.
+/// Follows an SDS server until the future is dropped. Unusable secrets are rejected, and the former ones stay.
 pub async fn follow(
     socket: PathBuf,
     (certificate, roots): (String, String),

@@ -23,10 +23,10 @@ const PREFIXES: [&str; 9] = [
 const SUFFIXES: [&str; 5] = ["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied", "downstream_cx_active"];
 const REGEXPS: [&str; 1] = [r"vhost\..*\.route\..*"];
 
-/// What stands for the workload's address, as in Istio.
+/// Placeholder for the workload's address, as in Istio.
 const POD_IP: &str = "{pod_ip}";
 
-/// `stats_config` of the bootstrap; `None` if nothing is said of statistics.
+/// Returns `stats_config` of the bootstrap; `None` without settings for statistics.
 pub(crate) fn stats_config(options: &Options) -> Option<Value> {
     let mut config = Map::new();
     if let Some(matcher) = matcher(options) {
@@ -69,7 +69,7 @@ fn tag_of_name(tag: &str) -> Value {
 /// left out; the control plane's findings name it.
 fn histogram_buckets(options: &Options) -> Vec<Value> {
     let annotation = options.annotations().remove("sidecar.istio.io/statsHistogramBuckets").unwrap_or_default();
-    // In the order of the prefixes, as Istio's agent has them: the first that fits counts.
+    // In the order of the prefixes, as in Istio's agent: the first that matches applies.
     let by_prefix: BTreeMap<String, Vec<f64>> = serde_json::from_str(&annotation).unwrap_or_default();
     let settings = by_prefix.into_iter().filter_map(|(prefix, mut bounds)| {
         bounds.retain(|bound| bound.is_finite() && *bound > 0.0);
@@ -80,7 +80,7 @@ fn histogram_buckets(options: &Options) -> Vec<Value> {
     settings.collect()
 }
 
-/// Which statistics are reported; `None` if nothing is said of that, so that all are.
+/// Returns which statistics are reported; `None` without settings, so that all are.
 fn matcher(options: &Options) -> Option<Value> {
     let annotations = options.annotations();
     let of_config = options.proxy_config.get("proxyStatsMatcher").filter(|matcher| matcher.is_object());

@@ -21,17 +21,17 @@ pub const STATUS_FILE: &str = "status.json";
 
 /// How often readiness is checked while the workload starts, when somebody waits for it.
 const POLL_STARTING: Duration = Duration::from_millis(5);
-/// Most checks at that interval: a start that takes longer waits for something outside.
+/// Maximum number of checks at that interval: a start that takes longer waits for something outside.
 const MAX_STARTING_POLLS: u32 = 400;
 /// How often readiness is checked otherwise.
 const POLL: Duration = Duration::from_millis(500);
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Whether the workload may start: it has its certificate, DNS answers, and the proxy has its configuration.
     pub ready: bool,
-    /// What is missing, when it is not ready.
+    /// What the workload waits for, when it is not ready.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waiting_for: Option<String>,
     /// The SPIFFE id of the certificate.
@@ -53,7 +53,7 @@ impl Status {
     }
 }
 
-/// What readiness depends on.
+/// The conditions of readiness.
 pub(crate) struct Watcher {
     /// Told whether the workload is ready.
     pub(crate) ready: watch::Sender<bool>,
@@ -69,7 +69,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Writes the file whenever something changes, until the future is dropped.
+    /// Writes the file whenever its contents change, until the future is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let (mut last, mut told) = (None, false);
         let mut starting = MAX_STARTING_POLLS;

@@ -1,9 +1,9 @@
 //! The status port, 15020 as in Istio: readiness, and the metrics of the proxy and of the workload's program on one page
 //! (`enablePrometheusMerge`).
 //!
-//! Prometheus scrapes a Pod at one port only. So this page has both: what the proxy counts, and what the program shows at the place
-//! that the Pod's annotations `prometheus.io/…` name. If one of the two does not answer, the page has the other, and counts the
-//! failure.
+//! Prometheus scrapes only one port of a Pod. So this page has both the proxy's metrics and the program's, which are fetched
+//! from the address in the Pod's annotations `prometheus.io/…`. If one of the two does not answer, the page has the other,
+//! and the failure is counted.
 
 use std::convert::Infallible;
 use std::io;
@@ -36,9 +36,9 @@ pub(crate) const METRICS: &str = "/stats/prometheus";
 const READY: &str = "/healthz/ready";
 /// The format of the page.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// How long a scrape may take, as Prometheus says.
+/// The header with Prometheus' time limit of a scrape.
 const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
-/// The same if it does not say, and at most.
+/// The default and maximum of that limit.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 /// The part of this time that the proxy and the program have; the rest is for sending the page.
@@ -117,11 +117,11 @@ async fn serve(listener: Arc<TcpListener>, pages: Arc<Pages>) {
     }
 }
 
-/// What the pages are made of.
+/// The data of the pages.
 struct Pages {
     /// The proxy's admin port, if there is a proxy.
     admin: Option<u16>,
-    /// Where the program shows its metrics.
+    /// The location of the program's metrics.
     program: Option<(u16, String)>,
     mark: Option<u32>,
     ready: watch::Receiver<bool>,
@@ -132,7 +132,7 @@ struct Pages {
 /// The place among the scrapes that a connection has, until it ends: a client that does not read the page holds memory.
 type ScrapePlace = OnceLock<OwnedSemaphorePermit>;
 
-/// What Istio's agent counts of scrapes.
+/// Scrape counters of Istio's agent.
 #[derive(Debug, Default)]
 struct Counted {
     scrapes: AtomicU64,
@@ -216,14 +216,14 @@ impl Pages {
     }
 }
 
-/// How long the proxy and the program may take for an answer.
+/// Returns the time limit for answers of the proxy and the program.
 fn time_limit(headers: &HeaderMap) -> Duration {
     let said = headers.get(SCRAPE_TIMEOUT).and_then(|value| value.to_str().ok()?.parse::<f64>().ok());
     let said = said.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     said.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT).mul_f64(SHARE)
 }
 
-/// The page of one of the two; nothing if it is missing, which is counted.
+/// Returns the page of one of the two; empty if it failed, which is counted.
 fn taken(page: Option<io::Result<String>>, whose: &str, failures: &AtomicU64) -> String {
     match page {
         None => String::new(),
@@ -271,7 +271,7 @@ async fn fetch(authority: &str, path: &str, mark: Option<u32>, until: Instant) -
     Ok(if is_openmetrics { classic(&text) } else { ended(text) })
 }
 
-/// With a line break at its end.
+/// Adds a line break at the end if there is none.
 fn ended(mut page: String) -> String {
     if !page.is_empty() && !page.ends_with('\n') {
         page.push('\n');

@@ -19,7 +19,7 @@ const ZIPKIN: &str = "zipkin";
 const ACCESS_LOG_SERVICE: &str = "envoy_accesslog_service";
 const METRICS_SERVICE: &str = "envoy_metrics_service";
 
-/// What of ProxyConfig is read here.
+/// The fields of ProxyConfig that are read here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Destinations {
@@ -121,7 +121,7 @@ pub(crate) fn add_to(bootstrap: &mut Value, options: &Options) {
     }
 }
 
-/// HOST:PORT; what is not is named in the log.
+/// Parses HOST:PORT; an invalid address is logged.
 fn place<'a>(field: &str, address: Option<&'a str>) -> Option<(&'a str, u16)> {
     let address = address.filter(|address| !address.is_empty())?;
     let place = split_address(address);

@@ -66,12 +66,12 @@ pub struct Pushed {
     pub confirmed: oneshot::Sender<Result<(), String>>,
 }
 
-/// The way of bundles from the agent's stream to whoever keeps the certificate.
+/// Creates the channel for bundles from the agent's stream to the task that keeps the certificate.
 pub fn channel() -> (mpsc::Sender<Pushed>, mpsc::Receiver<Pushed>) {
     mpsc::channel(QUEUE)
 }
 
-/// What is trusted now.
+/// The roots that are trusted.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     /// The roots that the control plane sent last.
@@ -85,7 +85,7 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Nothing yet but `further`: roots for peers that the proxy's own config adds. They never verify the control plane.
+    /// Trusts only `further`: roots for peers that the proxy's own config adds. They never verify the control plane.
     pub fn new(further: String) -> Self {
         Self { further, ..Self::default() }
     }
@@ -107,7 +107,7 @@ impl Trust {
         self.bundle = Some(bundle.to_owned());
     }
 
-    /// From now on roots count for these trust domains only.
+    /// Limits roots to these trust domains from now on.
     pub fn tell_apart(&mut self, domains: &[TrustDomain]) {
         self.domains = domains.to_vec();
     }
@@ -173,14 +173,14 @@ pub(crate) fn remember(state: &Path, bundle: &str) -> std::io::Result<()> {
     files::write_whole(&state.join(BUNDLE_FILE), bundle.as_bytes(), Readers::Owner)
 }
 
-/// Remembers the trust domains that are told apart.
+/// Stores the trust domains with roots of their own.
 pub(crate) fn remember_domains(state: &Path, domains: &[TrustDomain]) -> std::io::Result<()> {
     let message = ProxyConfig { ca_certificates_pem: Vec::new(), trust_domains: domains.to_vec() };
     let resource = Resource::from_message("", &message);
     files::write_whole(&state.join(DOMAINS_FILE), resource.value(), Readers::Owner)
 }
 
-/// Those that an earlier run of the agent was told of; none if there are none that could be used.
+/// Returns the trust domains that an earlier run stored; empty if there are no usable ones.
 pub(crate) fn remembered_domains(state: &Path) -> Vec<TrustDomain> {
     let path = state.join(DOMAINS_FILE);
     let Ok(size) = std::fs::metadata(&path).map(|file| file.len()) else { return Vec::new() };
@@ -228,7 +228,7 @@ fn contents(text: &str) -> Vec<Vec<u8>> {
     all.filter(|root| root.tag() == CERTIFICATE).map(pem::Pem::into_contents).collect()
 }
 
-/// All certificates of several PEM texts, each once, in order.
+/// Returns all certificates of several PEM texts, in order and without duplicates.
 pub(crate) fn merge_roots(texts: &[&str]) -> String {
     let mut roots: Vec<Vec<u8>> = Vec::new();
     for root in texts.iter().flat_map(|text| contents(text)) {

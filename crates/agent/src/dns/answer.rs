@@ -1,4 +1,4 @@
-//! One query in, one response out; no I/O.
+//! Turns one query into one response; no I/O.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ const UDP_EDNS_BYTES: usize = 1232;
 pub enum Outcome {
     /// Send these bytes back.
     Respond(Vec<u8>),
-    /// Not a name of the mesh: ask the upstream resolvers.
+    /// The name is not in the mesh: ask the upstream resolvers.
     Forward,
-    /// The name was never asked for before: ask the control plane, then answer again.
+    /// The name was not requested before: ask the control plane, then answer again.
     Ask(String),
     /// The name is another name of this host: look that up, and answer with a CNAME.
     Follow(Arc<str>),
-    /// Not a query at all: say nothing.
+    /// The message is not a query: do not answer.
     Ignore,
 }
 

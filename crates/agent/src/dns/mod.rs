@@ -30,7 +30,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Queries that wait at one time; further queries are answered as if the control plane were unreachable.
 const MAX_HELD_QUERIES: usize = 256;
 
-/// What names stand for, by the name that was looked up; `None` if the mesh has no such name.
+/// The values of names, by the name that was looked up; `None` if the mesh has no such name.
 pub type Answers = HashMap<Box<str>, Option<Known>>;
 
 /// The control plane is not connected, or it did not answer in time.

@@ -49,7 +49,7 @@ pub struct Server<U = Forwarder> {
     resolver: Resolver<U>,
 }
 
-/// What answers queries; cheap to clone.
+/// Answers queries; cheap to clone.
 #[derive(Debug, Clone)]
 struct Resolver<U> {
     names: Names,

@@ -20,12 +20,12 @@ pub(crate) fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// What a name of the mesh stands for.
+/// The value of a name of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     /// A host with these addresses.
     Addresses(Arc<[IpAddr]>),
-    /// Another name of this host, which is looked up in its turn.
+    /// An alias of this host, which is looked up in turn.
     AliasOf(Arc<str>),
 }
 
@@ -113,7 +113,7 @@ impl Table {
         table
     }
 
-    /// What a name stands for (any case, with or without a trailing dot): exact, else the most specific wildcard.
+    /// Returns the value of a name (any case, with or without a trailing dot): exact, else the most specific wildcard.
     pub fn lookup(&self, name: &str) -> Option<Known> {
         let name = normal(name);
         if let Some(answers) = &self.answers {

@@ -1,4 +1,4 @@
-//! Health of a workload that is a WorkloadEntry: the agent checks it and reports it to the control plane, which sends
+//! Health checks of a workload that is a WorkloadEntry: the agent checks it and reports to the control plane, which sends
 //! traffic to healthy workloads only. As Istio's `pkg/istio-agent/health`.
 //!
 //! The check is `readinessProbe` of the proxy's ProxyConfig, as `istioctl x workload entry configure` writes it from the
@@ -25,7 +25,7 @@ use crate::admin;
 use crate::options::Options;
 use crate::trust::ControlPlaneRoots;
 
-/// The health of a workload: what is wrong with it, if anything.
+/// The health of a workload; the error is the reason why it is unhealthy.
 pub type Health = Result<(), String>;
 
 /// Checks the workload and reports its health until the future is dropped.
@@ -66,7 +66,7 @@ async fn check(options: &Options, probe: &ReadinessProbe, health: &watch::Sender
     }
 }
 
-/// One check. A workload whose proxy is not ready is not healthy, either.
+/// Runs one check. A workload whose proxy is not ready is not healthy, either.
 async fn once(prober: &Prober, proxy: Option<u16>, within: Duration) -> Health {
     if let Some(port) = proxy {
         admin::ready(port).await.map_err(|reason| format!("the proxy is not ready: {reason}"))?;

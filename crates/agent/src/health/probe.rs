@@ -21,12 +21,12 @@ use super::config::{Exec, Grpc, HttpGet, ReadinessProbe, TcpSocket};
 use super::{Health, grpc};
 use crate::channel::dial;
 
-/// Where a workload is checked unless the probe says otherwise, as in Istio.
+/// The host of a check unless the probe sets one, as in Istio.
 const HOST: &str = "localhost";
-/// What such a request says it is, as in Istio.
+/// The user agent of HTTP checks, as in Istio.
 const USER_AGENT: &str = "istio-probe/1.0";
 
-/// What is checked, and how.
+/// The check to run.
 #[derive(Debug)]
 pub struct Prober {
     check: Check,
@@ -185,7 +185,7 @@ struct ProcessGroup(i32);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // The group keeps its number as long as one of it runs; otherwise there is nobody to end.
+        // The group exists as long as one of its processes runs; otherwise there is nothing to end.
         let _ = killpg(Pid::from_raw(self.0), Signal::SIGKILL);
     }
 }

@@ -27,7 +27,7 @@ pub(super) async fn run(
         Err(error) => return tracing::error!(%error, "the health of the workload cannot be reported"),
     };
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
-    // A stream is opened when there is something to say. The sender lives as long as this.
+    // A stream is opened when there is something to report. The sender lives as long as this.
     while health.wait_for(Option::is_some).await.is_ok() {
         let ended = stream(options, (secrets, roots), &node, &mut health, &mut backoff).await;
         tracing::info!(error = %ended, "the stream of health reports ended; connecting again");
