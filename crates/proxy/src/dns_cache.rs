@@ -1,8 +1,8 @@
-//! The caches of host names that requests call (dynamic forward proxy). Workers ask for a name; the control thread resolves
-//! it, and keeps it resolved while it is used.
+//! Caches of host names that requests call (dynamic forward proxy). Workers request a name; the control thread resolves it,
+//! and keeps it resolved while it is used.
 //!
-//! Memory is bounded: a cache holds `max_hosts` names, of which those that did not resolve make room first, so that a
-//! storm of names that do not exist shuts nobody out.
+//! Memory is bounded: a cache holds `max_hosts` names. Names that did not resolve are evicted first, so that many requests
+//! for names that do not exist cannot evict the others.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -103,9 +103,9 @@ impl Drop for Task {
 enum State {
     /// The first answer is awaited.
     Resolving,
-    /// It has these addresses, and is resolved again at that time.
+    /// The name has these addresses, and is resolved again at that time.
     Known(Arc<[IpAddr]>, Instant),
-    /// It does not resolve.
+    /// The name does not resolve.
     Failed(Cow<'static, str>),
 }
 
@@ -252,7 +252,7 @@ impl Cache {
         }
     }
 
-    /// Notes what DNS said, and answers those that wait. False: the name is not kept.
+    /// Records the result of a lookup, and answers the waiting requests. Returns false if the name is not kept.
     fn note(&self, name: &Arc<str>, found: Found, pause: Duration) -> bool {
         let now = Instant::now();
         let mut hosts = self.hosts.borrow_mut();
@@ -270,7 +270,7 @@ impl Cache {
                 self.stats.inc(Counter::dns_query_failure);
                 tracing::debug!(name = &**name, reason, "a requested host does not resolve");
                 match &mut entry.state {
-                    // What was known stays in use.
+                    // The former addresses stay in use.
                     State::Known(_, refresh) => *refresh = now + pause,
                     state => *state = State::Failed(as_details(&reason).into()),
                 }

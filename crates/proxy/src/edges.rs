@@ -1,8 +1,8 @@
-//! Who has talked to whom through this proxy, and how it was secured, for `evenkeel mtls`.
+//! Edges: the workloads that have communicated through this proxy, and how that was secured, for `evenkeel mtls`.
 //!
-//! Each worker has a table of its own, which no other thread reads. A connection looks its edge up once and keeps a
-//! handle; a request adds to the handle's counts. What is kept is bounded: edges without traffic are forgotten, and beyond
-//! the limit connections are only counted.
+//! Each worker has its own table, which no other thread reads. A connection looks its edge up once and keeps a handle; a
+//! request adds to the handle's counts. The number of edges is bounded: those without traffic are forgotten, and beyond the
+//! limit connections are only counted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use evenkeel_tls::{PeerCertificate, Session};
 use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host};
 use tokio::time::Instant;
 
-/// Most edges that a worker keeps, in edges; about 300 bytes each.
+/// Maximum number of edges per worker; each takes about 300 bytes.
 pub(crate) const MAX_EDGES: usize = 1024;
 /// An edge without traffic for so long is forgotten.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
@@ -33,7 +33,7 @@ pub(crate) struct Edges {
     left_out: Cell<u64>,
 }
 
-/// What edges are told apart by.
+/// Identifies an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     outbound: bool,
@@ -48,7 +48,7 @@ struct Key {
 }
 
 impl Edges {
-    /// None yet. `except`: the listeners whose connections are no edges.
+    /// Creates an empty table. `except`: the listeners whose connections are no edges.
     pub(crate) fn new(except: Vec<String>) -> Self {
         Self { except, ..Self::default() }
     }
@@ -156,7 +156,7 @@ impl Edges {
         Some(edge)
     }
 
-    /// What is kept, and how many connections were left out.
+    /// Returns the edges, and the number of connections beyond the limit.
     pub(crate) fn kept(&self, now: Instant) -> (Vec<Edge>, u64) {
         let mut table = self.table.borrow_mut();
         forget_idle(&mut table, now);
@@ -164,7 +164,7 @@ impl Edges {
     }
 }
 
-/// Forgets what nobody has used for long, and no connection refers to.
+/// Forgets edges that have been idle for long and that no connection refers to.
 fn forget_idle(table: &mut HashMap<Key, Rc<EdgeCounts>>, now: Instant) {
     table.retain(|_, edge| {
         let is_recent = edge.last.get().is_some_and(|last| now.saturating_duration_since(last) < LIFETIME);
@@ -220,7 +220,7 @@ mod tests {
         assert!(edges.find(key(u16::MAX), start).is_none());
         assert_eq!(edges.kept(start).0.len(), MAX_EDGES);
         let later = start + LIFETIME;
-        // Those of open connections stay.
+        // Edges of open connections stay.
         assert!(edges.find(key(u16::MAX), later).is_some());
         assert_eq!(edges.kept(later).0.len(), held.len() + 1);
     }

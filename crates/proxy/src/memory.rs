@@ -87,7 +87,7 @@ async fn after_changes(changed: &Notify, quiet: Duration, interval: Duration, mu
     }
 }
 
-/// How many times threads were asked to return the free memory of their heaps.
+/// Number of times that threads were asked to return the free memory of their heaps.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! Command-line options, under Envoy's names, and what they resolve to.
+//! Command-line options, under Envoy's names, and the settings derived from them.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -20,9 +20,9 @@ pub(crate) use capture::{captured, is_failure, recorded};
 
 /// Requests that each worker keeps, unless the options say otherwise.
 pub const DEFAULT_LIMIT: usize = 256;
-/// Most requests that the options may ask for.
+/// Maximum number of requests that the options allow.
 const MAX_LIMIT: usize = 4096;
-/// Failed requests that are kept beside the others, as a share of the limit: one for so many.
+/// Failed requests that are kept in addition, as a share of the limit: one in this many.
 const FAILURES_SHARE: usize = 4;
 /// Time in which one request is kept, if more come; about 10 in a second.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ pub(crate) struct Recent {
     number: Cell<u64>,
 }
 
-/// One per [`INTERVAL`], and [`BURST`] after a pause.
+/// A rate of one per [`INTERVAL`], and [`BURST`] after a pause.
 struct Rate {
     /// The next is due from then on.
     due: Cell<Instant>,
@@ -64,7 +64,7 @@ impl Rate {
         now >= self.due.get()
     }
 
-    /// Notes that one was taken.
+    /// Records that one was taken.
     fn take(&self, now: Instant) {
         let burst = INTERVAL * BURST;
         // Unused time counts for so long.
@@ -85,13 +85,13 @@ impl Recent {
         Self { worker, limit, except, sample: rate(), failures: rate(), kept, failed, number: Cell::new(0) }
     }
 
-    /// Whether a request that begins now is kept.
+    /// Whether a request that begins now is due to be kept.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.sample.is_due(now)
     }
 
-    /// Whether a request that begins now, when one is due, is kept; notes that it was.
+    /// Whether a request that begins now, when one is due, is kept; records that it was.
     pub(crate) fn takes(&self, connection: &ConnectionInfo, now: Instant) -> bool {
         let takes = self.is_for(connection);
         if takes {
@@ -136,7 +136,7 @@ impl Recent {
         ring.push_back(Arc::new(request));
     }
 
-    /// Those that are kept.
+    /// Returns the requests that are kept.
     pub(crate) fn kept(&self) -> Vec<Arc<RecentRequest>> {
         self.kept.borrow().iter().chain(&*self.failed.borrow()).cloned().collect()
     }

@@ -12,7 +12,7 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::tracing::{Provider, Tracing};
 use evenkeel_stats::{Registry, ScopeName};
 
-/// How long a worker that ends waits for collectors to take the last spans.
+/// How long a worker that ends waits for collectors to accept the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(1);
 
 /// The reporters of one worker.
@@ -43,7 +43,7 @@ impl Reporters {
         reporter
     }
 
-    /// Sends what has waited long enough; forgets reporters that no connection manager uses once they have nothing to send.
+    /// Sends spans that are due; forgets reporters that no connection manager uses once they have nothing to send.
     pub(crate) fn tick(&self, now: Instant, services: &dyn Services) {
         self.0.borrow_mut().retain(|reporter| {
             reporter.tick(now, services);
@@ -55,7 +55,7 @@ impl Reporters {
         });
     }
 
-    /// Sends everything that is left, and waits a moment for it.
+    /// Sends all remaining spans, and waits a moment for that.
     pub(crate) async fn finish(&self, services: &dyn Services) {
         let reports: Vec<_> =
             self.0.borrow().iter().filter_map(|reporter| reporter.flush(services.callouts())).collect();

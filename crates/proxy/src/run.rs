@@ -81,7 +81,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
         return Ok(());
     }
     let logging = Logging::install(settings.log_level);
-    // Where it may write, its configuration says.
+    // The configuration names the paths that it may write to.
     if (!options.no_confinement).then(|| confinement::confine(Writes::Anywhere)).flatten().is_none() {
         tracing::warn!("not confined: the process may run programs and make any system call");
     }
@@ -143,7 +143,7 @@ fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     Ok(builder)
 }
 
-/// What connection managers that trace have from the bootstrap.
+/// Returns the bootstrap's defaults for connection managers that trace.
 fn tracing_defaults(bootstrap: &Bootstrap) -> TracingDefaults {
     let node = &bootstrap.node;
     let zone = node.locality.as_ref().map(|locality| locality.zone.clone()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The on-demand scope: a proxy that subscribes only to what its workload uses. This keeps what is subscribed, when it
-//! was last used, and what is dropped again.
+//! The on-demand scope: a proxy that subscribes only to what its workload uses. This tracks the subscribed names and when
+//! each was last used, and drops unused ones.
 //!
 //! Workers report what they need ([`Shared::take_demands`]); these names are subscribed along with everything else, and
 //! the answers become part of the next configuration. What has not been used for long is dropped

@@ -1,4 +1,4 @@
-//! Which records a filter admits: lines of the access log, and local replies that `local_reply_config` changes.
+//! Access log filters: which records are logged, and which local replies `local_reply_config` changes.
 
 use evenkeel_base::grpc::{parse_status, status, status_of_http};
 use evenkeel_filters::format::Record;

@@ -1,7 +1,7 @@
-//! The access log: one [`Record`] per request or connection, formatted as configured, written to files by one background thread, or sent
-//! to services ([`grpc`]).
+//! The access log: one [`Record`] per request or connection is formatted as configured, and written to files by one
+//! background thread or sent to services ([`grpc`]).
 //!
-//! A worker formats into a buffer of its own and hands it over when it is full or a second old, or as options say
+//! A worker formats into its own buffer and hands it over when it is full or a second old, or as set by options
 //! ([`FlushOptions`]); the request path never waits for a file or a service.
 
 mod filter;

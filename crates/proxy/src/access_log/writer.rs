@@ -50,7 +50,7 @@ impl FlushOptions {
 const FIRST_BYTES: usize = 64 * 1024;
 /// Buffers that may wait for a slow disk. Beyond that, lines are dropped and counted; workers never wait.
 const MAX_QUEUED_BUFFERS: usize = 64;
-/// How long after a failure a log is tried again.
+/// Delay before a failed write of a log is retried.
 const RETRY: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for lines to be written: a log may be a pipe that nobody reads.
 const LAST_WRITES: Duration = Duration::from_secs(2);
@@ -145,7 +145,7 @@ impl LogHandle {
     }
 }
 
-/// One worker's buffers, one for each file, and its collectors.
+/// One worker's buffers, one per file, and its collectors.
 #[derive(Debug)]
 pub struct WorkerLog {
     handle: LogHandle,
@@ -168,7 +168,7 @@ impl WorkerLog {
         Self { handle, buffers: Vec::new(), collectors: None, flushed: None }
     }
 
-    /// The same for services, too.
+    /// Creates a log that also has collectors.
     pub fn with_collectors(handle: LogHandle, collectors: Collectors) -> Self {
         Self { collectors: Some(collectors), ..Self::new(handle) }
     }
@@ -203,7 +203,7 @@ impl WorkerLog {
         }
     }
 
-    /// Hands over what is buffered if the time has come; the worker calls this every second.
+    /// Hands over buffered lines if they are due; the worker calls this every second.
     pub fn tick(&mut self, now: Instant) {
         if self.flushed.is_none_or(|flushed| now.saturating_duration_since(flushed) >= self.handle.flush.interval) {
             self.flushed = Some(now);
@@ -214,12 +214,12 @@ impl WorkerLog {
         }
     }
 
-    /// Has everything sent that is buffered for services; the tasks end when that is done, or cannot be done soon.
+    /// Sends everything that is buffered for services; the tasks end when that is done, or after a short time.
     pub fn close_collectors(&mut self) -> Vec<TaskHandle<()>> {
         self.collectors.as_mut().map(Collectors::close).unwrap_or_default()
     }
 
-    /// Hands over what is buffered.
+    /// Hands over all buffered lines.
     pub fn flush(&mut self) {
         for buffer in &mut self.buffers {
             if !buffer.lines.is_empty() {
@@ -253,7 +253,7 @@ struct Files {
 struct Output {
     /// `None` while the log cannot be opened or written.
     file: Option<File>,
-    /// When opening it is tried again.
+    /// When the next attempt to open it is due.
     retry: Instant,
     /// Lines lost since the last successful write.
     lost: u64,

@@ -1,8 +1,9 @@
-//! The caller of the admin port: requests that change the proxy are accepted only from programs of its own user on its own machine,
-//! and none from web pages.
+//! Checks the caller of the admin port: requests that change the proxy are accepted only from programs of the same user on
+//! the same machine, and not from web pages.
 //!
-//! TCP tells nothing of the program at the other end, but the kernel's table of sockets does: `/proc/thread-self/net/tcp`
-//! has the user of every socket in this network namespace, and a connection's other end is there if it is on this machine.
+//! TCP does not identify the program at the other end, but the kernel's table of sockets does: `/proc/thread-self/net/tcp`
+//! has the user of every socket in this network namespace, and the other end of a connection is in it if it is on this
+//! machine.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,9 +18,9 @@ use crate::options::AdminWriters;
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 /// Largest table that is read, in bytes: 400,000 sockets.
 const MAX_TABLE_BYTES: usize = 64 << 20;
-/// The inode of a socket that nobody has open any more. Its user is shown as root then.
+/// The inode of a socket that no process has open any more. Its user is shown as root then.
 const CLOSED: &str = "0";
-/// The user that stands for those who have no id in this user namespace.
+/// The id shown for users without an id in this user namespace.
 const OVERFLOW_UID: u32 = 65534;
 
 /// The two ends of a connection to the admin port.
@@ -36,7 +37,7 @@ pub(super) fn refuse_pages(caller: Caller, method: &Method, headers: &HeaderMap)
     let text = |name| headers.get(name).map(HeaderValue::to_str).map(Result::unwrap_or_default);
     let host = text(header::HOST).unwrap_or_default();
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    // On other addresses than loopback, names of this machine may be anything; what changes it is for loopback.
+    // On other addresses than loopback this machine may have any name; changes are only accepted on loopback.
     if (caller.local.ip().to_canonical().is_loopback() || !reads) && !local_host::is_local(host) {
         return Err(forbidden(format!(
             "the host `{host}` may be anybody's name for this address; ask for localhost or the address itself"
@@ -162,11 +163,11 @@ mod tests {
             assert_eq!(find(TABLE, caller).map(|found| found.map_err(drop)), expected, "{port:x}");
         };
         check(0xa001, Some(Ok(1001)));
-        // What is closed has no owner: its id says nothing.
+        // A closed socket has no owner: its id means nothing.
         check(0xa002, Some(Err(())));
         check(0xa003, Some(Err(())));
         check(0xa004, Some(Ok(7)));
-        // What has only ended its sending has.
+        // A socket that has only shut down sending has one.
         check(0xa006, Some(Ok(8)));
         check(0xa005, None);
     }

@@ -1,4 +1,4 @@
-//! `/edges`: who has talked to whom through this proxy, and how it was secured; all workers together.
+//! `/edges`: the workloads that have communicated through this proxy, and how that was secured; all workers together.
 
 use evenkeel_filters::edges::{Edge, Edges};
 use http::StatusCode;

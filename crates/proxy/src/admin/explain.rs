@@ -1,5 +1,5 @@
-//! `/explain`: what this proxy does with a call now. The decision is that of its own code over the configuration that
-//! its workers run; it is made on a thread of its own, and no request is sent.
+//! `/explain`: what this proxy would do with a call now. The proxy's own code decides over the configuration that its workers
+//! run, on a separate thread; no request is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use hyper::body::Incoming;
 
 use super::{Admin, Reply, apart};
 
-/// Longest question, in bytes: the longest head that a proxy takes, and room for its JSON form.
+/// Maximum size of a question, in bytes: the longest head that a proxy accepts, and room for its JSON form.
 const MAX_QUESTION_BYTES: usize = 512 * 1024;
 /// How long a client may take to send it.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most endpoints in the answer, in endpoints.
+/// Maximum number of endpoints in the answer.
 const MAX_ENDPOINTS: usize = 100;
 /// Flags of a host that takes no requests.
 const OUT: HealthFlags = HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::FAILED_OUTLIER_CHECK);

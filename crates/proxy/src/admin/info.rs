@@ -39,7 +39,7 @@ pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
         "command_line_options": {
             "concurrency": state.pool.concurrency(),
             "config_path": bootstrap.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
-            // It may hold keys.
+            // The text may contain keys.
             "config_yaml": bootstrap.text.as_ref().map(|_| "[redacted]").unwrap_or_default(),
             "log_level": admin.options.log_level.to_string(),
             "service_cluster": node.cluster,

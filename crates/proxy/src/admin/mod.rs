@@ -114,7 +114,7 @@ impl Reply {
 struct Page {
     path: &'static str,
     help: &'static str,
-    /// It changes something, so it requires POST.
+    /// Whether it changes something, so that it requires POST.
     mutates: bool,
     handler: Handler,
 }

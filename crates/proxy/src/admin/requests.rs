@@ -22,7 +22,7 @@ pub(super) async fn page(admin: &Admin, query: &Query) -> Reply {
     apart::draw(Box::new(drawing)).await
 }
 
-/// Those whose id begins so.
+/// Returns the requests whose id starts with `id`, the latest first.
 fn latest_first(kept: &[Arc<RecentRequest>], id: Option<&str>) -> Vec<RecentRequest> {
     let is_wanted = |request: &&Arc<RecentRequest>| id.is_none_or(|id| request.id.starts_with(id));
     let mut requests: Vec<RecentRequest> = kept.iter().filter(is_wanted).map(|request| (**request).clone()).collect();

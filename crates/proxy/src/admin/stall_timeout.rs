@@ -1,5 +1,5 @@
-//! A socket that fails when its peer does not read: otherwise a page would be kept in memory for as long as a slow
-//! reader likes.
+//! A socket that fails when its peer does not read: otherwise a slow reader could keep a page in memory for any length of
+//! time.
 
 use std::io;
 use std::pin::Pin;

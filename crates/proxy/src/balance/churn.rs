@@ -4,8 +4,7 @@
 const BRIEF_LOOKS: u32 = 10;
 /// Looks remembered, one bit each.
 const HISTORY: u32 = 10;
-/// In this many of them most closed connections must have been short-lived. Fewer may be a single client trying
-/// something.
+/// Number of samples in which most closed connections must have been short-lived. Fewer may be a single client's experiment.
 const MIN_LOOKS: u32 = 3;
 
 /// Tracks how long closed connections were open. It has no clock and no threads: one call per sample.

@@ -30,13 +30,13 @@ pub struct Level {
     pub from: usize,
     /// Its load, in an arbitrary unit used throughout this plan.
     pub load: f64,
-    /// How much of that it may give.
+    /// The part of it that the worker may give away.
     pub gives: f64,
     /// The takers.
     pub to: Vec<Room>,
 }
 
-/// How much a worker takes.
+/// The load that a worker takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Room {
     /// The worker.
@@ -77,7 +77,7 @@ pub struct Leveller {
 }
 
 impl Leveller {
-    /// Records the newest sample and returns which workers should give how many connections to which; usually nothing.
+    /// Records the newest sample and returns which workers should give how many connections to which; usually empty.
     /// While connections churn, differences within chance are left: counts do not decide the choice of workers then.
     pub fn observe(&mut self, counts: &[u32], come_and_go: bool, loads: &[Load]) -> Vec<Level> {
         self.work.resize(loads.len(), 0.0);

@@ -4,13 +4,13 @@
 //! logical listener serves it plays no part. Choosing and counting are one step under a lock taken twice per connection
 //! and never per request, so each choice is exact: no worker has fewer connections than the chosen one.
 //!
-//! Connections differ in cost, and their cost changes. So the load of all workers is sampled ten times a second (each
-//! sample is called a *sample*), and an overloaded worker gives connections away while they are idle ([`Planner`]). It
-//! gets the same number of cold ones back ([`Leveller`]), so that new connections do not all go where others have left.
+//! Connections differ in cost, and their cost changes. So the load of all workers is sampled ten times a second, and an
+//! overloaded worker gives connections away while they are idle ([`Planner`]). It gets the same number of cold ones back
+//! ([`Leveller`]), so that new connections do not all go to the worker that has just given some away.
 //!
-//! Where most connections last less than a second ([`Churn`]), counts are misleading: a worker with one connection less
-//! than the others would get all new connections as long as they are open one at a time, and for ever where connections
-//! cannot be levelled. In that case workers are chosen in turn (round robin), and counts only break ties.
+//! Where most connections last less than a second ([`Churn`]), counts are misleading. A worker with one connection less than
+//! the others would get all new connections as long as they are open one at a time; it would get them forever where
+//! connections cannot be levelled. In that case workers are chosen in turn (round robin), and counts only break ties.
 
 mod churn;
 mod level;

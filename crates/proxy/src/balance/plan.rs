@@ -31,7 +31,7 @@ const BUSY_SLACK_PPM: u32 = 100_000;
 /// After a move the taker must be below the giver's previous load by at least this share of it.
 const WORTH: f64 = 0.05;
 
-/// What a worker did since the previous sample.
+/// The load of a worker since the previous sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Units of work.
@@ -83,7 +83,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Records the newest sample and returns which workers should give load to which; usually nothing.
+    /// Records the newest sample and returns which workers should give load to which; usually empty.
     pub fn observe(&mut self, loads: Vec<Load>) -> Vec<LoadTransfer> {
         if self.settling > 0 {
             self.settling -= 1;

@@ -134,7 +134,7 @@ pub(super) struct Downlink {
     answered: bool,
     data: Vec<u8>,
     trailers: Headers,
-    /// The call has ended: nothing more comes.
+    /// The result of the call, if it has ended.
     over: Option<Result<(), CalloutError>>,
     reader: Option<Waker>,
     writer: Option<Waker>,

@@ -50,7 +50,7 @@ pub enum HandoverError {
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
         /// Why it failed.
         #[source]

@@ -44,7 +44,7 @@ pub(crate) enum Request {
     End,
 }
 
-/// What a running process hands over to a successor.
+/// The state that a running process hands over to a successor.
 pub(crate) struct Predecessor {
     pub(crate) pool: Arc<WorkerPool>,
     pub(crate) registry: Arc<Registry>,
@@ -113,7 +113,7 @@ impl Predecessor {
         }
     }
 
-    /// Serves one successor. True when everything was handed over.
+    /// Serves one successor. Returns true when everything was handed over.
     fn hand_over(&self, channel: &Channel) -> io::Result<bool> {
         channel.set_timeout(Some(ANSWER_TIMEOUT))?;
         let version = match channel.receive()?.map(|packet| packet.head) {
@@ -126,7 +126,7 @@ impl Predecessor {
         }
         tracing::info!("handover: a successor is starting");
         self.send_sockets(channel)?;
-        // No limit: the successor takes as long as it needs to get its configuration.
+        // No limit: the successor may take any time to get its configuration.
         channel.set_timeout(None)?;
         let end_after = match channel.receive()?.map(|packet| packet.head) {
             Some(Head::TakeOver { end_after_ms }) => Duration::from_millis(end_after_ms),

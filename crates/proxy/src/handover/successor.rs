@@ -15,7 +15,7 @@ use super::{HandoverError, Parcel, prepare_folder, system};
 use crate::listener::socket::HandedSockets;
 use crate::pool::WorkerPool;
 
-/// What a predecessor sends first.
+/// The first message of a predecessor.
 #[derive(Debug, Default)]
 pub(crate) struct Inheritance {
     pub(crate) listeners: Vec<HandedSockets>,

@@ -59,7 +59,7 @@ pub(super) struct Packet {
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// One side of a handover. Calls block, so it is used on a thread of its own.
+/// One side of a handover. Calls block, so it is used on a separate thread.
 #[derive(Debug)]
 pub(super) struct Channel(Socket);
 

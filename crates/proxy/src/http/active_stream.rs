@@ -1,4 +1,4 @@
-//! The state of one request in flight: each phase adds its methods in a file of its own, [`super::phases`] calls them in order.
+//! The state of one request in flight. Each phase adds its methods in its own file; [`super::phases`] calls them in order.
 
 use evenkeel_upstream::conn::Deadline;
 

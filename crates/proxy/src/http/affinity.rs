@@ -16,7 +16,7 @@ use evenkeel_upstream::{Cluster, Target};
 
 use super::request::Request;
 
-/// What leads requests that belong together to the same host.
+/// The session affinity of a request.
 pub(super) struct Affinity<'c> {
     hash: Option<u64>,
     metadata_match: Option<&'c MetadataMatch>,

@@ -19,7 +19,7 @@ impl AnnouncedLength {
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let Some(left) = &mut self.0 else { return true };
         let rest = left.checked_sub(bytes as u64);
-        // What does not fit is not sent, so the body is incomplete and must not count as over.
+        // Bytes beyond the length are not sent, so the body is incomplete and must not count as complete.
         *left = rest.unwrap_or(u64::MAX);
         rest.is_some()
     }

@@ -35,7 +35,7 @@ use super::upstream::filtered::Filtered;
 use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 use crate::clock::unix_seconds;
 
-/// Where the body of a call comes from.
+/// The source of a call's body.
 pub(crate) trait Source {
     /// Gives the next available piece to `take`.
     fn poll_piece(&mut self, take: &mut dyn FnMut(&[u8]), cx: &mut Context<'_>) -> Poll<Sent>;
@@ -47,14 +47,14 @@ pub(crate) trait Source {
     fn rewind(&mut self);
 }
 
-/// What a [`Source`] has given.
+/// The state of a [`Source`] after a piece.
 pub(crate) enum Sent {
     Piece,
     /// The body is complete; these are its trailers.
     End(Headers),
 }
 
-/// Where the response to a call goes.
+/// The receiver of a call's response.
 pub(crate) trait Sink {
     /// The response head. Called once.
     fn head(&mut self, head: &ResponseHead);
@@ -98,7 +98,7 @@ pub(crate) struct Until {
 }
 
 impl Until {
-    /// With this deadline, if any.
+    /// Creates a limit with this deadline, if any.
     pub(crate) fn at(at: Option<Instant>) -> Self {
         Self { at: Cell::new(at), waker: RefCell::default() }
     }
@@ -117,7 +117,7 @@ impl Until {
     }
 }
 
-/// What a call asks of its cluster besides a host.
+/// Options of a call for its cluster, besides a host.
 #[derive(Debug, Default)]
 pub(crate) struct UpstreamOptions {
     pub(crate) retry: Option<Arc<RetryPolicy>>,
@@ -143,7 +143,7 @@ struct Answered {
     upload: Upload,
 }
 
-/// How much of the request one try has sent.
+/// The part of the request that one try has sent.
 #[derive(Debug, Default)]
 struct Upload {
     ended: bool,

@@ -14,12 +14,12 @@ use super::failure::Failure;
 use super::framed::Piece;
 use super::timers::Timers;
 
-/// How much of a body a filter wants.
+/// The part of a body that a filter requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CollectExtent {
-    /// All of it; more than a limit is too much.
+    /// The whole body; one beyond the limit is an error.
     All,
-    /// Its beginning.
+    /// The beginning of the body.
     Start,
 }
 

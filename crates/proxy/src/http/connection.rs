@@ -71,9 +71,9 @@ fn moving(connection: Http1Connection, to: Directive) -> Box<MovingConnection> {
 /// The outcome of finding out the protocol.
 enum ProtocolChoice {
     Speaks(Protocol),
-    /// It is handed over before its client has sent anything.
+    /// The connection is handed over before its client has sent anything.
     Leaves(Directive),
-    /// Its client has left.
+    /// The client has disconnected.
     Gone,
 }
 

@@ -1,4 +1,4 @@
-//! A client's connection in the HTTP connection manager: what its requests share.
+//! A client's connection in the HTTP connection manager: the state shared by its requests.
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
@@ -31,15 +31,15 @@ pub(super) struct ConnectionContext {
     filtered: Option<Rc<filtered::Connection>>,
     /// The client's address as text, once a request needs it.
     remote_text: OnceCell<Box<str>>,
-    /// What is counted of the traffic with this client.
+    /// Counters of the traffic with this client.
     pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its entry in the worker's table of connections.
     pub(super) registration: Rc<Registration>,
-    /// Another worker or process has served it before, and has counted it in the totals.
+    /// Whether another worker or process has served it before, and has counted it in the totals.
     pub(super) resumed: bool,
-    /// It belongs to another worker, which counts it; this worker has borrowed a stream of it.
+    /// Whether it belongs to another worker, which counts it; this worker has borrowed a stream of it.
     lent: bool,
-    /// It is handed over: dropping this does not mean that it closes.
+    /// Whether it is being handed over: dropping this does not mean that it closes.
     pub(super) leaves: bool,
     /// Its protocol, once known.
     protocol: Cell<Option<Protocol>>,
@@ -138,7 +138,7 @@ impl ConnectionContext {
         }
     }
 
-    /// Its protocol; HTTP/1 as long as that is not known.
+    /// Returns the protocol; HTTP/1 as long as it is not known.
     pub(super) fn protocol(&self) -> Protocol {
         self.protocol.get().unwrap_or(Protocol::Http1)
     }
@@ -167,7 +167,7 @@ impl ConnectionContext {
         self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
     }
 
-    /// From then on the connection ends at its next message boundary (`max_connection_duration`).
+    /// Returns when the connection has to end, at its next message boundary (`max_connection_duration`).
     pub(super) fn until(&self) -> Option<Instant> {
         let limit = self.hcm.max_connection_duration.filter(|_| !self.lent);
         after(Instant::from_std(self.info.accepted), limit)

@@ -18,7 +18,7 @@ use super::reply::Reply;
 use super::websocket;
 use crate::stats::http::Counter;
 
-/// What is to be done with a request.
+/// The decision about a request.
 pub(super) enum Plan<'c> {
     Forward(Box<Forward<'c>>),
     Reply(Reply, Option<Levels<'c>>),
@@ -26,7 +26,7 @@ pub(super) enum Plan<'c> {
     Hold(Demand),
 }
 
-/// Where a request goes.
+/// The destination of a request.
 pub(super) type Forward<'c> = decide::Forward<'c, Destination<'c>>;
 
 /// A cluster, and what selects a host in it.
@@ -61,7 +61,7 @@ impl<'l> ActiveStream<'l> {
         }
     }
 
-    /// Makes the reply for an answer. Counts it, unless it is a failure, which has a counter of its own.
+    /// Creates the reply for an answer. Counts it, unless it is a failure, which has a separate counter.
     fn answered(&self, answer: Answer<'_, Reply>) -> Reply {
         let stats = &self.conn.manager.http;
         let counter = match &answer {

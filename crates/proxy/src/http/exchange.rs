@@ -39,7 +39,7 @@ pub(super) struct Exchange<'e, 'l> {
     left: AnnouncedLength,
     /// The response body, if it was collected, until it is sent.
     collected: Option<HeldBytes>,
-    /// The cluster that heeds a load report in the response's trailers, until they are there.
+    /// The cluster that uses a load report in the response's trailers, until they arrive.
     reports_to: Option<&'e Cluster>,
 }
 
@@ -429,7 +429,8 @@ impl<'e, 'l> Exchange<'e, 'l> {
         }
     }
 
-    /// Nothing moves: waits for a deadline, and for a client that leaves after its request was sent or refused. Ready only with a failure.
+    /// Waits while nothing moves: for a deadline, and for a client that leaves after its request was sent or refused. Ready
+    /// only with a failure.
     fn poll_nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
         if (self.upload.ended || self.upload.refused)
             && let Poll::Ready(failure) = self.active.down.poll_gone(cx)

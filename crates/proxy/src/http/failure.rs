@@ -1,5 +1,6 @@
-//! What went wrong with a request, or before a TCP connection was proxied: one type, and one table that says what each failure means for
-//! the client, the access log, the statistics, retries and outlier detection. Response flags and code details are exactly Envoy's.
+//! Failures of a request, or before a TCP connection was proxied: one type, and one table with the consequences of each
+//! failure for the client, the access log, the statistics, retries and outlier detection. Response flags and code details are
+//! exactly Envoy's.
 
 use std::borrow::Cow;
 
@@ -13,7 +14,7 @@ use self::Says::{Phrase, Reset, Words};
 use crate::stats::http::Counter;
 use crate::stats::tcp;
 
-/// What went wrong.
+/// A failure.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     /// The client sent an invalid head.
@@ -107,7 +108,7 @@ pub(crate) struct Row {
     says: Says,
     /// Who ended the request.
     pub(crate) ended_by: EndedBy,
-    /// The connection cannot carry another request: where the next one begins on it is unknown.
+    /// Whether the connection cannot carry another request, because it is unknown where the next one begins on it.
     pub(crate) ends_connection: bool,
     /// A header that tells a downstream proxy why the request was refused.
     pub(crate) header: Option<(&'static [u8], &'static [u8])>,
@@ -123,9 +124,9 @@ pub(crate) struct Row {
     pub(crate) tcp_counter: Option<tcp::Counter>,
     /// Which retry policies cover it.
     pub(crate) retry: Retry,
-    /// What it reports about the host to outlier detection; `None`: nothing.
+    /// The outcome reported to outlier detection about the host; `None`: none.
     pub(crate) outcome: Option<Outcome>,
-    /// What a filter learns whose call ended in it.
+    /// The problem reported to a filter whose call failed in this way.
     pub(crate) problem: Problem,
     /// Whether the try's span has its flags. Resets always have; other failures are those of the request.
     pub(crate) is_of_try: bool,

@@ -1,4 +1,4 @@
-//! Runs the connection manager's filters: when they are called, and what is done with their decisions.
+//! Runs the connection manager's filters: when they are called, and how their decisions are carried out.
 
 use std::future::{poll_fn, ready};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -40,7 +40,7 @@ use crate::listener::socket::ListenerKey;
 use crate::stats::http::Counter;
 use crate::worker::Worker;
 
-/// What a filter waits for before it is called again.
+/// The condition under which a filter is called again.
 pub(super) enum Waits {
     Body {
         max_bytes: usize,
@@ -53,7 +53,7 @@ pub(super) enum Waits {
     Data(Pause),
 }
 
-/// What is sent in place of the upstream's response.
+/// A response in place of the upstream's.
 pub(super) enum Instead {
     Reply(Reply),
     Failed(Failure),
@@ -111,7 +111,8 @@ impl Services for Worker {
         Box::pin(async { answered.await.unwrap_or(Err(LookupError::Failed("no_answer".into()))) })
     }
 
-    /// A listener of all addresses is at least at the loopback ones and at the one that the client has reached.
+    /// Whether `address` belongs to this listener. A listener on all addresses has at least the loopback ones and the one
+    /// that the client has connected to.
     fn is_own_listener(&self, address: SocketAddr, connection: &ConnectionView) -> bool {
         let listens = |at: SocketAddr| self.generation().shared.bound.contains_key(&ListenerKey::at(at));
         let ip = address.ip().to_canonical();
@@ -328,7 +329,7 @@ impl ActiveStream<'_> {
         conn.manager.filters.response_head(&mut request.filters, &mut context)
     }
 
-    /// Does what the filters ask for before they pass a reply of the proxy's own. An error is the reply to send instead.
+    /// Carries out what the filters request before they pass a local reply. An error is the reply to send instead.
     pub(super) async fn settle_reply(&mut self, mut decision: ResponseDecision, body: &[u8]) -> Result<(), Reply> {
         loop {
             match decision {
@@ -378,7 +379,8 @@ impl ActiveStream<'_> {
 }
 
 impl Exchange<'_, '_> {
-    /// Does what the filters ask for before they pass the upstream's response head. Returns the body, if one of them collected it.
+    /// Carries out what the filters request before they pass the upstream's response head. Returns the body, if one of them
+    /// collected it.
     pub(super) async fn settle(
         &mut self,
         mut decision: ResponseDecision,
@@ -420,7 +422,7 @@ pub(super) fn announced(framing: Framing, headers: &Headers) -> Framing {
     match (framing, length) {
         (Framing::None, _) => Framing::None,
         (_, Some(length)) => Framing::Length(length),
-        // It ends with its head, which says nothing of a length any more.
+        // The response ends with its head, which has no length any more.
         (Framing::Length(0), None) => Framing::None,
         (Framing::Length(_), None) => Framing::Chunked,
         (framing, None) => framing,

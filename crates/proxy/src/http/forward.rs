@@ -41,11 +41,11 @@ pub(super) struct Answered {
     pub(super) guard: RequestGuard,
 }
 
-/// What the retry policy makes of a try.
+/// The retry policy's verdict about a try.
 enum Verdict {
     Final,
     Exhausted,
-    /// The policy wants another try, but the request body can no longer be repeated.
+    /// The policy allows another try, but the request body can no longer be repeated.
     Unrepeatable,
     Again,
 }
@@ -76,7 +76,7 @@ impl ActiveStream<'_> {
         };
         if self.request.filters.sees_request_data() && !paused {
             upload.filtered(self.request.info.framing);
-            // The filters have seen what was collected.
+            // The filters have seen the collected body.
             if !upload.filtered_end && !upload.left.take(upload.known().map_or(0, <[u8]>::len)) {
                 return self.give_up(forward, Failure::FilteredLength).await;
             }
@@ -163,7 +163,7 @@ impl ActiveStream<'_> {
         self.reply(reply, Some(forward.levels)).await
     }
 
-    /// Waits for something that has to precede an exchange, unless the client leaves or a deadline passes.
+    /// Waits for a condition that has to precede an exchange, unless the client leaves or a deadline passes.
     pub(super) async fn unless_over<T>(
         &mut self,
         timers: &mut Timers,
@@ -387,7 +387,7 @@ impl ActiveStream<'_> {
         }
     }
 
-    /// Whether the policy wants another try, and whether one is left.
+    /// Returns whether the policy allows another try, and whether one is left.
     fn retry_verdict(&self, forward: &Forward<'_>, upload: &Upload, attempt: &Result<Answered, Failure>) -> Verdict {
         let Some(policy) = forward.retry.as_deref() else { return Verdict::Final };
         let covered = match attempt {

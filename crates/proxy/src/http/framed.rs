@@ -3,14 +3,14 @@
 use evenkeel_http::{BodyDecoder, BodyError, Framing, Headers, encode};
 use evenkeel_upstream::conn::Buffer;
 
-/// What of a body is available without waiting.
+/// The part of a body that is available without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
     /// At least one byte of payload was given to the closure.
     Data,
     /// The body is complete, and its trailers are known.
     End,
-    /// More must be received first.
+    /// More has to be received first.
     Nothing,
 }
 

@@ -23,7 +23,7 @@ use crate::stats::http::Counter;
 use crate::stats::http1 as codec;
 use crate::worker::Directive;
 
-/// What happens next on a connection.
+/// The next step on a connection.
 pub(super) enum Next {
     /// A request has begun to arrive.
     Request,
@@ -37,9 +37,9 @@ pub(super) enum Next {
 pub(super) enum FirstBytes {
     Expected,
     Other,
-    /// Nothing: the client has left.
+    /// None: the client has disconnected.
     None,
-    /// Nothing yet: the connection is handed over.
+    /// None yet: the connection is being handed over.
     Leaves(Directive),
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Http1Connection {
     pub(super) conn: ConnectionContext,
     pub(super) side: Http1,
     deadline: Deadline,
-    /// Since when it has waited for a request, on this worker or another.
+    /// When it began to wait for a request, on this worker or another.
     idle_since: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl Http1Connection {
         }
     }
 
-    /// The connection in the form in which another worker can go on serving it.
+    /// Converts the connection to the form in which another worker can continue to serve it.
     pub(super) fn into_downstream(mut self) -> listener::Downstream {
         self.conn.leaves = true;
         listener::Downstream {
@@ -249,11 +249,11 @@ impl Http1Connection {
 /// Why a connection stops waiting for a request.
 enum Idle {
     NextBytes(NextBytes),
-    /// It is handed over.
+    /// The connection is being handed over.
     Leave(Directive),
-    /// Its client does not read the end of a response.
+    /// The client does not read the end of a response.
     Stuck,
-    /// It drains: it ends if nothing more arrives.
+    /// The connection drains: it ends if nothing more arrives.
     Drains,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a request at a moment, for logs, traces and header values.
+//! The record of a request at a moment, for logs, traces and header values.
 
 use evenkeel_filters::format::{Record, ResponseView, Trailers};
 use evenkeel_upstream::turn;
@@ -7,7 +7,7 @@ use super::context::ConnectionContext;
 use super::request::Request;
 use crate::clock::wall_clock;
 
-/// Calls `f` with what is known of the request so far.
+/// Calls `f` with the record of the request so far.
 pub(super) fn record<T>(conn: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
     if request.stream.termination.is_empty() {
         request.stream.termination = conn.closed_by_filter();

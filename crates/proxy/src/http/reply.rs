@@ -1,4 +1,4 @@
-//! A reply of the proxy's own (a local reply): what it consists of.
+//! The contents of a local reply, which the proxy itself sends.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::stats::http::Counter;
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Cow<'static, [u8]>,
-    /// One more header: a redirect's `location`, or why the proxy refuses.
+    /// Another header: a redirect's `location`, or why the proxy refuses.
     pub(super) header: Option<(&'static [u8], Cow<'static, [u8]>)>,
     /// Only for replies of filters.
     pub(super) of_filter: Option<Box<OfFilter>>,
@@ -22,7 +22,7 @@ pub(super) struct Reply {
     pub(super) close: bool,
 }
 
-/// What only a filter's reply has.
+/// Fields that only a filter's reply has.
 #[derive(Default)]
 pub(super) struct OfFilter {
     /// More headers.

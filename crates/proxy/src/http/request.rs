@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use crate::stats::http;
 
-/// How many requests a worker keeps for reuse, mainly for the memory that their heads have allocated.
+/// Maximum number of request objects that a worker keeps for reuse, mainly for the memory allocated by their heads.
 const MAX_POOLED_REQUESTS: usize = 256;
 
 /// The info of a request that has no head yet.
@@ -73,11 +73,11 @@ pub(super) struct Request {
     pub(super) load_reported: bool,
     /// The gRPC status of the response, if filters have moved it out of the trailers.
     pub(super) outcome: Option<u8>,
-    /// What is counted of the traffic with the server of the latest try.
+    /// Counters of the traffic with the server of the latest try.
     pub(super) edge: Option<Rc<EdgeCounts>>,
-    /// Its head as it was received, if it is one of those that are kept ([`crate::recent`]).
+    /// Its head as it was received, if it is kept as a recent request ([`crate::recent`]).
     pub(super) sampled: Option<Box<QueriedHead>>,
-    /// What is traced of it, if its connection manager traces.
+    /// Its trace, if its connection manager traces.
     pub(super) trace: Option<Box<Trace>>,
 }
 
@@ -174,7 +174,7 @@ impl Request {
         self.grpc || self.stream.made_grpc
     }
 
-    /// Notes a failure for the log, and counts it.
+    /// Records a failure for the log, and counts it.
     pub(super) fn fail(&mut self, failure: &Failure, details: Cow<'static, str>, stats: &Writer<http::Stats>) {
         let row = failure.row();
         self.stream.flags |= row.flags;
@@ -205,17 +205,17 @@ impl Request {
         self.stream.times.set_first(point, turn::now().into_std());
     }
 
-    /// When its last byte was received.
+    /// Returns when its last byte was received.
     pub(super) fn received_all(&self) -> Option<Instant> {
         self.stream.times.get(TimePoint::DownstreamRxEnd).map(Instant::from_std)
     }
 
-    /// When it began.
+    /// Returns when it began.
     pub(super) fn started(&self) -> Instant {
         Instant::from_std(self.stream.times.start())
     }
 
-    /// Notes the local address and the connect times of its upstream connection.
+    /// Records the local address and the connect times of its upstream connection.
     pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
         self.stream.upstream_local = local;
         set_connect_times(&mut self.stream.times, made);
@@ -244,7 +244,7 @@ impl Request {
         self.head.version == Version::Http10
     }
 
-    /// The request is HEAD: no response body follows, whatever the response head says.
+    /// Whether the request is HEAD, so that no response body follows, whatever the response head says.
     pub(super) fn is_head(&self) -> bool {
         self.head.method() == b"HEAD"
     }

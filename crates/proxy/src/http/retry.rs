@@ -54,10 +54,10 @@ fn covers_grpc(on: &RetryOn, response: &ResponseHead) -> bool {
     }
 }
 
-/// Where a pause comes from, for the statistics.
+/// The origin of a pause, for the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BackOff {
-    /// It grows with each retry.
+    /// The pause grows with each retry.
     Exponential,
     /// The upstream said how long to wait.
     RateLimited,
@@ -97,7 +97,8 @@ fn asked_pause(limits: &RateLimitedBackOff, response: &ResponseHead, now: u64) -
     })
 }
 
-/// What a response reports about its host: its status, or for gRPC the HTTP status that its `grpc-status` maps to.
+/// Returns the outcome that a response reports about its host: its status, or for gRPC the HTTP status that its `grpc-status`
+/// maps to.
 pub(super) fn outcome_of_response(response: &ResponseHead) -> Outcome {
     let grpc =
         response.headers.get(HeaderId::GrpcStatus).map(|status| parse_status(status).map_or(500, http_of_status));

@@ -75,7 +75,7 @@ impl ActiveStream<'_> {
             counts.add(route::Counter::upstream_rq_retry, u64::from(stream.attempts) - 1);
         }
         let has = |flag| stream.flags.contains(flag);
-        // A try that could not connect is not counted, as in Envoy. Of those before the last one that is not known.
+        // A try that could not connect is not counted, as in Envoy. Whether tries before the last one could is unknown.
         let unsent = u64::from(has(ResponseFlags::UPSTREAM_CONNECTION_FAILURE));
         counts.add(route::Counter::upstream_rq_total, u64::from(stream.attempts).saturating_sub(unsent));
         if has(ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED) {

@@ -1,4 +1,4 @@
-//! Sends replies of the proxy's own (local replies): the head, the filters, the body.
+//! Sends local replies: the head, the filters, the body.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -26,8 +26,8 @@ use super::record::record;
 use super::reply::{OfFilter, Reply};
 use super::{grpc, local_reply};
 
-/// How long a client may take to read a reply of the proxy's own, unless `stream_flush_timeout` is shorter. A reply is small: a client that
-/// reads at all gets it at once, and one that does not read must not hold resources.
+/// How long a client may take to read a local reply, unless `stream_flush_timeout` is shorter. A reply is small: a client
+/// that reads at all gets it at once, and one that does not read must not hold resources.
 const REPLY_FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl ActiveStream<'_> {

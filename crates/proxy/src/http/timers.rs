@@ -16,7 +16,7 @@ pub(super) struct Timers {
     pub(super) per_try: Option<Instant>,
     /// `max_stream_duration`.
     pub(super) longest: Option<Instant>,
-    /// By then the whole request must have arrived (`request_timeout`).
+    /// When the whole request must have arrived (`request_timeout`).
     pub(super) request: Option<Instant>,
     /// The stream idle timeout, if nothing moves before.
     idle: Option<Instant>,
@@ -25,11 +25,11 @@ pub(super) struct Timers {
     try_idle: Option<Instant>,
     pub(super) try_idle_limit: Option<Duration>,
     route_limit: Option<Duration>,
-    /// Since when the client has taken none of the bytes that wait for it, and [`Downstream::backlog`] at that time.
+    /// Since when the client has read none of the bytes buffered for it, and [`Downstream::backlog`] at that time.
     backlog: Option<(Instant, u64)>,
-    /// How long they may wait while the client takes none of them (`stream_flush_timeout`).
+    /// How long these bytes may wait while the client reads none of them (`stream_flush_timeout`).
     pub(super) flush_limit: Option<Duration>,
-    /// Something moved since `idle` was set.
+    /// Whether something moved since `idle` was set.
     pub(super) moved: bool,
 }
 
@@ -38,7 +38,7 @@ impl Timers {
         Self { idle_limit: idle, route_limit: route, request, moved: true, ..Self::default() }
     }
 
-    /// Watches the bytes that wait for the client: it may read as slowly as it likes, but has to read some.
+    /// Watches the bytes buffered for the client: it may read slowly, but has to read some.
     pub(super) fn watch_backlog(&mut self, now: Instant, backlog: Option<u64>) {
         self.backlog = backlog.map(|backlog| match self.backlog {
             Some((since, same)) if same == backlog && !self.moved => (since, same),
@@ -56,7 +56,7 @@ impl Timers {
         self.route = self.route.or(after(now, self.route_limit));
     }
 
-    /// Something moved: the idle timeouts begin anew.
+    /// Records progress: the idle timeouts begin again.
     pub(super) fn move_on(&mut self) {
         self.moved = true;
     }
@@ -80,7 +80,7 @@ impl Timers {
         self.moved = true;
     }
 
-    /// A try is over; the next one gets limits of its own.
+    /// Ends a try; the next one gets new limits.
     pub(super) fn end_try(&mut self) {
         (self.per_try, self.try_idle, self.try_idle_limit) = (None, None, None);
     }
@@ -132,9 +132,9 @@ mod tests {
         check(0, 0, false, None);
         check(10, 5000, false, Some(310));
         check(200, 5000, false, Some(310));
-        // It took a byte.
+        // The client read a byte.
         check(309, 4999, false, Some(609));
-        // It took all of it, and as many bytes wait again.
+        // The client read everything, and as many bytes are buffered again.
         check(400, 4999, true, Some(700));
         check(600, 4999, false, Some(700));
         assert!(matches!(timers.passed(at(700), true), Failure::FlushTimeout));

@@ -1,4 +1,4 @@
-//! Tracing of a request ([`evenkeel_filters::tracing`]): what its phases tell the trace.
+//! Tracing of a request ([`evenkeel_filters::tracing`]): reports its phases to the trace.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::upstream::Upstream;
 use crate::clock::wall_clock;
 
 impl ActiveStream<'_> {
-    /// The route was chosen: begins the trace, or tells it the new route.
+    /// Begins the trace when the route is chosen, or sets the new route.
     #[cold]
     pub(super) fn trace(&mut self, tracer: &Rc<Tracer>, route: Option<&Arc<Route>>) {
         let (conn, request) = (self.conn, &mut *self.request);
@@ -32,7 +32,7 @@ impl ActiveStream<'_> {
         request.trace = Some(tracer.begin(&mut request.head, route, (egress, start), random));
     }
 
-    /// A try begins.
+    /// Begins the span of a try.
     #[inline]
     pub(super) fn begin_traced_try(&mut self) {
         let (conn, request) = (self.conn, &mut *self.request);

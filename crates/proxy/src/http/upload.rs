@@ -9,12 +9,12 @@ use super::mirror::Mirrors;
 use super::pause::Held;
 use super::upstream::Upstream;
 
-/// Largest request body, in bytes, that is kept for another try while it streams.
+/// Maximum size of a request body that is kept for another try while it streams, in bytes.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
 
 /// The request on its way to the upstream.
 pub(super) struct Upload {
-    /// All body bytes so far, as long as the request can be sent again.
+    /// All body bytes so far, as long as the request can be repeated.
     pub(super) replay: Option<HeldBytes>,
     /// How many of them this try has sent.
     pub(super) replayed: usize,
@@ -26,7 +26,7 @@ pub(super) struct Upload {
     pub(super) finished: bool,
     /// The upstream accepts no more; its response may still come.
     pub(super) refused: bool,
-    /// Nothing is sent before the upstream accepts the tunnel: what the client sends belongs inside it.
+    /// Whether sending waits until the upstream accepts the tunnel, because the client's bytes belong inside it.
     pub(super) paused: bool,
     /// Mirrors (`request_mirror_policies`) that are not complete.
     pub(super) mirrors: Option<Box<Mirrors>>,
@@ -43,7 +43,7 @@ pub(super) struct Upload {
 pub(super) enum Unfit {
     /// A filter finds it invalid.
     Body(BadBody),
-    /// It is longer than the head announces.
+    /// The body is longer than the head announces.
     Length,
 }
 
@@ -126,7 +126,7 @@ impl Upload {
         self.can_replay()
     }
 
-    /// All body bytes that were received can be sent again.
+    /// Whether all received body bytes can be sent again.
     pub(super) fn can_replay(&self) -> bool {
         self.replay.is_some() || !self.begun
     }

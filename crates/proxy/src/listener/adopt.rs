@@ -32,7 +32,7 @@ pub(super) async fn send(
         None => None,
     };
     let Some(room) = room else {
-        // No successor any more: other connections need not try.
+        // The successor is gone: other connections need not try.
         worker.hand_over_connections(None);
         return Some(moving);
     };

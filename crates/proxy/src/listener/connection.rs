@@ -30,12 +30,12 @@ pub(crate) struct Downstream<S = Stream> {
     pub(crate) requests: u32,
     /// When it became idle, if it is: moving to another worker does not restart its idle timeout.
     pub(crate) idle_since: Option<Instant>,
-    /// It was served before by another worker, or by the predecessor process, where it was counted and admitted.
+    /// Whether another worker, or the predecessor process, has served it before, and has counted and admitted it.
     pub(crate) resumed: bool,
 }
 
 impl<S> Downstream<S> {
-    /// The same connection over another stream type.
+    /// Returns the same connection over another stream type.
     pub(super) fn map<T>(self, map: impl FnOnce(S) -> T) -> Downstream<T> {
         let Self { stream, input, info, requests, idle_since, resumed } = self;
         Downstream { stream: map(stream), input, info, requests, idle_since, resumed }
@@ -43,7 +43,7 @@ impl<S> Downstream<S> {
 }
 
 impl Downstream {
-    /// The same connection, with its bytes passing through its network filters if these need to see them.
+    /// Returns the same connection, with its bytes passing through its network filters if these need to see them.
     pub(crate) fn filtered(mut self, connection: Option<Rc<filtered::Connection>>) -> Self {
         let Some(connection) = connection else { return self };
         let read = std::mem::take(&mut self.input);
@@ -52,7 +52,7 @@ impl Downstream {
 }
 
 impl<T> Downstream<io::Result<T>> {
-    /// The same connection if its stream is `Ok`, or else the error.
+    /// Returns the same connection if its stream is `Ok`, or else the error.
     pub(super) fn transpose(self) -> io::Result<Downstream<T>> {
         let Self { stream, input, info, requests, idle_since, resumed } = self;
         Ok(Downstream { stream: stream?, input, info, requests, idle_since, resumed })
@@ -121,7 +121,7 @@ pub(super) struct Counted {
     pub(super) bound: Rc<ConnectionStats>,
     logical: Option<Rc<ConnectionStats>>,
     pub(super) since: Instant,
-    /// Another worker or process counts it from now on.
+    /// Whether another worker or process counts it from now on.
     pub(super) moved_away: bool,
 }
 

@@ -89,7 +89,7 @@ fn is_plain_tcp(chain: &FilterChain) -> bool {
     chain.tls.is_none() && matches!(chain.terminal, Terminal::Tcp(_))
 }
 
-/// The filter chain that matches what is known of the connection.
+/// Returns the filter chain that matches the inspected connection.
 fn choose_chain(listener: &Listener, inspected: &Inspected, view: &ConnectionView) -> Option<Arc<FilterChain>> {
     let hello = inspected.hello.as_deref();
     let offered: Vec<&str> =

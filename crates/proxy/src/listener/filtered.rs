@@ -162,7 +162,7 @@ impl Drop for Connection {
     }
 }
 
-/// What a paused filter waits for.
+/// The pause of a filter.
 struct Waiting {
     pause: Pause,
     until: Option<Instant>,

@@ -19,7 +19,7 @@ use crate::stats::listener_ssl::Counter;
 pub(super) struct Failure {
     /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`; empty when the client just disconnected, or the handshake timed out.
     pub(super) reason: String,
-    /// What had been negotiated, including the peer certificate that was rejected.
+    /// The negotiated parameters, including the peer certificate that was rejected.
     pub(super) session: Session,
     pub(super) blame: Blame,
 }
@@ -33,7 +33,7 @@ pub(super) enum Blame {
     Timeout,
     /// `downstream_context_secrets_not_ready`.
     Secret,
-    /// Nothing: the connection just ended.
+    /// None: the connection ended.
     Other,
 }
 

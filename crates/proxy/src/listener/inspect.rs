@@ -53,7 +53,7 @@ const METHODS: [&str; 35] = [
     "UNSUBSCRIBE",
 ];
 
-/// What is known from a connection's first bytes.
+/// The result of inspecting a connection's first bytes.
 #[derive(Default)]
 pub(super) struct Inspected {
     /// The ClientHello, if the protocol is TLS.
@@ -66,7 +66,7 @@ pub(super) struct Inspected {
     pub(super) ended: bool,
 }
 
-/// What has to be detected.
+/// The properties to detect.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InspectionGoals {
     pub(super) tls: bool,
@@ -105,7 +105,7 @@ pub(super) enum NoHello {
 }
 
 impl Inspected {
-    /// Reads until what is `wanted` is known. The bytes read are kept in `bytes` between polls.
+    /// Reads until the `wanted` properties are known. The bytes read are kept in `bytes` between polls.
     pub(super) fn poll(
         &mut self,
         stream: &TcpStream,
@@ -139,7 +139,7 @@ impl Inspected {
         }
     }
 
-    /// True when more bytes would not tell anything new.
+    /// Returns true when more bytes would add nothing.
     fn examine(&mut self, wanted: InspectionGoals) -> Result<bool, InspectError> {
         if self.ended || self.bytes.is_empty() {
             return Ok(self.ended || (!wanted.tls && !wanted.http));

@@ -16,7 +16,7 @@ pub(super) fn closed(worker: &Worker, listener: &Listener, info: &ConnectionInfo
     write(worker, listener, &stream_of(info), info);
 }
 
-/// No filter chain matches the connection.
+/// Logs a connection that no filter chain matches.
 pub(super) fn unmatched(worker: &Worker, listener: &Listener, info: &ConnectionInfo) {
     let mut stream = stream_of(info);
     stream.flags = ResponseFlags::NO_ROUTE_FOUND;
@@ -24,7 +24,7 @@ pub(super) fn unmatched(worker: &Worker, listener: &Listener, info: &ConnectionI
     write(worker, listener, &stream, info);
 }
 
-/// The client's TLS handshake failed. The certificate logged here is the one that was rejected.
+/// Logs a failed TLS handshake of a client. The certificate logged here is the one that was rejected.
 pub(super) fn failed_handshake(
     worker: &Worker,
     listener: &Listener,

@@ -66,7 +66,7 @@ impl Delivery for Adopted {
     }
 }
 
-/// Serves a newly accepted connection in a task of its own.
+/// Serves a newly accepted connection in a new task.
 pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
     worker.stats.inc(worker_stats::Counter::downstream_cx_total);
     let id = worker.next_id();
@@ -79,7 +79,7 @@ pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
     });
 }
 
-/// Continues a connection with a known filter chain in a task of its own.
+/// Continues a connection with a known filter chain in a new task.
 fn resume<F>(worker: &Rc<Worker>, registration: Rc<Registration>, unpack: F)
 where
     F: FnOnce(&Rc<Worker>) -> Option<Resumed> + 'static,

@@ -46,7 +46,7 @@ impl ListenerKey {
         Self { address: listener.address.clone(), name }
     }
 
-    /// The key of a listener with a port of its own.
+    /// Returns the key of a listener with a fixed port.
     pub(crate) fn at(address: SocketAddr) -> Self {
         Self { address: ListenAddress::Socket(address), name: None }
     }
@@ -111,7 +111,7 @@ impl HandedSockets {
     }
 }
 
-/// What a new configuration changed.
+/// The changes by a new configuration.
 #[derive(Debug, Default)]
 pub(crate) struct SocketChange {
     pub(crate) opened: Vec<Opened>,
@@ -275,7 +275,7 @@ impl Bound {
         Ok(made)
     }
 
-    /// Sets what may differ between a listener and the one that the sockets were made for.
+    /// Sets the options that may differ between a listener and the one that the sockets were made for.
     fn follow(&self, listener: &Listener) -> io::Result<()> {
         match self.real {
             ListenAddress::Socket(_) => {
@@ -304,7 +304,8 @@ fn bind(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Resul
     Ok(socket.into())
 }
 
-/// Lets a socket accept connections to other addresses, or stops it. Without the privilege nothing is asked of the kernel that is so already.
+/// Lets a socket accept connections to other addresses, or stops that. Makes no system call if nothing changes, as it may
+/// need a privilege.
 fn set_transparent(socket: &Socket, transparent: bool) -> io::Result<()> {
     let is_ipv4 = socket.domain()? == Domain::IPV4;
     let is_set = if is_ipv4 { socket.ip_transparent_v4()? } else { socket.ip_transparent_v6()? };

@@ -17,7 +17,7 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file at a path; `None` for an abstract socket, which has none, and if it is gone.
+    /// Returns the file at a path; `None` for an abstract socket, which has none, and if it is gone.
     pub(super) fn at(path: &str) -> Option<Self> {
         if path.starts_with('@') {
             return None;
@@ -70,7 +70,7 @@ pub(super) fn bind(path: &str, mode: Option<u32>, backlog: u32) -> io::Result<Tc
     Ok(socket.into())
 }
 
-/// Removes a socket that nobody listens on. Anything else that is there is an error.
+/// Removes a socket on which no process listens. Anything else at the path is an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,

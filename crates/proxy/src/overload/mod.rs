@@ -1,4 +1,4 @@
-//! What the process refuses under overload: actions of the overload manager, and fixed limits.
+//! Overload protection: actions of the overload manager, and fixed limits.
 //!
 //! The control thread's [`monitor`] measures each resource and derives one number per action, which workers read
 //! without a lock at accept and at the start of a request. Limits are counted exactly, over all workers.
@@ -109,7 +109,7 @@ impl Overload {
         }
     }
 
-    /// How many times the heap should have been shrunk; a thread that sees this change gives memory back.
+    /// Returns how many times the heap should have been shrunk; a thread that sees a change returns memory.
     pub(crate) fn shrinks(&self) -> u64 {
         self.shrinks.load(Ordering::Relaxed)
     }

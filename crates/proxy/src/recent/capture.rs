@@ -1,4 +1,4 @@
-//! Copies what is known of a request.
+//! Copies the data of a request.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -56,7 +56,7 @@ pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<QueriedHead> {
     Box::new(QueriedHead { method, authority, path, scheme, headers, redacted, left_out })
 }
 
-/// What became of a request. `head`: as it was received; otherwise as it is now.
+/// Returns the outcome of a request. `head`: as it was received; otherwise as it is now.
 #[cold]
 pub(crate) fn recorded(
     (info, stream, head): (&ConnectionInfo, &StreamInfo, &RequestHead),

@@ -1,4 +1,4 @@
-//! What is draining while the process lives.
+//! The drains that are in progress while the process lives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::pool::WorkerPool;
 use crate::state::{Phase, Shared};
 use crate::worker::DrainScope;
 
-/// What is draining while the process lives, by the source of the order.
+/// The drains in progress while the process lives, by the source of the order.
 pub(super) struct Drains {
     shared: Shared,
     pool: Arc<WorkerPool>,

@@ -42,7 +42,7 @@ pub enum RunError {
     /// A system call that every process depends on failed.
     #[error("{what}: {error}")]
     System {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
         /// The system's reason.
         error: io::Error,

@@ -12,7 +12,7 @@ pub(super) enum Instruction {
     ReopenLogs,
 }
 
-/// Where instructions come from.
+/// The source of instructions.
 pub(super) enum Instructions {
     Signals { ending: Signals, reopen: Signal },
     Program(oneshot::Receiver<()>),
@@ -42,7 +42,7 @@ impl Instructions {
         }
     }
 
-    /// Waits until the process is told to end once more.
+    /// Waits until the process is told to end again.
     pub(super) async fn end(&mut self) {
         while !matches!(self.next().await, Instruction::End) {}
     }

@@ -208,7 +208,7 @@ impl Lifecycle {
     }
 }
 
-/// Waits until everything awaited has arrived.
+/// Waits until all awaited resources have arrived.
 async fn live(shared: &Shared) {
     loop {
         let settled = shared.settled.notified();

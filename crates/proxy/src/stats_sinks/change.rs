@@ -1,17 +1,17 @@
-//! What has changed since the flush before: counters and histograms only grow, and sinks get what they grew by.
+//! Changes since the previous flush: counters and histograms only grow, and sinks get the increase.
 
 use std::collections::HashMap;
 
 use evenkeel_stats::{TaggedSample, Value, quantile_of};
 
-/// What a sink was told last, by the metrics' full names.
+/// The values last sent to a sink, by the metrics' full names.
 #[derive(Debug, Default)]
 pub(super) struct Previous(HashMap<String, PreviousValue>);
 
 #[derive(Debug, Clone)]
 enum PreviousValue {
     Counter(u64),
-    /// It is not 0, or was not once.
+    /// A gauge that is not 0, or was not once.
     Gauge,
     Histogram(Vec<u64>, f64),
 }
@@ -19,7 +19,7 @@ enum PreviousValue {
 /// A metric that was used since the start, and what has changed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
-    /// All that was counted, and since the last time.
+    /// The total, and the increase since the last flush.
     Counter {
         value: u64,
         delta: u64,
@@ -33,7 +33,7 @@ pub(super) enum Change {
 pub(super) struct Interval {
     /// Upper bounds of the buckets, without the last, infinite one.
     pub(super) bounds: &'static [f64],
-    /// How many values fell into each bucket, and beyond the last bound.
+    /// The number of values in each bucket, and beyond the last bound.
     pub(super) buckets: Vec<u64>,
     /// Their sum.
     pub(super) sum: f64,
@@ -66,7 +66,7 @@ impl Previous {
     }
 }
 
-/// The change, and what is to be remembered; `None`: it was never used.
+/// Returns the change, and the value to remember; `None`: the metric was never used.
 fn change(value: &Value, told: Option<PreviousValue>) -> Option<(Change, PreviousValue)> {
     match value {
         Value::Counter(0) => None,

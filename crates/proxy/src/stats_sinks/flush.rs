@@ -1,4 +1,4 @@
-//! One flush: reads all metrics once, and gives each sink its share.
+//! One flush: reads all metrics once, and passes each sink its part.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{Counters, metrics, stats_sinks};
 /// Longest wait for room in the socket's buffer, for each datagram.
 const SEND_LIMIT: Duration = Duration::from_millis(100);
 
-/// All sinks, as the thread that flushes knows them.
+/// All sinks of the flushing thread.
 pub(super) struct Flusher {
     registry: Arc<Registry>,
     counters: Counters,
@@ -100,7 +100,8 @@ fn socket(config: &Statsd) -> std::io::Result<UdpSocket> {
 }
 
 impl Service {
-    /// Gives all metrics to the task; false: it has not sent those before, and what was counted since then is told later.
+    /// Passes all metrics to the task; returns false if it has not sent the former ones, in which case the increase is sent
+    /// later.
     fn flush(&mut self, samples: &[TaggedSample], now: Duration) -> bool {
         let place = match self.snapshots.try_reserve() {
             Ok(place) => place,

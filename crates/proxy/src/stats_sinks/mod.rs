@@ -98,7 +98,7 @@ impl Flushes {
             state.stats.publish_dropped(self.log.dropped_lines());
         }
         let (flusher, (done, wait)) = (Arc::clone(&self.flusher), oneshot::channel::<()>());
-        // A new thread each time: one that is kept would also keep the memory that a flush takes.
+        // A new thread each time: a permanent one would also keep the memory that a flush takes.
         let thread = std::thread::Builder::new().name("stats-flush".to_owned()).spawn(move || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             flusher.lock().unwrap_or_else(PoisonError::into_inner).flush(now);

@@ -66,14 +66,14 @@ struct Service {
     counters: Counters,
     open: Option<Open>,
     attempt: usize,
-    /// Its failure is in the log already.
+    /// Whether its failure has been logged.
     is_reported: bool,
 }
 
 /// A stream.
 struct Open {
     messages: mpsc::Sender<StreamMetricsMessage>,
-    /// Families of the last flush that were sent.
+    /// Number of families of the last flush that were sent.
     last: usize,
     /// Ends with the stream.
     call: Pin<Box<dyn Future<Output = ServiceError>>>,
@@ -151,7 +151,7 @@ impl Service {
         Ok(Open { messages, last: 0, call: Box::pin(call) })
     }
 
-    /// Lets go of the stream. If it has failed, what was sent last has perhaps not arrived, and is counted as dropped.
+    /// Drops the stream. If it has failed, the last message may not have arrived, and is counted as dropped.
     fn ended(&mut self, error: &ServiceError) {
         let lost = self.open.take().map_or(0, |open| open.last);
         if !matches!(error, ServiceError::Ended) {

@@ -39,7 +39,7 @@ impl<S: FnMut(&[u8], u64)> Datagrams<S> {
         self.scratch = scratch;
     }
 
-    /// A line that is too long for a datagram has one of its own.
+    /// Adds a line; one that is too long for a datagram with others gets its own.
     fn add_line(&mut self, line: &str) {
         if !self.datagram.is_empty() && self.datagram.len() + 1 + line.len() > MAX_DATAGRAM_BYTES {
             self.flush();

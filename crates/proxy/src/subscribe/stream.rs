@@ -162,7 +162,7 @@ impl Stream {
                 response = connection.next() => {
                     let update = client.on_response(response?)?;
                     let mut rejected = self.shared.state.borrow_mut().apply(&source, &update);
-                    // An ACK says that the workers have what was sent: whoever waits for it may rely on it.
+                    // An ACK says that the workers have the resources: the server may rely on that.
                     self.shared.settle();
                     if learns || matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
                         // The names that these resources refer to are subscribed before the ACK: see the client's order

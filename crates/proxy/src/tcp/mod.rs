@@ -103,7 +103,7 @@ pub(crate) async fn resume(
     None
 }
 
-/// Ends the connection's filters, and takes over what they report about it.
+/// Ends the connection's filters, and takes over the data that they report about it.
 fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
     if let Some(filtered) = downstream.stream.layer::<Filtered>() {
         let connection = Rc::clone(filtered.connection());

@@ -45,7 +45,7 @@ pub(crate) enum Ending {
     Expired,
     /// The connection is to be handed over: see [`Relay::part`].
     Leaves,
-    /// The connection is to end at once, as it stands.
+    /// The connection has to end at once.
     Cut,
 }
 
@@ -87,11 +87,11 @@ struct Direction {
     buffer: Buffer,
     bytes: u64,
     state: State,
-    /// How many reads in a row were full, up to [`BULKY_AFTER_READS`].
+    /// Number of consecutive full reads, up to [`BULKY_AFTER_READS`].
     full_reads: u8,
     /// Holds spliced bytes; kept only while bytes flow.
     pipe: Option<Pipe>,
-    /// The connection is about to be handed over: nothing is spliced any more.
+    /// Whether the connection is about to be handed over: nothing is spliced any more.
     leaves: bool,
 }
 
@@ -110,7 +110,7 @@ enum Failure {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// The source has ended; what is buffered remains to be written.
+    /// The source has ended; buffered bytes remain to be written.
     Draining,
     Closed,
 }
@@ -126,7 +126,7 @@ impl<'s, U: End> Relay<'s, U> {
         Self { down, up, to_up: Direction::resume(to_up), to_down: Direction::resume(to_down) }
     }
 
-    /// What is left to do, towards the upstream and towards the downstream.
+    /// Returns the remaining work towards the upstream and towards the downstream.
     pub(crate) fn part(self) -> (Remainder, Remainder) {
         (self.to_up.part(), self.to_down.part())
     }
@@ -298,7 +298,7 @@ impl Direction {
         {
             let filled = pipe.poll_fill(from, cx);
             match &filled {
-                // Nothing flows: another connection may use the pipe.
+                // Nothing flows, so another connection may use the pipe.
                 Poll::Pending => self.pipe = None,
                 Poll::Ready(Ok(count)) if *count < BULKY_BYTES => self.full_reads = 0,
                 Poll::Ready(_) => {}

@@ -53,7 +53,7 @@ pub(super) enum TunnelError {
     /// The other proxy responded with this status. The text is Envoy's.
     #[error("tunnel_response:{0}")]
     Refused(u16),
-    /// It closed the connection, or its response is not valid HTTP.
+    /// The upstream closed the connection, or its response is not valid HTTP.
     #[error("the upstream proxy did not answer: {0}")]
     Failed(String),
     /// Over HTTP/1.1 the body of a POST cannot carry a tunnel.
@@ -132,7 +132,8 @@ fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
     head
 }
 
-/// The authority of the request. Only printable ASCII is kept: a name from a ClientHello must not become anything else.
+/// Returns the authority of the request. Only printable ASCII is kept: a name from a ClientHello must not inject anything
+/// else.
 fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
     let mut target = Vec::new();
     format(hostname, record, &mut target);
@@ -224,7 +225,7 @@ pub(super) struct TunnelStream {
 enum Trailers {
     Unwanted,
     Awaited,
-    /// They were received; as JSON.
+    /// Received trailers, as JSON.
     Kept(Box<str>),
 }
 

@@ -33,7 +33,7 @@ use crate::stats::tcp::Counter;
 use crate::worker::Worker;
 use evenkeel_upstream::turn;
 
-/// What is logged and counted about a connection.
+/// The data about a connection that is logged and counted.
 pub(super) struct Outcome {
     /// Its properties. Boxed: the futures of the connection's whole life hold it.
     pub(super) stream: Box<StreamInfo>,
@@ -41,7 +41,7 @@ pub(super) struct Outcome {
     pub(super) counter: Option<Counter>,
     /// The cluster connects to wherever the client dialled (`ORIGINAL_DST`).
     pub(super) original_dst: bool,
-    /// What is counted of the traffic with the server.
+    /// Counters of the traffic with the server.
     pub(super) edge: Option<Rc<EdgeCounts>>,
 }
 
@@ -302,7 +302,7 @@ impl Outcome {
         Instant::from_std(self.stream.times.start())
     }
 
-    /// Notes a failure for the log and the statistics.
+    /// Records a failure for the log and the statistics.
     pub(super) fn fail(&mut self, failure: &Failure) {
         let row = failure.row();
         self.stream.flags |= row.flags;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Smallest limit of a buffer while its service does not read, in bytes: `buffer_size_bytes` may be 0.
 const MIN_LIMIT_BYTES: usize = 16 * 1024;
-/// Longest entry, in bytes. Longer ones are dropped: they could make a message too long for the service.
+/// Maximum size of an entry, in bytes. Longer ones are dropped: they could make a message too long for the service.
 const MAX_ENTRY_BYTES: usize = 1024 * 1024;
 
 /// Entries of one collector.
@@ -19,7 +19,7 @@ pub(super) struct Buffer {
     changed: Notify,
     /// Entries are due at this size.
     due_bytes: usize,
-    /// Nothing is taken beyond this size.
+    /// No entries are added beyond this size.
     limit_bytes: usize,
     interval: Duration,
 }
@@ -28,7 +28,7 @@ pub(super) struct Buffer {
 struct State {
     entries: Vec<u8>,
     count: u64,
-    /// When the first of the entries came.
+    /// When the first of the entries was added.
     since: Option<Instant>,
     closed: bool,
 }
@@ -37,7 +37,7 @@ struct State {
 pub(super) struct Batch {
     /// Encoded elements of `log_entry`.
     pub(super) entries: Vec<u8>,
-    /// How many.
+    /// Number of entries.
     pub(super) count: u64,
 }
 
@@ -68,7 +68,7 @@ impl Buffer {
     pub(super) fn add(&self, append: impl FnOnce(&mut Vec<u8>)) -> bool {
         let state = &mut *self.state.borrow_mut();
         let before = state.entries.len();
-        // As Envoy, the last entry may exceed the limit.
+        // As in Envoy, the last entry may exceed the limit.
         if before >= self.limit_bytes || state.closed {
             return false;
         }
@@ -88,7 +88,7 @@ impl Buffer {
         true
     }
 
-    /// No more entries will come.
+    /// Closes the buffer to further entries.
     pub(super) fn close(&self) {
         self.state.borrow_mut().closed = true;
         self.changed.notify_one();
@@ -113,7 +113,7 @@ impl Buffer {
         self.changed.notified().await;
     }
 
-    /// All entries so far; `None` if there are none.
+    /// Takes all entries so far; `None` if there are none.
     pub(super) fn take(&self) -> Option<Batch> {
         let mut state = self.state.borrow_mut();
         state.since.take()?;

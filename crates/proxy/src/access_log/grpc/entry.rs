@@ -85,7 +85,7 @@ fn headers<M: FromIterator<(String, String)>>(head: &dyn HeadLookup, names: &[Bo
     names.iter().filter_map(|name| Some((name.to_string(), text(&head.joined(name)?)))).collect()
 }
 
-/// What entries of both kinds have.
+/// Returns the common part of entries of both kinds.
 fn common(log: &GrpcLog, record: &Record<'_>) -> AccessLogCommon {
     let (stream, connection) = (record.stream, record.connection);
     let since_start = |point| stream.times.since_start(point).map(duration);
@@ -167,7 +167,7 @@ fn metadata(record: &Record<'_>) -> Option<Metadata> {
     })
 }
 
-/// Its depth is that of a message that was decoded with a limit.
+/// The depth is limited, because the message was decoded with a limit.
 fn object(fields: &[(Box<str>, MetadataValue)]) -> Struct {
     Struct { fields: fields.iter().map(|(name, field)| (name.to_string(), value(field))).collect() }
 }

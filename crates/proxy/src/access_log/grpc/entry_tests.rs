@@ -1,4 +1,4 @@
-//! Entries as JSON: what a record has, and where it stands in the message.
+//! Entries as JSON: the fields of a record, and their place in the message.
 
 use std::sync::Arc;
 use std::time::{Duration as Span, Instant, SystemTime, UNIX_EPOCH};

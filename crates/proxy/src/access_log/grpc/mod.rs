@@ -1,8 +1,9 @@
 //! Access log services: entries in batches over one gRPC stream of each worker and collector
 //! (`envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs`).
 //!
-//! A request appends its entry to a buffer ([`buffer`]) and goes on. A task of the worker sends what is buffered ([`stream`]) whenever it
-//! is due and the service reads. While it does not, entries beyond the buffer's size are dropped and counted.
+//! A request appends its entry to a buffer ([`buffer`]) and continues. A task of the worker sends buffered entries
+//! ([`stream`]) when they are due and the service reads. While the service does not read, entries beyond the buffer's size
+//! are dropped and counted.
 
 mod buffer;
 mod entry;
@@ -44,7 +45,7 @@ layout! {
 /// A collector that gets no entries for this long is forgotten, and its stream ends: the configuration may have gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// What a worker's collectors share.
+/// State shared by a worker's collectors.
 pub(super) struct Shared {
     callouts: WorkerCallouts,
     node: Arc<Node>,
@@ -78,7 +79,7 @@ impl std::fmt::Debug for Collectors {
 }
 
 impl Collectors {
-    /// For a worker's callouts. `node`: who the proxy says it is.
+    /// Creates a worker's collectors. `node`: the identity that the proxy reports.
     pub fn new(callouts: WorkerCallouts, node: Arc<Node>, registry: Arc<Registry>) -> Self {
         Self { callouts, node, registry, shared: OnceCell::new(), all: Vec::new() }
     }
@@ -123,7 +124,7 @@ impl Collectors {
         Active { config: Arc::clone(config), buffer, task, used: turn::now(), in_use: true }
     }
 
-    /// Forgets collectors that nobody uses; the worker calls this every second.
+    /// Forgets unused collectors; the worker calls this every second.
     pub(super) fn tick(&mut self, now: Instant) {
         self.all.retain_mut(|active| {
             if std::mem::take(&mut active.in_use) {
@@ -137,7 +138,7 @@ impl Collectors {
         });
     }
 
-    /// Has everything sent that is buffered. The tasks end when the services have it, or soon.
+    /// Sends everything that is buffered. The tasks end when the services have it, or after a short time.
     pub(super) fn close(&mut self) -> Vec<JoinHandle<()>> {
         self.all
             .drain(..)

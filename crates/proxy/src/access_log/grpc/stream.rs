@@ -48,7 +48,7 @@ struct Sender {
     not_before: Option<Instant>,
 }
 
-/// A stream, and what was sent on it.
+/// A stream, and the entries sent on it.
 struct Open {
     stream: GrpcStream,
     /// Bytes of all messages.
@@ -96,7 +96,7 @@ impl Sender {
         }
     }
 
-    /// Sends what is buffered once the service reads, unless the buffer is closed meanwhile.
+    /// Sends buffered entries once the service reads, unless the buffer is closed meanwhile.
     async fn send(&mut self, buffer: &Buffer) {
         loop {
             tokio::select! {
@@ -106,7 +106,7 @@ impl Sender {
         }
     }
 
-    /// The same, for however long it takes. More entries may come until then.
+    /// Like [`send`](Self::send), without a time limit. More entries may be added meanwhile.
     async fn flush(&mut self, buffer: &Buffer) {
         let open = match &mut self.open {
             Some(open) => open,
@@ -115,7 +115,7 @@ impl Sender {
                 self.open.insert(open(&self.config, &self.shared))
             }
         };
-        // The end of the call wakes whoever waits for room, too.
+        // The end of the call also wakes a task that waits for room.
         match poll_fn(|cx| open.stream.poll_ready(cx)).await {
             Ok(()) => {
                 if let Some(batch) = buffer.take() {
@@ -138,7 +138,7 @@ impl Sender {
         }
     }
 
-    /// Lets go of the stream, and counts what has not left.
+    /// Drops the stream, and counts the entries that were not sent.
     fn ended(&mut self) {
         if let Some(mut open) = self.open.take() {
             open.forget_sent();
@@ -147,7 +147,7 @@ impl Sender {
         }
     }
 
-    /// Counts what was never sent.
+    /// Counts entries that were never sent.
     fn drop_all(&self, buffer: &Buffer) {
         let count = buffer.take().map_or(0, |batch| batch.count);
         self.shared.stats.add(grpc_access_log::Counter::logs_dropped, count);
@@ -155,7 +155,7 @@ impl Sender {
 }
 
 impl Open {
-    /// Waits for the end of the call; answers say nothing.
+    /// Waits for the end of the call; answers are empty.
     async fn end(&mut self) {
         while let Ok(Some(_)) = self.stream.receive().await {}
     }

@@ -20,10 +20,10 @@ const CIPHER_SUITES: [(&str, u32); 9] = [
     ("ECDHE-RSA-CHACHA20-POLY1305", 0xCCA8),
     ("ECDHE-ECDSA-CHACHA20-POLY1305", 0xCCA9),
 ];
-/// What Envoy says before a cipher suite is agreed on.
+/// The value that Envoy sends before a cipher suite is negotiated.
 const NO_CIPHER_SUITE: u32 = 0xFFFF;
 
-/// What is known of a connection's TLS; `None`: nothing.
+/// Returns the TLS properties of a connection; `None` without TLS.
 pub(super) fn properties(connection: &ConnectionInfo) -> Option<TlsProperties> {
     let server_name = connection.view.server_name.as_deref().unwrap_or_default().to_owned();
     let Some(session) = &connection.session else {
@@ -49,7 +49,7 @@ pub(super) fn properties(connection: &ConnectionInfo) -> Option<TlsProperties> {
     })
 }
 
-/// The issuer is told of the peer's only, as by Envoy.
+/// Writes a certificate; the issuer only of the peer's, as Envoy does.
 fn certificate(certificate: Option<&PeerCertificate>) -> CertificateProperties {
     let Some(certificate) = certificate else { return CertificateProperties::default() };
     let uri = |uri: &String| SubjectAltName { san: Some(San::Uri(uri.clone())) };

@@ -25,20 +25,20 @@ const HEADER: usize = 16;
 const STATE: usize = HEADER + 1;
 const INODE: std::ops::Range<usize> = HEADER + 68..HEADER + 72;
 
-/// What a client has done to its socket.
+/// The state of a client's socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientSocket {
-    /// It has ended only its own direction.
+    /// The client has only shut down its sending direction.
     HalfClosed,
     /// No process has it open any more.
     Closed,
     /// Neither of these.
     Open,
-    /// Not known: the client is not in this network namespace, or the kernel does not say.
+    /// Unknown: the client is not in this network namespace, or the kernel does not say.
     Unknown,
 }
 
-/// What the client has done to its socket.
+/// Returns the state of the client's socket.
 pub(super) fn client_socket(stream: &TcpStream) -> ClientSocket {
     let Ok((client, local)) = stream.peer_addr().and_then(|client| Ok((client, stream.local_addr()?))) else {
         return ClientSocket::Unknown;

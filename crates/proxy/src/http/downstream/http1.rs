@@ -36,9 +36,9 @@ pub(in crate::http) struct Http1 {
     writer: BodyWriter,
     /// Requests read on this connection.
     requests: u32,
-    /// The client wants to send another request after the current one.
+    /// Whether the client wants to send another request after the current one.
     keep_alive: bool,
-    /// The client may still be sending bytes that nobody will read.
+    /// Whether the client may still be sending bytes that nobody will read.
     linger: bool,
     /// The client has ended its direction, and waits for its responses.
     half_closed: bool,
@@ -48,9 +48,9 @@ pub(in crate::http) struct Http1 {
     shutdown: bool,
     proper_case: bool,
     trailers: bool,
-    /// How trailers with underscores in their names are treated.
+    /// How trailers with underscores in their names are handled.
     underscores: Underscores,
-    /// How many trailers with such names are not counted yet.
+    /// Number of trailers with such names that are not counted yet.
     pub(in crate::http) underscored: u32,
 }
 
@@ -256,7 +256,7 @@ impl Http1 {
     pub(in crate::http) async fn close(mut self) {
         let linger = self.linger;
         let closing = async {
-            // Sends what there is of a response that broke off.
+            // Sends what is buffered of a response that broke off.
             if poll_fn(|cx| self.output.poll_send(&mut self.stream, cx)).await.is_err() {
                 return;
             }

@@ -17,7 +17,7 @@ pub(in crate::http) enum RequestPiece {
     Data(Vec<u8>, bool),
     /// The request is complete, with these trailers.
     End(Headers),
-    /// No more of the request comes, and nothing can be sent in response.
+    /// The request ends early, and no response can be sent.
     Gone(Failure),
 }
 

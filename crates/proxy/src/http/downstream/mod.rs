@@ -1,4 +1,4 @@
-//! The client's side of one request, whatever its protocol: what the phases need of it and no more.
+//! The client's side of one request, for any protocol: only what the phases need of it.
 //!
 //! Only methods named `poll_…` wait. The caller bounds what it hands over for sending: it asks [`Downstream::poll_room`] first.
 
@@ -19,7 +19,7 @@ pub(super) use lent::Lent;
 use super::failure::Failure;
 use super::framed::{Piece, Take};
 
-/// Where a request comes from and its response goes to.
+/// The source of a request and the receiver of its response.
 pub(super) enum Downstream<'d> {
     /// An HTTP/1 connection and its current request.
     Http1(&'d mut Http1),
@@ -77,7 +77,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// Why the client accepts nothing any more.
+    /// Returns why the client accepts nothing any more.
     pub(super) fn why_gone(&mut self, cx: &mut Context<'_>) -> Failure {
         match self.poll_gone(cx) {
             Poll::Ready(failure) => failure,
@@ -187,7 +187,7 @@ impl Downstream<'_> {
         }
     }
 
-    /// All that was handed over was sent.
+    /// Whether everything that was handed over has been sent.
     pub(super) fn is_flushed(&self) -> bool {
         match self {
             Self::Http1(side) => side.is_flushed(),

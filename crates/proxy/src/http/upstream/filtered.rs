@@ -28,17 +28,17 @@ pub(in crate::http) struct Filtered {
     held: Option<(Held, bool)>,
     /// The filters have seen the end of the response body.
     filtered_end: bool,
-    /// They have seen the response trailers.
+    /// Whether they have seen the response trailers.
     trailers_seen: bool,
-    /// What the filters were called with.
+    /// The context with which the filters were called.
     told: Option<FilterSurroundings>,
     /// The response head has arrived, and a filter holds it back.
     arrived: Option<(ResponseInfo, Held)>,
-    /// A filter refused the request's body: nothing more is sent.
+    /// Set when a filter refused the request's body: nothing more is sent.
     failed: Option<Failure>,
 }
 
-/// What filters are called with besides the message.
+/// The context with which filters are called, besides the message.
 struct FilterSurroundings {
     services: Rc<dyn Services>,
     client: Arc<ConnectionInfo>,

@@ -1,4 +1,4 @@
-//! An exchange over an HTTP/1 connection of its own.
+//! An exchange over an exclusive HTTP/1 connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -190,7 +190,7 @@ impl Http1 {
             let limit = self.limits.max_head_bytes + 1;
             let end = ready!(self.input.poll_receive(&mut self.connection.stream, limit, cx));
             if let Ok(0) | Err(_) = end {
-                // What was received is an incomplete head.
+                // The received bytes are an incomplete head.
                 if !self.input.is_empty() {
                     return Poll::Ready(Err(Failure::UpstreamProtocol));
                 }

@@ -26,7 +26,8 @@ pub(super) const MAX_INTERIM: u32 = 100;
 
 /// One try's exchange with an upstream.
 pub(super) enum Upstream {
-    /// An HTTP/1 connection of its own. Boxed: it is moved several times, and would take space in each of the futures it passes through.
+    /// An exclusive HTTP/1 connection. Boxed: it is moved several times, and would take space in each of the futures it
+    /// passes through.
     Http1(Box<Http1>),
     /// A stream of a shared connection.
     Http2(Http2),
