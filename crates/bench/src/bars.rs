@@ -26,15 +26,15 @@ pub struct Bar {
     limit: Limit,
 }
 
-/// What of the samples is held against the limit.
+/// The measure that is compared with the limit.
 enum Measure {
     /// A peer's value.
     Value(&'static str),
     /// A peer's value divided by another's.
     Ratio(&'static str, &'static str),
-    /// What a peer adds to no proxy at all, divided by what another adds.
+    /// The cost that a peer adds to no proxy at all, divided by the cost that another adds.
     AddedRatio(&'static str, &'static str),
-    /// What something adds to a peer that does without it, divided by what it adds to another; each as with and without.
+    /// The cost that a feature adds to a peer, divided by the cost that it adds to another; each as with and without.
     AddedToEach([&'static str; 2], [&'static str; 2]),
 }
 
@@ -51,7 +51,7 @@ const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metri
     Bar { scenario, case, measure, metric, limit }
 }
 
-/// What asking adds to Evenkeel, and to Envoy.
+/// The cost that asking adds to Evenkeel, and to Envoy.
 const fn asking(way: usize) -> Measure {
     AddedToEach([EVENKEEL_ASKS[way], EVENKEEL_ASKS[0]], [ENVOY_ASKS[way], ENVOY_ASKS[0]])
 }
@@ -60,8 +60,9 @@ const C1: &str = "1 connection";
 const C32: &str = "32 connections";
 const C256: &str = "256 connections";
 
-/// All of them, in the order of the scenarios. Envoy's pair is judged by HTTP/1.1 between its proxies, as in the design's table
-/// and as Istio sets it up for HTTP/1.1 applications; the ratio to HTTP/2 between stands in the pair's own tables.
+/// All bars, in the order of the scenarios. For Envoy's pair the bars use HTTP/1.1 between its proxies, as in the design's
+/// table and as Istio configures it for HTTP/1.1 applications; the ratio with HTTP/2 between them is in the pair's own
+/// tables.
 pub const BARS: &[Bar] = &[
     bar("startup", STARTUP_CASE, Own(SIDECAR), ReadyMs, AtMost(100.0)),
     bar("startup", STARTUP_CASE, Own(SIDECAR), ResidentMib, AtMost(15.0)),
@@ -109,7 +110,7 @@ pub const BARS: &[Bar] = &[
     bar("signing", SIGNING_CASE, Own(EVENKEEL), CertificatesPerCpuSecond, AtLeast(5000.0)),
 ];
 
-/// A bar, and what was measured of it.
+/// A bar, and the measured value.
 pub struct Verdict<'a> {
     bar: &'a Bar,
     measured: Option<Spread>,
@@ -144,7 +145,7 @@ impl Bar {
         }
     }
 
-    /// What is measured, in words.
+    /// Describes the measure.
     fn what(&self) -> String {
         let (scenario, case, metric) = (self.scenario, self.case, self.metric.head());
         match self.measure {
@@ -182,13 +183,13 @@ impl Verdict<'_> {
         if passes { "pass" } else { "MISS" }
     }
 
-    /// Its row in the table of bars.
+    /// Returns its row in the table of bars.
     pub fn row(&self) -> Vec<String> {
         let (sign, limit) = self.bar.limit();
         vec![self.bar.what(), show(self.measured, 2), format!("{sign} {limit}"), self.word().to_owned()]
     }
 
-    /// Its entry in `results.json`.
+    /// Returns its entry in `results.json`.
     pub fn json(&self) -> Value {
         let (sign, limit) = self.bar.limit();
         json!({

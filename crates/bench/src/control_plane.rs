@@ -1,4 +1,4 @@
-//! A control plane in this process that has as many services as it is told, and changes one when it is told to.
+//! A control plane in this process with a given number of services, one of which it changes on request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
-/// How long a change may take until it is accepted.
+/// Time limit until a change is accepted.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Virtual hosts of the one route table.
 const VIRTUAL_HOSTS: usize = 10;
@@ -40,7 +40,7 @@ pub struct ControlPlane {
     runtime: Runtime,
 }
 
-/// What is changed.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// The endpoints of one service.
@@ -50,7 +50,7 @@ pub enum Change {
 }
 
 impl ControlPlane {
-    /// With `services` services, one of them at `upstream`, behind a listener on `listen`.
+    /// Starts with `services` services, one of them at `upstream`, behind a listener on `listen`.
     pub fn start(services: usize, listen: SocketAddr, upstream: SocketAddr) -> Result<Self> {
         let set = resources(services, listen, upstream)?;
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -109,7 +109,7 @@ static_resources:
         Ok(())
     }
 
-    /// Waits until the proxy has accepted what is published.
+    /// Waits until the proxy has accepted the published resources.
     pub fn wait_accepted(&self) -> Result<()> {
         let (generation, mut status) = (self.set.generation, self.status.clone());
         let accepted = status.wait_for(|status| status.is_live(generation));
@@ -121,7 +121,8 @@ static_resources:
     }
 }
 
-/// Everything a proxy with so many services holds: a listener, a route table, and a cluster with its endpoints for each.
+/// Returns all resources of a proxy with this many services: a listener, a route table, and a cluster with its endpoints for
+/// each.
 pub fn resources(services: usize, listen: SocketAddr, upstream: SocketAddr) -> Result<ResourceSet> {
     // Held over all that is read, so that it loads once.
     let _schema = Schema::acquire();
@@ -151,7 +152,7 @@ fn socket(address: SocketAddr) -> String {
     format!("{{socket_address: {{address: {}, port_value: {}}}}}", address.ip(), address.port())
 }
 
-/// One host of a cluster.
+/// Returns the single endpoint of a cluster.
 pub fn endpoints(cluster: &str, address: SocketAddr) -> Arc<Resource> {
     let socket = SocketAddress {
         address: address.ip().to_string(),

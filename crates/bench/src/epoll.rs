@@ -1,4 +1,4 @@
-//! Level-triggered epoll, as little of it as the relay and the backend need.
+//! Level-triggered epoll, with only the operations that the relay and the backend need.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,14 +27,14 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// What a registered descriptor waits for.
+/// The events that a registered descriptor waits for.
 #[derive(Clone, Copy)]
 pub enum Interest {
     /// Bytes, or the peer's end.
     Read,
     /// Room in the send buffer.
     Write,
-    /// Nothing but errors.
+    /// Only errors.
     None,
 }
 
@@ -75,7 +75,7 @@ impl Epoll {
         self.wait_for(None, ready)
     }
 
-    /// The same, for at most this long, to the nanosecond.
+    /// Like [`wait`](Self::wait), for at most this long, with a resolution of a nanosecond.
     pub fn wait_for(&mut self, limit: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         let limit = limit
             .map(|limit| Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) });

@@ -1,6 +1,7 @@
-//! As much of HTTP/2's framing (RFC 9113 section 4) as the backend and the idle streams need; both know what their peer sends.
+//! HTTP/2 framing (RFC 9113 section 4), reduced to what the backend and the idle streams need; both know what their peer
+//! sends.
 
-/// What a client sends first.
+/// The client's connection preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Frame types.
@@ -35,7 +36,7 @@ pub fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) 
     out.extend_from_slice(payload);
 }
 
-/// Appends a header field as a literal that no table keeps (RFC 7541 section 6.2.2): whoever encodes like this needs no state.
+/// Appends a header field as a literal without indexing (RFC 7541 section 6.2.2), so that the encoder needs no state.
 /// Names and values are shorter than 127 bytes here.
 pub fn put_field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(0);
@@ -78,7 +79,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.at);
         self.at = 0;

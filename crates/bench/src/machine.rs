@@ -1,4 +1,4 @@
-//! On what, and with which versions, the numbers came about.
+//! The machine and the versions of a run.
 
 use crate::peers::Setup;
 use crate::process::{find, first_line};

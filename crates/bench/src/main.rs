@@ -53,13 +53,13 @@ enum Command {
         #[arg(long, requires = "file")]
         bless: bool,
     },
-    /// What is counted: the pure parts of a request's way.
+    /// The program to count: the CPU-bound parts of a request.
     #[command(hide = true)]
     CountedCases,
-    /// What is counted: the proxy.
+    /// The program to count: the proxy.
     #[command(hide = true)]
     Proxy(evenkeel_proxy::Options),
-    /// The lowest cost of a hop: copies bytes between two sockets, parses nothing.
+    /// The minimum cost of a hop: copies bytes between two sockets, parses nothing.
     Relay {
         /// Address to listen on.
         #[arg(long)]
@@ -97,7 +97,7 @@ enum Command {
     },
 }
 
-/// What `run` measures and how long.
+/// The scenarios and the duration of `run`.
 #[derive(clap::Args)]
 struct RunArgs {
     /// Rounds; every peer is measured once in each.
@@ -188,7 +188,7 @@ fn run(args: &RunArgs) -> Result<()> {
         let mut findings = measure::Findings::default();
         let example = args.example.clone();
         let mut context = scenarios::Context { setup: &setup, plan: &plan, example, progress: &mut out };
-        // One that fails does not cost the others' results.
+        // A scenario that fails does not lose the results of the others.
         match (scenario.run)(&mut context, &mut findings) {
             Ok(()) => results.complete.push(scenario.name.to_owned()),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Interleaved rounds, and what is made of their samples.
+//! Interleaved rounds, and the evaluation of their samples.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::metric::{Metric, Values};
 /// Load before the first round, so that no peer is measured cold.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How much is measured.
+/// The amount of measuring.
 pub struct Plan {
     /// Rounds per table.
     pub rounds: usize,
@@ -32,7 +32,7 @@ pub struct Sample {
     pub peer: String,
     /// Which round, from 0.
     pub round: usize,
-    /// What was measured.
+    /// The measured values.
     pub values: Values,
 }
 
@@ -45,23 +45,23 @@ pub struct Absence {
     pub case: String,
     /// The peer's name.
     pub peer: String,
-    /// What it said.
+    /// The peer's error message.
     pub reason: String,
 }
 
 impl Absence {
-    /// The same, of one of the scenario's tables.
+    /// Assigns it to one of the scenario's tables.
     pub fn of_case(self, case: &str) -> Self {
         Self { case: case.to_owned(), ..self }
     }
 }
 
-/// What one scenario found out.
+/// The results of one scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// Every measurement.
     pub samples: Vec<Sample>,
-    /// Who is missing.
+    /// Peers that are missing.
     pub absent: Vec<Absence>,
 }
 
@@ -71,7 +71,7 @@ pub struct Contest<'a> {
     pub scenario: &'a str,
     /// The table's.
     pub case: &'a str,
-    /// Who takes part.
+    /// The peers that take part.
     pub peers: Vec<&'a str>,
 }
 
@@ -114,7 +114,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Notes that a peer is missing from a whole scenario.
+    /// Records that a peer is missing from a whole scenario.
     pub fn absent(&mut self, scenario: &str, peer: &str, reason: &anyhow::Error) {
         self.absent.push(Absence {
             scenario: scenario.to_owned(),
@@ -135,7 +135,7 @@ impl Findings {
         });
     }
 
-    /// Notes that a peer is missing from a table.
+    /// Records that a peer is missing from a table.
     pub fn leave_out(&mut self, contest: &Contest<'_>, index: usize, error: &anyhow::Error) {
         self.absent(contest.scenario, contest.peers[index], error);
         if let Some(absence) = self.absent.last_mut() {
@@ -182,7 +182,7 @@ impl Spread {
     }
 }
 
-/// A median with its spread, in so many digits behind the point; a dash where there is none.
+/// Formats a median with its spread, with `digits` digits after the point; a dash for none.
 pub fn show(spread: Option<Spread>, digits: usize) -> String {
     match spread {
         None => "–".to_owned(),
@@ -203,7 +203,7 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// One peer's metric over the rounds.
+    /// Returns one peer's metric over the rounds.
     pub fn spread(&self, peer: &str, metric: Metric) -> Option<Spread> {
         Spread::of(self.series(peer, metric).map(|(_, value)| value))
     }
@@ -213,8 +213,8 @@ impl<'a> Table<'a> {
         self.each_round(peer, other, metric, |own, base| own / base)
     }
 
-    /// What the first of two peers has more than the second, divided by the same of other two, formed inside each round. A
-    /// peer that adds nothing measurable counts as 0.
+    /// Returns the difference between two peers, divided by that between two others, computed within each round. A peer that
+    /// adds nothing measurable counts as 0.
     pub fn added_ratio(&self, own: (&str, &str), others: (&str, &str), metric: Metric) -> Option<Spread> {
         let added = |(with, without): (&str, &str), round| {
             Some(self.value(with, metric, round)? - self.value(without, metric, round)?)

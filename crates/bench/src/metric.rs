@@ -1,4 +1,4 @@
-//! What is measured, in which unit, and under which key it stands in `results.json`.
+//! The measured quantities, their units, and their keys in `results.json`.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub enum Metric {
     CpuMsPerChange,
 }
 
-/// What one turn measured.
+/// The values measured in one turn.
 pub type Values = BTreeMap<Metric, f64>;
 
 impl Metric {
@@ -59,7 +59,7 @@ impl Metric {
         }
     }
 
-    /// Digits after the point that mean something.
+    /// Number of significant digits after the point.
     pub fn digits(self) -> usize {
         match self {
             Self::CpuUsPerRequest | Self::ResidentMib | Self::KibEach => 1,
@@ -68,7 +68,8 @@ impl Metric {
         }
     }
 
-    /// What a column of it is shown relative to: a cost, to other proxies' costs; a rate, to the rate without a proxy.
+    /// Whether it is a cost, which is shown relative to the costs of other proxies; a rate is shown relative to the rate
+    /// without a proxy.
     pub fn is_cost(self) -> bool {
         matches!(self, Self::CpuUsPerRequest | Self::MbPerCpuSecond | Self::ConnectionsPerCpuSecond | Self::KibEach)
     }

@@ -1,4 +1,4 @@
-//! Who is measured, and how each is started.
+//! The peers that are measured, and how each is started.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub struct Setup {
 pub struct Peer {
     /// Its name in the table; the first word is the program's.
     pub name: &'static str,
-    /// Where the load goes.
+    /// The address that the load goes to.
     pub entry: SocketAddr,
     /// Its processes, the one next to the backend first; none for [`DIRECT`].
     pub processes: Vec<Pinned>,
@@ -59,7 +59,7 @@ impl Peer {
     }
 }
 
-/// What runs behind the proxies.
+/// The server behind the proxies.
 #[derive(Debug, Clone, Copy)]
 pub enum Backend {
     /// HTTP/1.1 answers of 1 KiB.
@@ -72,20 +72,20 @@ pub enum Backend {
     Source,
 }
 
-/// How a proxy, or both of a pair, are set up.
+/// The setup of a proxy, or of both proxies of a pair.
 #[derive(Clone, Copy)]
 pub struct Role<'a> {
-    /// What is spoken between a pair, or to the backend by a single proxy.
+    /// The protocol between a pair, or from a single proxy to the backend.
     pub protocol: Protocol,
-    /// What a pair's inner proxy speaks to the backend.
+    /// The protocol from a pair's inner proxy to the backend.
     pub to_backend: Protocol,
     /// TLS of a single proxy's listener, or between a pair.
     pub tls: Option<&'a MutualTls>,
     /// Rules of the authorization policy in the proxy that terminates TLS.
     pub rules: usize,
-    /// How the authorization server is asked, and where it is.
+    /// The protocol and address of the authorization server.
     pub authorization: Option<(Asks, SocketAddr)>,
-    /// Whose tokens a single proxy checks; `None`: it reads none.
+    /// The issuer whose tokens a single proxy checks; `None`: it checks none.
     pub issuer: Option<&'a Issuer>,
 }
 
@@ -142,7 +142,7 @@ impl Setup {
         self.wanted.is_empty() || self.wanted.iter().any(|wanted| wanted == name || wanted == program)
     }
 
-    /// Starts those of `names` that are wanted; who does not start is noted as absent with what it said.
+    /// Starts the selected peers; one that does not start is recorded as absent with its error.
     pub fn start_all(
         &self,
         scenario: &str,
@@ -176,7 +176,8 @@ impl Setup {
         Ok((backend, listen))
     }
 
-    /// Starts the authorization server, which permits everything, on the load's core; returns where it is asked either way.
+    /// Starts the authorization server, which permits everything, on the load's core; returns its addresses for both
+    /// protocols.
     pub fn start_authz_server(&self) -> Result<(Pinned, [(Asks, SocketAddr); 2])> {
         let ways = [(Asks::Grpc, free_address()?), (Asks::Http, free_address()?)];
         let mut args = vec!["-permit".to_owned()];
@@ -195,7 +196,7 @@ impl Setup {
         Ok((server, ways))
     }
 
-    /// The backend itself as a peer: no proxy at all.
+    /// Returns the backend itself as a peer: no proxy at all.
     pub fn direct(&self, upstream: SocketAddr) -> Peer {
         Peer { name: DIRECT, entry: upstream, processes: Vec::new() }
     }
@@ -283,7 +284,7 @@ impl Setup {
         self.start_with(name, file, &proxy.bootstrap())
     }
 
-    /// The same with a bootstrap file of any content.
+    /// Starts a proxy with the given bootstrap file.
     pub fn start_with(&self, name: &str, file: &str, bootstrap: &str) -> Result<Pinned> {
         let path = self.write(&format!("{file}.yaml"), bootstrap)?;
         let mut args = vec!["-c".to_owned(), path.display().to_string()];
@@ -302,7 +303,7 @@ impl Setup {
         Pinned::start(PROXY_CORE, program, &args, &self.file(&format!("{file}.out")))
     }
 
-    /// One identity for both sides, from a root made for this run.
+    /// Creates one identity for both sides, from a root made for this run.
     pub fn certificates(&self) -> Result<MutualTls> {
         certificates(self.folder())
     }
@@ -313,11 +314,11 @@ impl Setup {
     }
 }
 
-/// One ECDSA P-256 identity for both sides, from a root made for it; as files in this folder.
+/// Creates one ECDSA P-256 identity for both sides, from a new root, as files in this folder.
 pub fn certificates(folder: &Path) -> Result<MutualTls> {
     let mut root = CertificateParams::default();
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // Not the leaf's name: a certificate named as its issuer counts as self-signed.
+    // It must differ from the leaf's name: a certificate with its issuer's name counts as self-signed.
     root.distinguished_name.push(DnType::CommonName, "benchmark root");
     let root = CertifiedIssuer::self_signed(root, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -336,7 +337,7 @@ pub fn certificates(folder: &Path) -> Result<MutualTls> {
     })
 }
 
-/// One request through the pair, and what the client's proxy counted: a row must not be named for a protocol it does not speak.
+/// Checks with one request and the counters of the client's proxy that the pair speaks HTTP/2, as its row says.
 fn speaks_http2(entry: SocketAddr, admin: SocketAddr) -> Result<()> {
     const COUNTER: &str = "cluster.backend.upstream_cx_http2_total";
     drop(Idle::plain(entry, 1)?);
@@ -347,7 +348,7 @@ fn speaks_http2(entry: SocketAddr, admin: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// A loopback address on which nothing listens at the moment, another one each time.
+/// Returns a loopback address on which nothing listens at the moment, a different one each time.
 pub fn free_address() -> Result<SocketAddr> {
     // Below Linux's ephemeral range, so that no outgoing connection takes the port before it is used.
     const FIRST: u16 = 20_000;

@@ -1,4 +1,4 @@
-//! A pinned child process that ends with its guard, and what the kernel knows of it.
+//! A pinned child process that ends with its guard, and its resource usage as reported by the kernel.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -12,9 +12,9 @@ use evenkeel_process::resources::cpu_time;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Where the load and the backend run.
+/// The core of the load and the backend.
 pub const LOAD_CORE: usize = 0;
-/// Where the proxies run.
+/// The core of the proxies.
 pub const PROXY_CORE: usize = 1;
 
 /// Time a peer has to start.
@@ -28,7 +28,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Starts `program` on `core`; what it prints goes to `log`.
+    /// Starts `program` on `core`; its output goes to `log`.
     pub fn start(core: usize, program: &Path, args: &[String], log: &Path) -> Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let output = File::create(log).with_context(|| format!("{}", log.display()))?;
@@ -106,7 +106,7 @@ pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
 
-/// Pins this process, and with it what it starts from now on, to `core`; children that are pinned elsewhere stay there.
+/// Pins this process and its future children to `core`, except children that are pinned elsewhere.
 pub fn pin_self(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core)
@@ -124,7 +124,7 @@ pub fn find(program: &str) -> Result<PathBuf> {
         .with_context(|| format!("{program} is not installed: run scripts/setup.sh bench"))
 }
 
-/// What `program args…` prints, its first line that is not empty.
+/// Returns the first non-empty line that `program args…` prints.
 pub fn first_line(program: &Path, args: &[&str]) -> Result<String> {
     let output = match Command::new(program).args(args).stdin(Stdio::null()).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("{} does not exist", program.display()),

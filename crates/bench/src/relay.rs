@@ -1,4 +1,4 @@
-//! The limit of a hop: bytes copied between two sockets on one thread, nothing parsed.
+//! The lower limit of a hop's cost: copies bytes between two sockets on one thread, without parsing.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -65,7 +65,8 @@ impl Relay {
         })
     }
 
-    /// One event: sends what is pending, else reads once and passes it on. An error means: close the pair.
+    /// Handles one event: sends pending bytes, or else reads once and passes the bytes on. An error means that the pair has
+    /// to be closed.
     fn turn(&mut self, slot: usize) -> io::Result<()> {
         let Some(end) = self.ends[slot].as_mut() else { return Ok(()) };
         let other = end.other;

@@ -13,7 +13,7 @@ use crate::metric::Metric;
 use crate::peers::DIRECT;
 use crate::scenarios::{self, Scenario};
 
-/// Everything one run found out.
+/// The results of one run.
 pub struct Results {
     /// On what, and with which versions.
     pub facts: Vec<(String, String)>,
@@ -23,7 +23,7 @@ pub struct Results {
     pub seconds: u64,
     /// Scenarios that ran to their end.
     pub complete: Vec<String>,
-    /// What was measured.
+    /// The measurements.
     pub findings: Findings,
 }
 
@@ -57,7 +57,7 @@ impl Results {
         let json = serde_json::to_string_pretty(&self.json())? + "\n";
         for (name, text) in [("results.json", json), ("results.md", self.markdown())] {
             let path = folder.join(name);
-            // An interrupted run leaves nothing half written.
+            // An interrupted run leaves no incomplete file.
             write_atomically(&path, text.as_bytes(), Readers::All).with_context(|| format!("{}", path.display()))?;
         }
         Ok(())
@@ -74,14 +74,14 @@ impl Results {
         })
     }
 
-    /// The bars of what was run.
+    /// Returns the bars of the scenarios that were run.
     fn verdicts(&self) -> Vec<Verdict<'static>> {
         let mut verdicts = verdicts(&self.findings.samples);
         verdicts.retain(|verdict| self.complete.iter().any(|name| name == verdict.scenario()));
         verdicts
     }
 
-    /// For people.
+    /// Formats the results for people.
     pub fn markdown(&self) -> String {
         let mut text = String::from("# Benchmark results\n\n");
         for (name, value) in &self.facts {
@@ -102,7 +102,7 @@ impl Results {
         text
     }
 
-    /// One table per case.
+    /// Writes one table per case.
     fn tables(&self, text: &mut String, scenario: &Scenario) {
         let samples = self.findings.samples.iter().filter(|sample| sample.scenario == scenario.name);
         for case in distinct(samples.map(|sample| sample.case.as_str())) {

@@ -2,10 +2,10 @@
 
 use crate::targets::Target;
 
-/// Longest input that is made, in bytes.
+/// Maximum size of a generated input, in bytes.
 const MAX_BYTES: usize = 4096;
 
-/// What parsers are sensitive to.
+/// Tokens that parsers are sensitive to.
 const TOKENS: &[&[u8]] = &[
     b"\r\n",
     b"\n",

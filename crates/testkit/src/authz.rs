@@ -1,4 +1,4 @@
-//! A server that decides about requests, built on Envoy's published API; source in `scripts/authz-server`.
+//! An authorization server built on Envoy's published API; its source is in `scripts/authz-server`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::{Process, free_ports, wait, workspace};
 
 /// How long the server may take to print a question.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Silence after which it has printed everything.
+/// Silence after which everything has been printed.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// The program; what it answers its source says. One that is older than its source is built anew.
+/// Returns the path of the program; its source defines its answers. It is rebuilt if its source is newer.
 ///
 /// # Panics
 /// When it cannot be built.
@@ -63,12 +63,12 @@ impl AuthzServer {
         Self { process, grpc, http, read }
     }
 
-    /// Its gRPC port.
+    /// Returns its gRPC port.
     pub fn grpc(&self) -> u16 {
         self.grpc
     }
 
-    /// Its HTTP port.
+    /// Returns its HTTP port.
     pub fn http(&self) -> u16 {
         self.http
     }
@@ -82,7 +82,7 @@ impl AuthzServer {
         new.get(..complete).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    /// The same once nothing more comes: it prints before it answers, but what it prints takes its time.
+    /// Returns the questions once no more come: the server prints before it answers, but its output takes time.
     pub fn all_questions(&mut self) -> Vec<String> {
         let mut all = self.questions();
         let mut last = Instant::now();
@@ -97,7 +97,7 @@ impl AuthzServer {
         all
     }
 
-    /// Waits for a line that contains `text`, among those that were not read.
+    /// Waits for a line that contains `text`, among the unread ones.
     pub fn wait_for(&mut self, text: &str) -> Option<String> {
         wait::poll(PATIENCE, || self.questions().into_iter().find(|line| line.contains(text)))
     }

@@ -1,4 +1,4 @@
-//! A DNS server on loopback, which says what a test wants.
+//! A DNS server on loopback with answers set by the test.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -15,22 +15,22 @@ pub const NXDOMAIN: u8 = 3;
 /// The response code of a server that cannot answer.
 pub const SERVFAIL: u8 = 2;
 
-/// What the server says of a name.
+/// The server's answer for a name.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// Its addresses, which hold for so many seconds.
+    /// The addresses of the name, and their TTL in seconds.
     Addresses(Vec<Ipv4Addr>, u32),
-    /// The same, over TCP only: by UDP it says that it does not fit.
+    /// Like `Addresses`, over TCP only: answers over UDP are truncated.
     LargeAddresses(Vec<Ipv4Addr>, u32),
     /// This error.
     Error(u8),
-    /// Nothing at all.
+    /// No answer.
     Silence,
 }
 
 /// A DNS server on loopback, on one port of UDP and TCP.
 pub struct Dns {
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -89,17 +89,17 @@ impl Dns {
         Self { address, shared }
     }
 
-    /// Sets what it says of a name.
+    /// Sets the answer for a name.
     pub fn answer(&self, name: &str, answer: Answer) {
         self.shared.answers.lock().expect("not poisoned").insert(name.to_owned(), answer);
     }
 
-    /// How often it was asked for IPv4 addresses of names that it knows.
+    /// Returns how many queries for IPv4 addresses of known names it has received.
     pub fn asked(&self) -> usize {
         self.shared.asked.load(Ordering::SeqCst)
     }
 
-    /// How often over TCP.
+    /// Returns how many queries came over TCP.
     pub fn asked_over_tcp(&self) -> usize {
         self.shared.asked_over_tcp.load(Ordering::SeqCst)
     }
@@ -145,7 +145,7 @@ impl Shared {
     }
 }
 
-/// The name asked for, in lower case and without the last dot, and where it ends.
+/// Returns the name in a query, in lower case and without the trailing dot, and the position of its end.
 fn question(query: &[u8]) -> Option<(String, usize)> {
     let (mut labels, mut at) = (Vec::new(), 12);
     loop {

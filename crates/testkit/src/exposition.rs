@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashSet};
 /// A metric family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// As its `# TYPE` line calls it.
+    /// The name in its `# TYPE` line.
     pub name: String,
     /// Its type.
     pub kind: String,
-    /// Empty: none was told.
+    /// Its help text; empty if there is none.
     pub help: String,
     /// Its samples.
     pub samples: Vec<Sample>,
@@ -19,7 +19,7 @@ pub struct Family {
 /// A sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// With suffixes.
+    /// Its name, with suffixes.
     pub name: String,
     /// Unescaped.
     pub labels: BTreeMap<String, String>,
@@ -29,7 +29,7 @@ pub struct Sample {
     pub exemplar: Option<(BTreeMap<String, String>, f64, f64)>,
 }
 
-/// Families by their names, or what is wrong with the page.
+/// Parses a page into families by name; the error says what is wrong with it.
 pub fn parse(page: &str, open_metrics: bool) -> Result<BTreeMap<String, Family>, String> {
     let mut body = page.strip_suffix('\n').ok_or("the last line has no end")?;
     if open_metrics {
@@ -49,7 +49,7 @@ struct Reader {
     open_metrics: bool,
     families: BTreeMap<String, Family>,
     current: Option<Family>,
-    /// What may not be the name of a further family, or of its samples.
+    /// Names that no further family or sample may have.
     names: HashSet<String>,
     series: HashSet<(String, BTreeMap<String, String>)>,
 }

@@ -1,4 +1,4 @@
-//! A gRPC program in Go that asks a control plane itself (`google.golang.org/grpc/xds`), source in `scripts/grpc-xds-client`.
+//! A proxyless gRPC program in Go (`google.golang.org/grpc/xds`); its source is in `scripts/grpc-xds-client`.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -5,9 +5,9 @@ use std::sync::Once;
 
 use crate::workspace;
 
-/// All of its tests, the strict ones included.
+/// Number of its tests, including the strict ones.
 const TESTS: usize = 146;
-/// What it asks for. It is a path of a gRPC method, so that a gRPC server has a service to call.
+/// The path that it requests: the path of a gRPC method, so that a gRPC server has a service to call.
 const PATH: &str = "/test.Calls/Hello";
 
 /// Runs all tests against a server on a port of loopback; `tls`: over TLS, with any certificate.

@@ -5,10 +5,10 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// No answer takes longer than this, not even one that waits for an upstream's timeout.
+/// Time limit of any answer, including one that waits for an upstream's timeout.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// More than any test's response.
+/// Larger than any test's response.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 trait Stream: Read + Write + Send {}
@@ -22,7 +22,7 @@ pub struct Connection {
     buffer: Vec<u8>,
 }
 
-/// What happened when the peer was expected to close, or not to.
+/// The outcome when the peer was expected to close the connection, or to leave it open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The peer closed its side in order.
@@ -228,7 +228,7 @@ impl Connection {
     }
 }
 
-/// One response as it was on the wire.
+/// One response as it was received.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Response {
     /// Status code.
@@ -253,7 +253,7 @@ impl Response {
         self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// All fields of that name, ignoring case.
+    /// Returns all fields of that name, ignoring case.
     pub fn header_all(&self, name: &str) -> Vec<&str> {
         self.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str()).collect()
     }

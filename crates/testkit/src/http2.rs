@@ -1,4 +1,4 @@
-//! A raw HTTP/2 client, or server: sends the frames it is told to, whatever they do to the peer.
+//! A raw HTTP/2 client, or server: sends any given frames, valid or not.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -61,7 +61,7 @@ impl Http2Frames {
         Self::over(Connection::open(address)?)
     }
 
-    /// The same on a connection that is there, over TLS for one.
+    /// Like `open`, on an existing connection, for example with TLS.
     ///
     /// # Errors
     /// The socket's.

@@ -73,7 +73,7 @@ impl Signer {
         format!(r#"{{{},"kid":"{}"}}"#, self.fields(), self.id)
     }
 
-    /// The algorithm that it signs with if nothing else is asked for.
+    /// Returns its default signing algorithm.
     pub fn algorithm(&self) -> &'static str {
         match &self.key {
             Key::Rsa(_) => "RS256",
@@ -90,7 +90,7 @@ impl Signer {
         self.signed(&header, payload)
     }
 
-    /// A token with this header and payload, signed with this key, whatever `alg` says.
+    /// Returns a token with this header and payload, signed with this key, whatever `alg` is.
     pub fn signed(&self, header: &str, payload: &str) -> String {
         self.signed_by(self.algorithm(), header, payload)
     }

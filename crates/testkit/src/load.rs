@@ -1,4 +1,4 @@
-//! Clients that ask for as long as a test lets them: nothing may fail meanwhile.
+//! Clients that send requests for the duration of a test; none may fail.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// How long callers of a whole mesh let it rest. Without that they take every core, and what their test waits for takes longer.
+/// Pause of callers of a whole mesh. Without it they would use every core, which would slow down what their test waits for.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Whether the load ends before it is time for the next request.
@@ -24,7 +24,8 @@ pub fn ends_meanwhile(stop: &AtomicBool) -> bool {
     poll(PAUSE, || stop.load(Ordering::Relaxed).then_some(())).is_some()
 }
 
-/// Asks an echoing server on one connection until `stop`, counting in `asked`: nobody may ask its client to leave.
+/// Sends requests to an echoing server on one connection until `stop`, counting them in `asked`: the server must not ask its
+/// client to disconnect.
 pub fn on_one_connection(server: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
     let mut connection = Connection::open(server).expect("it accepts");
     while !stop.load(Ordering::Relaxed) {
@@ -35,7 +36,7 @@ pub fn on_one_connection(server: SocketAddr, stop: &AtomicBool, asked: &AtomicUs
     }
 }
 
-/// The same with a connection for each request.
+/// Like [`on_one_connection`], with a new connection for each request.
 pub fn on_new_connections(server: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         asked.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Ports for servers that cannot tell which port they got.
+//! Ports for servers that cannot report which port they got.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -33,7 +33,7 @@ impl Process {
         Self::spawn_with_input(command, Stdio::null())
     }
 
-    /// The same with something for its standard input.
+    /// Starts a process with standard input.
     ///
     /// # Panics
     /// When the program cannot be started.
@@ -55,7 +55,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Everything the process has printed so far, standard output and error interleaved by line.
+    /// Returns everything the process has printed so far, standard output and error interleaved by line.
     pub fn output(&self) -> String {
         self.output.lock().expect("no reader panicked").clone()
     }

@@ -23,12 +23,12 @@ impl Random {
         (self.bits() >> 32) as usize % end
     }
 
-    /// One of these, of which there must be some.
+    /// Returns one of these values, which must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
-    /// True once in so many times.
+    /// Returns true once in `times` times.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -34,7 +34,7 @@ impl Request {
     }
 }
 
-/// What the backend answers.
+/// The backend's answer.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// Status, header fields and a body with its content-length.
@@ -47,9 +47,9 @@ pub enum Reply {
     Raw(Vec<u8>),
     /// `101 Switching Protocols`; then every byte is echoed.
     Upgrade(String),
-    /// Another reply, after a while.
+    /// Another reply, after a delay.
     After(Duration, Box<Reply>),
-    /// No answer: the connection is closed.
+    /// No reply: the connection is closed.
     Close,
 }
 
@@ -89,13 +89,13 @@ impl Backend {
         Self { acceptor, requests }
     }
 
-    /// A backend that tells what it received: its name, the request line, the header fields sorted by name, the body.
+    /// Starts a backend that echoes the request: its name, the request line, the header fields sorted by name, the body.
     pub fn echo(name: &str) -> Self {
         let name = name.to_owned();
         Self::start(move |request| echo_reply(&name, request))
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address
     }
@@ -105,7 +105,7 @@ impl Backend {
         self.requests.lock().expect("no handler panicked").clone()
     }
 
-    /// How many connections were accepted so far.
+    /// Returns how many connections it has accepted.
     pub fn connections(&self) -> usize {
         self.acceptor.accepted.load(Ordering::SeqCst)
     }
@@ -137,7 +137,7 @@ impl TcpEcho {
         Self { acceptor }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address
     }

@@ -1,4 +1,4 @@
-//! How much of what could be tried a test tries.
+//! The number of cases that tests try.
 
 /// How many cases, of random or repeated ones, a test tries: `usual` of them, and `all` where `THOROUGH=1` is in the environment
 /// (`make thorough`).

@@ -90,7 +90,7 @@ impl TestCa {
         params.signed_by(&self.issuer).and_then(|list| list.pem()).expect("a revocation list")
     }
 
-    /// A workload certificate whose subject has a common name as well, whatever is in it.
+    /// Creates a workload certificate whose subject also has a common name with any text.
     pub fn with_common_name(&self, uri: &str, name: &str) -> Identity {
         let names = vec![SanType::URI(uri.try_into().expect("an ASCII URI"))];
         self.issue_with(names, |params| params.distinguished_name.push(DnType::CommonName, name))
@@ -206,10 +206,10 @@ impl ClientSessionStore for AnyServer {
     }
 }
 
-/// What a TLS client brings along.
+/// Settings of a TLS client.
 #[derive(Default)]
 pub struct TlsClient<'a> {
-    /// Server name to ask for and to verify.
+    /// Server name to send and to verify.
     pub server_name: &'a str,
     /// Root to trust, PEM.
     pub root_pem: String,
@@ -260,7 +260,7 @@ impl TlsClient<'_> {
         Ok(stream.sock)
     }
 
-    /// Handshakes that take a session of whatever server for the next one, whatever its name.
+    /// Creates a client that resumes sessions of any server, whatever its name.
     ///
     /// # Panics
     /// When the PEM inputs are malformed.
@@ -400,11 +400,11 @@ impl TlsServer {
     }
 }
 
-/// One of them.
+/// A connection to such a server.
 pub struct TlsConnection(StreamOwned<ServerConnection, TcpStream>);
 
 impl TlsConnection {
-    /// The name that the client asked for, once something has been read.
+    /// Returns the server name that the client sent, once something has been read.
     pub fn server_name(&self) -> Option<&str> {
         self.0.conn.server_name()
     }
@@ -414,7 +414,7 @@ impl TlsConnection {
         &self.0.sock
     }
 
-    /// Says that nothing more follows.
+    /// Sends `close_notify`.
     ///
     /// # Errors
     /// Those of the socket.

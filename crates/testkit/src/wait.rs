@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for something that takes milliseconds on an idle machine; long enough for a busy one.
+/// Time limit for something that takes milliseconds on an idle machine; long enough for a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between two looks at a condition.
@@ -16,7 +16,7 @@ pub fn eventually<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
     within(PATIENCE, what, probe)
 }
 
-/// As [`eventually`], with a patience of the caller's.
+/// Like [`eventually`], with another time limit.
 ///
 /// # Panics
 /// When the time is up, naming `what` was awaited.
@@ -38,7 +38,7 @@ pub fn poll<T>(patience: Duration, mut probe: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
-/// The one place in the tests that sleeps: between two looks at a condition, or where a fake is told to be slow.
+/// The only place in the tests that sleeps: between two checks of a condition, or where a fake has to be slow.
 #[allow(clippy::disallowed_methods)]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

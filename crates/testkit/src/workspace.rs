@@ -1,4 +1,4 @@
-//! Where things are in the checkout and its build directory.
+//! Paths in the checkout and its build directory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Has `scripts/setup.sh` install what one of its goals names, for a test that lacks it.
+/// Lets `scripts/setup.sh` install a goal for a test that lacks it.
 ///
 /// # Panics
 /// When that fails: a test that needs a program fails, it is never skipped.

@@ -7,12 +7,12 @@ use crate::epoll::{self, Epoll, Interest};
 
 const LISTENER: usize = usize::MAX;
 const READ_BYTES: usize = 64 << 10;
-/// Most answers sent in one call; the client pipelines no deeper.
+/// Maximum number of answers sent in one call; the client pipelines no deeper.
 const BATCH: usize = 16;
 
 struct Client {
     stream: TcpStream,
-    /// How much of `\r\n\r\n` has been seen: a head may end in two reads.
+    /// Number of bytes of `\r\n\r\n` seen so far: the end of a head may be split between two reads.
     matched: usize,
 }
 
@@ -66,7 +66,7 @@ impl Client {
         Ok(())
     }
 
-    /// How many request heads end in `bytes`.
+    /// Returns how many request heads end in `bytes`.
     fn heads(&mut self, bytes: &[u8]) -> usize {
         let mut heads = 0;
         for byte in bytes {

@@ -18,7 +18,7 @@ const CREDIT_BYTES: u32 = 32 << 10;
 const INITIAL_WINDOW_BYTES: i64 = 65_535;
 const GRPC_MESSAGE_BYTES: u8 = 32;
 
-/// What is answered.
+/// The prepared answers.
 struct Answers {
     head: Vec<u8>,
     body: Vec<u8>,
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// One event: reads once, answers all that is there with one write.
+    /// Handles one event: reads once, and answers all complete requests with one write.
     fn turn(&mut self, buffer: &mut [u8], answers: &Answers) -> io::Result<()> {
         let count = match self.stream.read(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -127,7 +127,7 @@ impl Client {
             self.taken = 0;
         }
         self.answer(answers);
-        // What is in flight fits into the send buffer; a client that does not read is cut off.
+        // The answers in flight fit into the send buffer; a client that does not read is disconnected.
         self.stream.write_all(&self.out)?;
         self.out.clear();
         Ok(())

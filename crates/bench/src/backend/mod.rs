@@ -1,4 +1,4 @@
-//! What runs behind the proxies: as cheap as it gets, so that the proxies are what is measured.
+//! The servers behind the proxies: as cheap as possible, so that the proxies are the bottleneck.
 
 pub mod http1;
 pub mod http2;

@@ -38,7 +38,7 @@ static_resources:
             patience = PATIENCE.as_secs(),
             admin = address(self.admin),
             listen = address(self.listen),
-            // Whoever shows a certificate is a sidecar's client.
+            // A listener with a server certificate is that of a sidecar's clients.
             direction = self.downstream_tls.map_or("", |_| "\n    traffic_direction: INBOUND"),
             upstream = address(self.upstream),
             filter = if self.protocol == Protocol::Tcp { self.tcp_proxy() } else { self.connection_manager() },

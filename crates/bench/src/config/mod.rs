@@ -30,7 +30,7 @@ pub struct MutualTls {
     pub root: PathBuf,
 }
 
-/// What is spoken to the upstream.
+/// The protocol to the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1; clients may speak HTTP/1.1 or HTTP/2.
@@ -47,23 +47,23 @@ pub enum Protocol {
 pub struct Proxy<'a> {
     /// Node id.
     pub id: &'a str,
-    /// Where it listens.
+    /// The address of the listener.
     pub listen: SocketAddr,
-    /// Where `/ready` is.
+    /// The address of `/ready`.
     pub admin: SocketAddr,
-    /// Where requests go.
+    /// The address of the upstream.
     pub upstream: SocketAddr,
-    /// How they go there.
+    /// The protocol to the upstream.
     pub protocol: Protocol,
     /// TLS of the listener.
     pub downstream_tls: Option<&'a MutualTls>,
     /// TLS of the cluster.
     pub upstream_tls: Option<&'a MutualTls>,
-    /// Rules of the authorization policy, the last of which allows the load's requests; none: no policy.
+    /// Number of rules of the authorization policy, the last of which allows the load's requests; 0: no policy.
     pub rules: usize,
-    /// How the authorization server is asked about every request, and where it is.
+    /// The protocol and address of the authorization server that decides about every request.
     pub authorization: Option<(Asks, SocketAddr)>,
-    /// Whose tokens it checks; `None`: it reads none.
+    /// The issuer whose tokens it checks; `None`: it checks none.
     pub issuer: Option<&'a jwt::Issuer>,
     /// The access log's file.
     pub log: PathBuf,

@@ -1,4 +1,4 @@
-//! Runs programs under callgrind and reads what it writes.
+//! Runs programs under callgrind and reads its output files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ pub const PER_THREAD: &str = "--separate-threads=yes";
 /// Threads of a proxy: control, log, one worker, what the runtime adds.
 const MAX_THREADS: usize = 32;
 
-/// `valgrind` with callgrind's options, to which the program and its arguments are still to be added. Nothing is counted, and
-/// everything is several times faster, until [`tell`] says so.
+/// Returns `valgrind` with callgrind's options, without the program and its arguments. Counting is off, which makes
+/// everything several times faster, until [`tell`] turns it on.
 pub fn command(out: &Path) -> Result<Command> {
     let mut command = Command::new(find("valgrind")?);
     command
@@ -26,7 +26,7 @@ pub fn command(out: &Path) -> Result<Command> {
         .args(["--instr-atstart=no", "--vgdb=yes", &vgdb_prefix(out)])
         .arg(format!("--callgrind-out-file={}", out.display()))
         .env(PREFIX_VARIABLE, out)
-        // Counting has nothing to do with what a user's environment asks of the C library.
+        // The user's settings of the C library must not influence the counts.
         .env_remove("GLIBC_TUNABLES")
         .stdin(Stdio::null());
     Ok(command)
@@ -37,11 +37,11 @@ fn vgdb_prefix(out: &Path) -> String {
     format!("--vgdb-prefix={}.vgdb", out.display())
 }
 
-/// Tells callgrind something about a program that it runs, such as `instrumentation on`. It listens only while the program executes
-/// something, so `busy` is called until it has answered.
+/// Sends a command to callgrind, such as `instrumentation on`, for a program that it runs. callgrind listens only while the
+/// program executes code, so `busy` is called until it has answered.
 pub fn tell(out: &Path, process: u32, what: &[&str], mut busy: impl FnMut()) -> Result<()> {
     let mut command = Command::new(find("vgdb")?);
-    // Otherwise vgdb stops a program that does nothing by ptrace, which not everybody may use.
+    // Otherwise vgdb stops an idle program by ptrace, which may not be permitted.
     command.args([&vgdb_prefix(out), &format!("--pid={process}"), "--max-invoke-ms=0"]).args(what);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("vgdb")?;
     let deadline = Instant::now() + PATIENCE;
@@ -59,7 +59,7 @@ pub fn tell(out: &Path, process: u32, what: &[&str], mut busy: impl FnMut()) -> 
     }
 }
 
-/// Runs something of this program that is to be counted, if callgrind runs it.
+/// Runs a part of this program that is counted, if it runs under callgrind.
 pub fn counted<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
     let Some(out) = std::env::var_os(PREFIX_VARIABLE) else { return run() };
     let busy = || (0..10_000).for_each(|_| std::hint::spin_loop());
@@ -77,7 +77,7 @@ pub fn run(out: &Path, program: &Path, args: &[&str]) -> Result<Profile> {
     Profile::read(out)
 }
 
-/// What callgrind counted.
+/// The counts of a callgrind run.
 #[derive(Debug, Default, PartialEq)]
 pub struct Profile {
     /// Instructions of the whole program.

@@ -1,4 +1,4 @@
-//! The pure parts of a request's way, on fixed input, one function each for callgrind to see.
+//! The CPU-bound parts of a request's processing, on fixed input, one function each for callgrind to count.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ const ITERATIONS: u64 = 1000;
 const RULES: usize = 100;
 const VIRTUAL_HOSTS: usize = 100;
 
-/// The functions below, and what they are called in the record.
+/// The functions below, and their names in the record.
 const CASES: &[(&str, &str)] = &[
     ("cases::h1_parse_request", "h1 request: parse a head of 11 fields"),
     ("cases::h1_encode_request", "h1 request: encode it"),
@@ -47,7 +47,7 @@ const CASES: &[(&str, &str)] = &[
     ("cases::evaluate_policy", "rbac: the last of 100 rules allows"),
 ];
 
-/// Those in [`changes`].
+/// The functions in [`changes`].
 const CHANGES: &[(&str, &str)] = &[
     ("changes::endpoints_of_few", changes::OF_FEW),
     ("changes::endpoints_of_many", changes::OF_MANY),
@@ -55,7 +55,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("changes::routes_of_many", changes::ROUTES_OF_MANY),
 ];
 
-/// Those in [`series`].
+/// The functions in [`series`].
 const SERIES: &[(&str, &str)] = &[
     ("series::first_scope", series::FIRST_SCOPE),
     ("series::later_scope", series::LATER_SCOPE),
@@ -67,10 +67,10 @@ const SERIES: &[(&str, &str)] = &[
     ("series::record_traced", series::RECORD_TRACED),
 ];
 
-/// Those in [`matching`].
+/// The functions in [`matching`].
 const MATCHING: &[(&str, &str)] = &[("matching::of_few", matching::OF_FEW), ("matching::of_many", matching::OF_MANY)];
 
-/// Those in [`policies`].
+/// The functions in [`policies`].
 const POLICIES: &[(&str, &str)] = &[("policies::of_few", policies::OF_FEW), ("policies::of_many", policies::OF_MANY)];
 
 const REQUEST: &[u8] = b"GET /api/v1/items/42?verbose=1 HTTP/1.1\r\n\
@@ -218,7 +218,7 @@ fn h2_client_receive(client: &mut h2::Connection, server: &mut h2::Connection, s
     received
 }
 
-/// One side's output is the other's input.
+/// Passes one side's output to the other's input.
 fn pass(from: &mut h2::Connection, to: &mut h2::Connection, seen: &mut Seen) -> bool {
     let bytes = from.output().len();
     let whole = to.receive(from.output(), seen).is_ok_and(|taken| taken == bytes);
@@ -226,7 +226,7 @@ fn pass(from: &mut h2::Connection, to: &mut h2::Connection, seen: &mut Seen) -> 
     whole
 }
 
-/// What arrived.
+/// The frames that arrived.
 #[derive(Default)]
 struct Seen {
     stream: Option<StreamKey>,
@@ -300,7 +300,7 @@ impl Fixture {
     }
 }
 
-/// What a proxy makes of a bootstrap file.
+/// Compiles a bootstrap file as a proxy does.
 fn compiled(text: String) -> Result<Arc<Config>> {
     let loaded = bootstrap::load(&BootstrapSource { path: None, text: Some(text) }, &NodeOverrides::default())?;
     let mut builder = Builder::new(Environment::process(), SecretStore::new());

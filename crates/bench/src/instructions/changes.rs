@@ -21,18 +21,18 @@ use crate::control_plane::{cluster_name, endpoints, resources, routes};
 pub const ITERATIONS: u64 = 50;
 const FEW: usize = 500;
 const MANY: usize = 4000;
-/// What the functions below are called in the record.
+/// Names of the functions below in the record: endpoints, with few clusters.
 pub const OF_FEW: &str = "change: endpoints of one of 500 clusters";
-/// The same.
+/// Endpoints, with many clusters.
 pub const OF_MANY: &str = "change: endpoints of one of 4000 clusters";
-/// The same, of a route table.
+/// A route table, with few clusters.
 pub const ROUTES_OF_FEW: &str = "change: a route table beside 500 clusters";
-/// The same.
+/// A route table, with many clusters.
 pub const ROUTES_OF_MANY: &str = "change: a route table beside 4000 clusters";
 /// Growth from few to many that is allowed: trees become deeper.
 const GROWTH: f64 = 1.2;
 
-/// What is wrong with how the counts grow with what is held.
+/// Returns complaints about how the counts grow with the number of resources.
 pub fn complaints(counts: &Counts) -> Vec<String> {
     let pairs = [(OF_FEW, OF_MANY), (ROUTES_OF_FEW, ROUTES_OF_MANY)];
     let grown = pairs.iter().filter_map(|(few, many)| {
@@ -88,7 +88,7 @@ fn routes_of_many(proxy: &mut Proxy, resource: &Any) -> bool {
     proxy.builder.set_route(resource).is_ok() && proxy.settle()
 }
 
-/// What of a proxy follows its configuration.
+/// The parts of a proxy that follow its configuration.
 struct Proxy {
     builder: Builder,
     config: Arc<Config>,
@@ -124,7 +124,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// As the control thread and a worker do; true when there is another configuration.
+    /// Does what the control thread and a worker do; returns true when there is another configuration.
     fn settle(&mut self) -> bool {
         let config = self.builder.build();
         black_box(self.builder.take_asked());

@@ -1,4 +1,4 @@
-//! A proxy under callgrind, and what its worker executes for a request.
+//! Counts what a proxy's worker executes for a request, under callgrind.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,12 @@ use crate::process::get;
 const FIRST: u64 = 100;
 const SETTLING: u64 = 10;
 const COUNTED: u64 = 400;
-/// What a worker's thread runs and no other; the others' work depends on time, and on how often we ask whether it is ready.
+/// Part of the names of functions that only a worker's thread runs; the work of other threads depends on time, and on how
+/// often readiness is polled.
 const WORKER: &str = "evenkeel_proxy::http::";
 
-/// What each of several proxies executes for one request; `send` makes so many requests, always on the same connection.
+/// Returns the instructions that each of several proxies executes for one request; `send` makes the given number of requests,
+/// always on the same connection.
 pub fn per_request<const PROXIES: usize>(
     what: &str,
     mut proxies: [Counted; PROXIES],
@@ -45,7 +47,7 @@ pub struct Counted {
     child: Child,
     admin: SocketAddr,
     out: PathBuf,
-    /// How often callgrind has written what it counted.
+    /// Number of dumps that callgrind has written.
     parts: u32,
 }
 
@@ -88,7 +90,7 @@ impl Counted {
         Profile::total_of_threads_with(&self.out, self.parts, WORKER)
     }
 
-    /// The admin interface has a thread of its own, which keeps callgrind listening.
+    /// The admin interface has a separate thread, which keeps callgrind listening.
     fn tell(&self, what: &[&str]) -> Result<()> {
         tell(&self.out, self.child.id(), what, || {
             let _ = get(self.admin, "/ready");

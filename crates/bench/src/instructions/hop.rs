@@ -1,4 +1,4 @@
-//! The whole proxy for one request: a worker, one client connection, one upstream connection, everything a hop does.
+//! The whole proxy for one request: a worker, one client connection, one upstream connection, and everything a hop does.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -68,7 +68,7 @@ pub fn connect_http1(target: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// One request after the other on one connection.
+/// Sends one request after the other on one connection.
 pub fn exchange_http1(stream: &mut TcpStream, requests: u64) -> Result<()> {
     let (mut answer, mut buffer) = (Vec::new(), [0; 8 << 10]);
     for _ in 0..requests {
@@ -83,7 +83,7 @@ pub fn exchange_http1(stream: &mut TcpStream, requests: u64) -> Result<()> {
     Ok(())
 }
 
-/// The same over HTTP/2, one stream after the other.
+/// Like [`exchange_http1`] over HTTP/2, one stream after the other.
 fn exchange_http2(client: &mut Http2Client, requests: u64) -> Result<()> {
     for _ in 0..requests {
         let request = client.request("/hello");

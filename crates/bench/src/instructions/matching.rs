@@ -1,4 +1,4 @@
-//! A request's route in tables of few and many virtual hosts: it must cost the same.
+//! The route of a request in tables of few and many virtual hosts: both must cost the same.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ pub const ITERATIONS: u64 = 500;
 const FEW: usize = 10;
 const MANY: usize = 10_000;
 const ROUTES: usize = 10;
-/// Every such virtual host is asked for.
+/// Requests go to every such virtual host.
 const STEP: usize = 5;
-/// What the functions below are called in the record.
+/// Names of the functions below in the record: few virtual hosts.
 pub const OF_FEW: &str = "route: the last of 10 of one of 10 virtual hosts";
-/// The same.
+/// Many virtual hosts.
 pub const OF_MANY: &str = "route: the last of 10 of one of 10000 virtual hosts";
 /// Growth from few to many that is allowed.
 const GROWTH: f64 = 1.2;
 
-/// What is wrong with how the counts grow with what is held.
+/// Returns complaints about how the counts grow with the number of virtual hosts.
 pub fn complaints(counts: &Counts) -> Vec<String> {
     let (Some(&few), Some(&many)) = (counts.get(OF_FEW), counts.get(OF_MANY)) else { return Vec::new() };
     let grows = many as f64 > few as f64 * GROWTH;
@@ -119,7 +119,7 @@ fn virtual_host(number: usize) -> messages::VirtualHost {
     messages::VirtualHost {
         name: host(number),
         domains: vec![host(number), format!("{}:*", host(number))],
-        // What no request is for has one route: the table is soon made.
+        // Hosts without requests have one route, so that the table is built quickly.
         routes: (0..if number.is_multiple_of(STEP) { ROUTES } else { 1 }).map(route).collect(),
         ..messages::VirtualHost::default()
     }

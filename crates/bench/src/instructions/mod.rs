@@ -28,10 +28,10 @@ const TOLERANCE: f64 = 0.03;
 /// The same of a pair, where the number of reads in which a response comes from one proxy to the other depends on time, and two runs
 /// differ by up to 7 %; and of registering a scope, which allocates: builds of the same code in two directories differ by 6 %.
 const WIDE_TOLERANCE: f64 = 0.1;
-/// The same when the counts were recorded with another compiler: its code is other code.
+/// Tolerance when the counts were recorded with another compiler, which generates other code.
 const OTHER_COMPILER_TOLERANCE: f64 = 0.15;
 
-/// Instructions by what was done, in the order of the names.
+/// Instructions by operation, sorted by name.
 pub type Counts = BTreeMap<String, u64>;
 
 /// Counts all there is to count, on as many cores as that needs.

@@ -1,4 +1,5 @@
-//! Both proxies of a sidecar pair for one request: mutual TLS and shared HTTP/2 between them, a policy in the server's.
+//! Both proxies of a sidecar pair for one request, with mutual TLS and shared HTTP/2 between them and a policy in the
+//! server's.
 //!
 //! Requests come one after the other, so that each has TLS records of its own, which under load many share.
 
@@ -15,7 +16,7 @@ use crate::config::{MutualTls, Protocol, Proxy};
 use crate::peers::{certificates, free_address};
 use crate::scenarios::pair::RULES;
 
-/// What the names of its counts begin with.
+/// Prefix of the names of its counts.
 pub(super) const PREFIX: &str = "pair: ";
 const CLIENT: &str = "pair: the client's proxy";
 const SERVER: &str = "pair: the server's proxy";

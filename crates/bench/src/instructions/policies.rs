@@ -1,4 +1,4 @@
-//! A request's decision by sets of few and many rules that cannot match: it must cost the same.
+//! The decision about a request by sets of few and many rules that cannot match: both must cost the same.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use super::Counts;
 pub const ITERATIONS: u64 = 500;
 const FEW: usize = 10;
 const MANY: usize = 1_000;
-/// What the functions below are called in the record.
+/// Names of the functions below in the record: few rules.
 pub const OF_FEW: &str = "rbac: none of 10 rules about identities and tokens matches";
-/// The same.
+/// Many rules.
 pub const OF_MANY: &str = "rbac: none of 1000 rules about identities and tokens matches";
 /// Growth from few to many that is allowed.
 const GROWTH: f64 = 1.2;
 
-/// What is wrong with how the counts grow with the number of rules.
+/// Returns complaints about how the counts grow with the number of rules.
 pub fn complaints(counts: &Counts) -> Vec<String> {
     let (Some(&few), Some(&many)) = (counts.get(OF_FEW), counts.get(OF_MANY)) else { return Vec::new() };
     let grows = many as f64 > few as f64 * GROWTH;

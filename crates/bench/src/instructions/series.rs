@@ -1,4 +1,5 @@
-//! What is counted: a scope and a series must cost the same beside none and beside ten thousand, and a count next to nothing.
+//! The cost of metrics: creating a scope or a series must cost the same with none and with ten thousand others, and counting
+//! must cost next to nothing.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -11,21 +12,21 @@ use super::Counts;
 /// Calls that are counted.
 pub const ITERATIONS: u64 = 100;
 const MANY: u64 = 10_000;
-/// What the functions below are called in the record.
+/// Names of the functions below in the record: a scope without others.
 pub const FIRST_SCOPE: &str = "stats: a scope beside none";
-/// The same.
+/// A scope with many others.
 pub const LATER_SCOPE: &str = "stats: a scope beside 10000";
-/// The same.
+/// A series without others.
 pub const FIRST_SERIES: &str = "stats: a series of 25 labels beside none";
-/// The same.
+/// A series with many others.
 pub const LATER_SERIES: &str = "stats: a series of 25 labels beside 10000";
-/// The same.
+/// Finding a known series.
 pub const KNOWN: &str = "stats: find a series the worker knows";
-/// The same.
+/// Counting.
 pub const COUNT: &str = "stats: count in a series";
-/// The same.
+/// Recording a value.
 pub const RECORD: &str = "stats: record a value in a series";
-/// The same.
+/// Recording a value with an exemplar.
 pub const RECORD_TRACED: &str = "stats: record a value with an exemplar in a series";
 /// Growth from few to many that is allowed: some share a bucket of the index.
 const GROWTH: f64 = 1.2;
@@ -51,7 +52,7 @@ const OPTIONS: FamiliesOptions = FamiliesOptions {
     expire_after: None,
 };
 
-/// What is wrong with how the counts grow with what there is.
+/// Returns complaints about how the counts grow with the number of scopes and series.
 pub fn complaints(counts: &Counts) -> Vec<String> {
     let pairs = [(FIRST_SCOPE, LATER_SCOPE), (FIRST_SERIES, LATER_SERIES)];
     let grown = pairs.iter().filter_map(|(first, later)| {

@@ -11,10 +11,10 @@ use super::Work;
 use crate::peers::Setup;
 use crate::process::{LOAD_CORE, find};
 
-/// A gRPC message of 32 bytes, not compressed, as it stands in a body.
+/// Size of a gRPC message as sent in a body, not compressed, in bytes.
 const GRPC_MESSAGE_BYTES: usize = 32;
 
-/// What is called.
+/// The kind of request.
 #[derive(Debug, Clone, Copy)]
 pub enum Call {
     /// `GET`.
@@ -67,7 +67,7 @@ fn grpc_message() -> Vec<u8> {
     message
 }
 
-/// Its summary:
+/// Parses its summary:
 ///
 /// ```text
 /// finished in 2.00s, 50000.00 req/s, 50.00MB/s

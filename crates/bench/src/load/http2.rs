@@ -1,4 +1,5 @@
-//! An HTTP/2 client, by prior knowledge, for what `h2load` cannot do: one stream after the other, and streams that stay open.
+//! An HTTP/2 client with prior knowledge, for loads that `h2load` cannot make: one stream after the other, and streams that
+//! stay open.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,10 +24,10 @@ pub struct Http2Client {
     taken: u32,
 }
 
-/// What a frame means to somebody who waits for responses.
+/// The meaning of a frame for a client that waits for responses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Event {
-    /// A response begins.
+    /// Whether a response begins.
     pub begins: bool,
     /// A response is complete.
     pub ends_stream: bool,
@@ -64,7 +65,7 @@ impl Http2Client {
         Ok(self.stream.write_all(frames)?)
     }
 
-    /// The next frame; answers those that want it.
+    /// Receives the next frame; answers frames that require it.
     pub fn receive(&mut self) -> Result<Event> {
         loop {
             if let Some(frame) = self.frames.next() {

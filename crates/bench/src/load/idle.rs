@@ -1,4 +1,4 @@
-//! Connections and streams that are open and do nothing.
+//! Open connections and streams without traffic.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum Idle {
     /// HTTP/1.1 connections that have carried one request.
     Plain(Vec<TcpStream>),
-    /// The same with mutual TLS.
+    /// Connections with mutual TLS.
     Tls(Vec<Stream>),
     /// Connections with streams whose responses have begun and do not end.
     Streams(Vec<Http2Client>),
 }
 
 impl Idle {
-    /// How many memory is divided by.
+    /// Returns the number that memory is divided by.
     pub fn count(&self) -> usize {
         match self {
             Self::Plain(connections) => connections.len(),

@@ -1,4 +1,4 @@
-//! The loads. Each runs on the load's core: as a program of its own pinned there, or in this process, which is.
+//! The loads. Each runs on the load's core: as a separate program pinned there, or in this process, which is pinned there.
 
 pub mod h2load;
 pub mod http2;
@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// What a load did.
+/// The work that a load did.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    /// How many units.
+    /// Number of units.
     pub count: u64,
-    /// In what time.
+    /// The time that it took.
     pub time: Duration,
     /// Median and 99th percentile of the latency, where the load measures them.
     pub latency: Option<(Duration, Duration)>,
@@ -28,7 +28,7 @@ pub struct Work {
 pub struct Requests {
     /// Latencies, one for each request.
     pub latencies: Vec<Duration>,
-    /// In what time.
+    /// The time that it took.
     pub time: Duration,
 }
 

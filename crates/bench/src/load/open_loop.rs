@@ -13,7 +13,7 @@ use super::{Requests, answer_end};
 use crate::epoll::{Epoll, Interest};
 
 const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: backend.local\r\nUser-Agent: open-loop\r\n\r\n";
-/// Longest wait for the answers that are out when the time is over.
+/// How long to wait for outstanding answers at the end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Sends `rate` requests a second over `connections` keep-alive connections, at exponentially distributed distances that are the
@@ -44,7 +44,7 @@ pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) ->
     Ok(Requests { latencies: load.latencies, time: start.elapsed() })
 }
 
-/// By default the kernel may wake us 50 µs late, which is more than what is measured.
+/// Reduces the slack of timers: by default the kernel may wake the process 50 µs late, which is more than what is measured.
 fn precise_timers() -> Result<()> {
     nix::sys::prctl::set_timerslack(1).context("timer slack")
 }
@@ -54,7 +54,7 @@ struct OpenLoop {
     connections: Vec<Connection>,
     /// Connections without a request, the longest idle one first.
     free: VecDeque<usize>,
-    /// When requests were due that no connection has taken yet.
+    /// When requests were due that have no connection yet.
     waiting: VecDeque<Instant>,
     latencies: Vec<Duration>,
 }
@@ -118,7 +118,7 @@ impl OpenLoop {
     }
 }
 
-/// When requests are due: a Poisson process from a fixed seed.
+/// The times at which requests are due: a Poisson process from a fixed seed.
 struct Arrivals {
     state: u64,
     mean: f64,

@@ -1,4 +1,4 @@
-//! Takes bytes from a source as fast as they come.
+//! Receives bytes from a source as fast as they come.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use super::Work;
 use crate::epoll::{Epoll, Interest};
 
 const READ_BYTES: usize = 256 << 10;
-/// Longest silence of all streams together.
+/// How long all streams together may be silent.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Reads from `streams` connections to `target` for `time`.
@@ -26,7 +26,7 @@ pub fn run(target: SocketAddr, streams: usize, time: Duration) -> Result<Work> {
     let (mut received, mut silent) = (vec![0u64; streams.len()], streams.len());
     let (mut ready, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
     let start = Instant::now();
-    // Not over before every stream has carried something: connecting is part of the first moments.
+    // The run does not end before every stream has carried data: connecting belongs to the first moments.
     while silent > 0 || start.elapsed() < time {
         ensure!(start.elapsed() < time + SILENCE, "{silent} of {} streams got nothing", streams.len());
         epoll.wait_for(Some(SILENCE), &mut ready)?;

@@ -19,11 +19,11 @@ use crate::config::SERVER_NAME;
 
 /// Connections made at the same time.
 const THREADS: usize = 4;
-/// Longest wait for a server.
+/// How long to wait for a server.
 const PATIENCE: Duration = Duration::from_secs(5);
 const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: backend.local\r\n\r\n";
 
-/// How connections begin.
+/// The kind of handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handshake {
     /// Certificates and signatures both ways; X25519.
@@ -62,7 +62,7 @@ impl Client {
         Ok(Self { tls, handshake })
     }
 
-    /// Connects for `time`; each connection sends one request, takes its answer and is gone.
+    /// Connects for `time`; each connection sends one request, receives its answer and is closed.
     pub fn connect_again_and_again(&self, target: SocketAddr, time: Duration) -> Result<Work> {
         let start = Instant::now();
         let worker = || -> Result<u64> {
@@ -79,7 +79,7 @@ impl Client {
                 let stream = request(&tls, target)?;
                 count += 1;
                 resumed += u64::from(stream.conn.handshake_kind() == Some(HandshakeKind::Resumed));
-                // A reset instead of a close: no port is left waiting, of which there are 28,000.
+                // A reset instead of a close leaves no port in TIME_WAIT, of which there are 28,000.
                 socket2::SockRef::from(&stream.sock).set_linger(Some(Duration::ZERO))?;
             }
             // The first connection of a turn has no ticket yet.

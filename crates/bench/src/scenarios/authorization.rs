@@ -1,4 +1,4 @@
-//! What asking an authorization server about every request costs: one hop with it, by gRPC and by HTTP, and without it.
+//! The cost of asking an authorization server about every request: one hop with it, by gRPC and by HTTP, and without it.
 
 use anyhow::{Context as _, Result};
 
@@ -40,7 +40,7 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
         let authorization = asks.map(way).transpose()?;
         cx.setup.start_hop(name, upstream, Role { authorization, ..Role::plain(Protocol::Http1) })
     });
-    // What asking adds is a difference: half as long a turn, twice as many rounds.
+    // The added cost is a difference of two measurements, so turns are half as long and rounds twice as many.
     let plan = Plan { rounds: cx.plan.rounds * 2, time: cx.plan.time / 2, connections: Vec::new() };
     let contest = Contest { scenario: SCENARIO.name, case: CASE, peers: names(&peers) };
     findings.measure(&contest, &plan, cx.progress, |index, time| {

@@ -1,4 +1,4 @@
-//! What a change of the configuration costs a proxy that holds many services, and what clients notice of changes.
+//! The cost of a configuration change in a proxy that holds many services, and its effect on clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::peers::{Backend, EVENKEEL, Peer, Setup, free_address};
 pub const EVENKEEL_500: &str = "evenkeel, 500 services";
 /// The row with many.
 pub const EVENKEEL_10000: &str = "evenkeel, 10,000 services";
-/// Who takes part in the tables of one change, and with how many services.
+/// The peers in the tables of one change, with their numbers of services.
 const HOLDERS: [(&str, usize); 6] = [
     (EVENKEEL_500, 500),
     ("evenkeel, 2,000 services", 2000),
@@ -35,7 +35,7 @@ const LOADED_SERVICES: usize = 5000;
 const REQUEST_RATE: u32 = 1000;
 /// Connections they are spread over.
 const CONNECTIONS: usize = 16;
-/// From one change to the next under load: twenty a second.
+/// The interval between changes under load: twenty a second.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
 /// Requests with changes and without take turns for this long each.
 const SLICE: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ const SLICE: Duration = Duration::from_millis(500);
 const SLICES: usize = 8;
 /// Between two changes that are counted.
 const AFTER_CHANGE: Duration = Duration::from_millis(5);
-/// Until what a start has left to do is done.
+/// Time for the remaining work of a start.
 const SETTLING: Duration = Duration::from_secs(3);
 
 /// The table of endpoint changes.
@@ -115,7 +115,7 @@ impl Subject {
         Ok(Self { peer: Peer { name, entry: listen, processes: vec![process] }, control_plane })
     }
 
-    /// One change after the other, each accepted before the next.
+    /// Makes one change after the other, each accepted before the next.
     fn changes(&mut self, change: Change, time: Duration) -> Result<Values> {
         let (before, start) = (self.peer.cpu()?, Instant::now());
         let mut changes = 0u32;
@@ -123,7 +123,7 @@ impl Subject {
             self.control_plane.change(change)?;
             self.control_plane.wait_accepted()?;
             changes += 1;
-            // What is done after the answer belongs to the change.
+            // Work after the answer belongs to the change.
             pause(AFTER_CHANGE);
         }
         let spent = self.peer.cpu()?.saturating_sub(before);
@@ -171,7 +171,7 @@ impl Subject {
             changes.join().unwrap_or_else(|_| anyhow::bail!("changing panicked"))?;
             requests
         })?;
-        // What is done after the last change belongs to it.
+        // Work after the last change belongs to it.
         control_plane.wait_accepted()?;
         pause(AFTER_CHANGE);
         Ok(Slices { requests, spent: peer.cpu()?.saturating_sub(before) })

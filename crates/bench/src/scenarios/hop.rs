@@ -1,4 +1,4 @@
-//! One plain HTTP/1.1 hop with everything a request gets: routing, statistics, request id, access log.
+//! One plain HTTP/1.1 hop with everything that a request needs: routing, statistics, request id, access log.
 
 use anyhow::Result;
 

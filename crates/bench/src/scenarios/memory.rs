@@ -1,4 +1,4 @@
-//! Resident memory of an idle proxy, and of each connection or stream that is open and does nothing.
+//! Resident memory of an idle proxy, and per idle connection or stream.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ pub const STREAM_CASE: &str = "each idle HTTP/2 stream";
 
 /// Connections or streams that memory is divided by.
 const COUNT: usize = 1000;
-/// Opened and closed before, so that what the first ones need once is there.
+/// Number of connections opened and closed before, so that one-time allocations are done.
 const WARM_UP_COUNT: usize = 100;
 /// Memory hardly differs from round to round, and a round takes long.
 const MOST_ROUNDS: usize = 3;
-/// When a proxy has let go of what its last requests and connections needed.
+/// Time after which a proxy has released the memory of its last requests and connections.
 const REST: Duration = Duration::from_millis(1500);
 
 /// The scenario.

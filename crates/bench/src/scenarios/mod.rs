@@ -1,4 +1,4 @@
-//! Every row of the project's speed table as a scenario: who takes part, what load, what is measured.
+//! Every row of the project's speed table as a scenario: its peers, its load and its metrics.
 
 mod authorization;
 mod change;
@@ -37,15 +37,15 @@ use crate::measure::{Findings, Plan};
 use crate::metric::{Metric, Values};
 use crate::peers::{Peer, Setup};
 
-/// What a scenario needs.
+/// The inputs of a scenario.
 pub struct Context<'a> {
     /// Programs and files.
     pub setup: &'a Setup,
-    /// How much to measure.
+    /// The amount of measuring.
     pub plan: &'a Plan,
     /// The configuration whose sidecar's start-up is measured.
     pub example: PathBuf,
-    /// Where progress is told.
+    /// The output for progress.
     pub progress: &'a mut dyn Write,
 }
 
@@ -53,7 +53,7 @@ pub struct Context<'a> {
 pub struct Scenario {
     /// Its name after `--only`.
     pub name: &'static str,
-    /// Its headline in the results.
+    /// Its heading in the results.
     pub title: &'static str,
     /// Peers whose cost every other's is divided by.
     pub bases: &'static [&'static str],
@@ -78,10 +78,10 @@ pub const ALL: &[Scenario] = &[
     change::SCENARIO,
 ];
 
-/// When what only starting up needed is given back, after ready.
+/// Time after readiness at which the memory for starting has been returned.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// What is counted under load.
+/// The unit that is counted under load.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit {
     /// Requests and their answers.
@@ -99,7 +99,7 @@ fn under_load(peer: &Peer, unit: Unit, load: impl FnOnce() -> Result<Work>) -> R
     values(peer, unit, work, peer.cpu()?.saturating_sub(before))
 }
 
-/// What a load did to a peer whose processes spent that much CPU time on it.
+/// Computes the values of a load on a peer whose processes spent that much CPU time on it.
 fn values(peer: &Peer, unit: Unit, work: Work, spent: Duration) -> Result<Values> {
     let spent = spent.as_secs_f64();
     let (count, seconds) = (work.count as f64, work.time.as_secs_f64());

@@ -49,7 +49,7 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// How both proxies of the pair called `name` are set up.
+/// Returns the setup of both proxies of the pair called `name`.
 pub fn role<'a>(name: &str, tls: &'a MutualTls) -> Role<'a> {
     let protocol = match name {
         EVENKEEL_MESH | ENVOY_HTTP1 => Protocol::Mesh,

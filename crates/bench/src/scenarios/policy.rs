@@ -1,4 +1,4 @@
-//! What an authorization policy of 100 rules costs: a sidecar pair with it and without it, side by side.
+//! The cost of an authorization policy of 100 rules: a sidecar pair with it and without it, side by side.
 
 use anyhow::Result;
 

@@ -21,7 +21,7 @@ pub const SIDECAR: &str = "evenkeel sidecar of the example";
 
 const NAMESPACE: &str = "capitals";
 const ACCOUNT: &str = "capitals-web";
-/// Its replicas as the control plane is told of them: name, app, version, account, address.
+/// Its replicas in the control plane's configuration: name, app, version, account, address.
 const PODS: [[&str; 5]; 4] = [
     ["capitals-web-1", "capitals-web", "v1", "capitals-web", "10.244.0.2"],
     ["capitals-info-v1-1", "capitals-info", "v1", "capitals-info", "10.244.0.3"],

@@ -44,7 +44,7 @@ pub const CHUNKED: Target = Target {
     mutations: 40_000,
 };
 
-/// A request that is taken is written as one that says the same, and how its bytes were cut makes no difference.
+/// An accepted request can be written and parsed back unchanged, and the split of its bytes makes no difference.
 fn request(data: &[u8]) {
     let parse = |bytes: &[u8]| {
         let mut head = RequestHead::default();

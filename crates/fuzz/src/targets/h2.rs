@@ -47,7 +47,7 @@ pub const HEADERS: Target = Target {
     mutations: 30_000,
 };
 
-/// Notes what came for which stream.
+/// Records the events of each stream.
 #[derive(Default)]
 struct Notes {
     text: Vec<String>,
@@ -95,7 +95,7 @@ fn check_fields(headers: &Headers) {
     }
 }
 
-/// Everything in pieces of so many bytes; then what an application does.
+/// Feeds everything in pieces of `step` bytes; then does what an application does.
 fn drive(mut connection: Connection, input: &[u8], step: usize) -> (Vec<String>, usize, Vec<u8>) {
     let (mut notes, mut buffer) = (Notes::default(), Vec::new());
     for piece in input.chunks(step) {

@@ -1,4 +1,4 @@
-//! What else the proxy reads: paths, the PROXY protocol, its bootstrap, and what a control plane sends.
+//! Other inputs of the proxy: paths, the PROXY protocol, its bootstrap, and resources from a control plane.
 
 use evenkeel_http::path;
 use evenkeel_runtime_config::bootstrap::Bootstrap;
@@ -58,7 +58,7 @@ pub const XDS: Target = Target {
     mutations: 4_000,
 };
 
-/// What is normal stays as it is, and has no dot segments.
+/// A normalized path stays unchanged when normalized again, and has no dot segments.
 fn normalize(data: &[u8]) {
     let Ok(first) = path::normalize(data) else { return };
     let first = first.unwrap_or_else(|| data.to_vec());
@@ -73,7 +73,7 @@ fn normalize(data: &[u8]) {
     }
 }
 
-/// A header that is taken is written as one that says the same.
+/// An accepted header can be written and parsed back unchanged.
 fn read_proxy_protocol(data: &[u8]) {
     match proxy_protocol::parse(data) {
         Ok(Parsed::Header(header, length)) => {
@@ -91,7 +91,7 @@ fn read_proxy_protocol(data: &[u8]) {
     }
 }
 
-/// As `evenkeel proxy -c FILE` reads it: diagnostics or a configuration.
+/// Reads a bootstrap like `evenkeel proxy -c FILE`: the result is diagnostics or a configuration.
 fn bootstrap(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let read = read_text::<pb::Bootstrap>(&Schema::acquire(), "fuzz", text);
@@ -108,7 +108,7 @@ fn bootstrap(data: &[u8]) {
     builder.build();
 }
 
-/// One resource of any kind, decoded and compiled: it is held or rejected.
+/// Decodes and compiles one resource of any kind: it is accepted or rejected.
 fn xds(data: &[u8]) {
     let Some((&kind, value)) = data.split_first() else { return };
     const TYPES: [&str; 5] = [
