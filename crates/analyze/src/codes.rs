@@ -1,4 +1,5 @@
-//! Istio's message codes, and the findings that they are (<https://istio.io/latest/docs/reference/config/analysis/>).
+//! Istio's message codes, and the findings that correspond to them
+//! (<https://istio.io/latest/docs/reference/config/analysis/>).
 
 use evenkeel_base::{Diagnostic, Severity};
 
@@ -26,7 +27,7 @@ pub enum FoundAs {
     Refusals,
     /// Warnings of reading a document that have no code of their own.
     Reservations,
-    /// None, for this reason.
+    /// No finding, for this reason.
     NotApplicable(&'static str),
 }
 
@@ -194,7 +195,7 @@ pub const ALL: &[Code] = &[
     code("IST0174", "UnknownDestinationRuleHost", Warning, Codes(&[("missing-service", &["DestinationRule"])])),
 ];
 
-/// Findings that say nothing about an object's schema, so that Istio has no code for them.
+/// Findings for which Istio has no code, because they do not concern an object's schema.
 const NO_CODE: &[&str] = &[
     "unreadable-file",
     "file-not-read",

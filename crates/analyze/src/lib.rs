@@ -34,7 +34,7 @@ pub struct Finding {
     pub istio: Option<&'static Code>,
 }
 
-/// Analyses objects together. `mesh` is what the control plane is told besides objects; `read` are the findings of reading them.
+/// Analyses objects together. `mesh` has the control plane's options; `read` are the findings of reading the objects.
 pub fn analyze(objects: &[Object], mesh: &MeshConfig, read: Diagnostics, suppressed: &[Suppression]) -> Vec<Finding> {
     let (snapshot, built) = evenkeel_model::build(objects, mesh, &mut AddressBook::default());
     let built = of_files_alone(built);
@@ -60,7 +60,7 @@ pub fn tokens_of_grpc_programs(objects: &[Object], snapshot: &Snapshot) -> Diagn
     found
 }
 
-/// The findings that only an analysis looks for, without those that their objects suppress.
+/// Returns the findings that only an analysis makes, except those that their objects suppress.
 pub fn unsuppressed(objects: &[Object], snapshot: &Snapshot) -> Diagnostics {
     let found = check(objects, snapshot).into_iter().map(Finding::unchanged);
     let suppressing = suppress::suppressing(objects);
@@ -81,7 +81,7 @@ impl Finding {
     /// Classifies a finding.
     pub fn new(mut diagnostic: Diagnostic) -> Self {
         let istio = codes::of(&diagnostic);
-        // What another program's kinds mean is that program's business.
+        // The meaning of another program's kinds is unknown here.
         if diagnostic.code == "foreign-kind" {
             diagnostic.severity = Severity::Info;
         }

@@ -1,4 +1,4 @@
-//! Findings for other programs: istioctl's JSON, and SARIF 2.1.0.
+//! Output formats for other programs: istioctl's JSON, and SARIF 2.1.0.
 
 use evenkeel_base::{Severity, Span};
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! Findings that the user does not want: by an annotation of the object, or by a flag.
+//! Suppression of findings, by an annotation of the object or by a flag.
 
 use evenkeel_api::Object;
 
@@ -81,7 +81,7 @@ fn resource(finding: &Finding) -> Option<String> {
     })
 }
 
-/// Whether a text is as a pattern says, where `*` stands for any text.
+/// Whether a text matches a pattern, where `*` stands for any text.
 fn like(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

@@ -9,9 +9,9 @@ use anyhow::{Context, anyhow, bail};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::pages;
 
-/// How long a connection may take, and an answer, unless the request is known to take long.
+/// Time limit of a connection, and of an answer, unless the request is known to take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer read, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The kind of program that is asked.

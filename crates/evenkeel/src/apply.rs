@@ -152,7 +152,7 @@ fn settled(arguments: &ChangeArguments, out: &mut dyn Write, is_json: bool) -> a
     Ok(settled)
 }
 
-/// The objects read from the files, and what is wrong with them.
+/// The objects read from the files, and the findings about them.
 #[derive(Default)]
 struct ParsedInput {
     documents: Vec<Document>,

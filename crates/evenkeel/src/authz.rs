@@ -57,7 +57,7 @@ pub struct CheckArguments {
     output: Output,
 }
 
-/// Runs a command. The status is 0, whatever is protected; 2 if running proxies differ.
+/// Runs a command. The status is 0, whatever the findings; 2 if running proxies differ.
 pub fn run(command: &AuthzCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
     let AuthzCommand::Check(arguments) = command;
     let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
@@ -78,7 +78,7 @@ pub fn run(command: &AuthzCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(if protection.running.is_some_and(|running| !running.agrees) { 2 } else { 0 })
 }
 
-/// What the running proxies enforce otherwise than the files say.
+/// Returns the differences between what running proxies enforce and what the files say.
 fn compared(arguments: &CheckArguments, world: &World, workload: &Arc<Workload>) -> anyhow::Result<Running> {
     let proxies = Proxies::find(arguments.admin, arguments.state.as_ref())?;
     let replicas = match &proxies {

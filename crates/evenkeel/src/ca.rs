@@ -17,7 +17,7 @@ use crate::formats::Output;
 
 /// How often the control plane is asked for progress.
 const POLL: Duration = Duration::from_millis(250);
-/// How long the control plane may take to begin what it was asked for.
+/// How long the control plane may take to begin a requested rotation.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Names of workloads in one line.
 const MAX_NAMES: usize = 5;
@@ -163,7 +163,7 @@ fn wait_for_begin(place: &Place, before: &Value) -> anyhow::Result<Value> {
     )
 }
 
-/// What was printed already.
+/// The lines that were printed already.
 struct Shown {
     generation: u64,
     waiting: String,
@@ -272,7 +272,7 @@ fn table(status: &Value) -> String {
     text_of
 }
 
-/// What is said of a certificate that ends soon.
+/// Formats the alarm about a certificate that expires soon.
 pub fn alarm_line(alarm: &Value) -> String {
     let (of, end) = (text(&alarm["of"]), time(&alarm["not_after"]));
     match text(&alarm["kind"]) {

@@ -490,7 +490,7 @@ fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Before there are threads. What is wrong with the state directory is said by the control plane itself.
+/// Confines the process before it has threads. Errors of the state directory are reported by the control plane itself.
 fn confine(options: &evenkeel_control::Options) {
     let _ = evenkeel_base::files::private_directory(&options.state);
     let state = [options.state.as_path()];
@@ -568,7 +568,7 @@ fn admin_option(admin: Option<SocketAddr>) -> impl Iterator<Item = OsString> {
     admin.into_iter().flat_map(|admin| ["--admin".into(), admin.to_string().into()])
 }
 
-/// As [`workers`]: a workload's proxy is asked from inside.
+/// Fetches a page. Like [`workers`], it asks a workload's proxy from inside its network namespace.
 fn page(arguments: PageArguments) -> anyhow::Result<u8> {
     let PageArguments { page, workload, namespace, state, admin, post } = arguments;
     let Some(workload) = workload else {

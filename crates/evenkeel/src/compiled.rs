@@ -14,20 +14,20 @@ use evenkeel_xds::{Cause, ResourceSet, ResourceType, Version};
 
 use crate::manifests;
 
-/// Most proxies that are tried, in proxies; proxies of one kind differ little.
+/// Maximum number of proxies that are tried; proxies of one kind differ little.
 const MAX_PROXIES: usize = 64;
 /// Namespace of gateways that Istio installs.
 const GATEWAYS: &str = "istio-system";
 /// Addresses of workloads that do not run (RFC 5737).
 const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 
-/// What the proxies of these objects would refuse, and what gRPC programs in their place cannot execute.
+/// Returns what the proxies of these objects would reject, and what gRPC programs in their place cannot execute.
 pub fn refusals(objects: &[Object]) -> Diagnostics {
-    // What is wrong with the environment is said where it counts.
+    // Errors in the environment are reported by the commands that use it.
     refusals_in(objects, &manifests::mesh().unwrap_or_default())
 }
 
-/// The same in a mesh with other options.
+/// Like [`refusals`], in a mesh with other options.
 pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
     let proxies = proxies(objects);
     // For the model a workload runs if it has a Pod.
@@ -58,12 +58,12 @@ pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
     found
 }
 
-/// The file of a Pod that stands for a workload that does not run.
+/// Returns the file name of a Pod that stands for a workload that does not run.
 fn pod_file(number: usize) -> String {
     format!("pod-{number}.yaml")
 }
 
-/// What a proxy refuses, each with the position in the user's files. `compiled`: resources that were compiled before.
+/// Returns what a proxy rejects, each with the position in the user's files. `compiled`: resources that were compiled before.
 fn refused(
     set: &ResourceSet,
     builder: &mut Builder,
@@ -101,7 +101,7 @@ fn span(origin: &str) -> Span {
     }
 }
 
-/// A sidecar for each Deployment, and a gateway for each selector of Gateways, with the position of what it is for.
+/// Returns a sidecar for each Deployment, and a gateway for each selector of Gateways, with the position of that object.
 fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
     let mut all: Vec<(ProxyView, Span)> = Vec::new();
     for object in objects {

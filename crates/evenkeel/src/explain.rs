@@ -92,7 +92,7 @@ pub struct ExplainArguments {
     output: Output,
 }
 
-/// Reads the files and answers. The status is 0 whatever happens to the call.
+/// Reads the files and answers. The status is 0, whatever the outcome of the call.
 pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     if let Some(id) = &arguments.last {
         return arguments.recent(id.as_deref(), out);
@@ -145,7 +145,7 @@ fn not_asked(answer: &Answer) -> Option<String> {
 impl ExplainArguments {
     fn recent(&self, id: Option<&str>, out: &mut dyn Write) -> anyhow::Result<u8> {
         let proxies = Proxies::find(self.admin, self.state.as_ref())?;
-        // Without the files, only the places of rules are unknown.
+        // Without the files, only the positions of rules are unknown.
         let world = Manifests::given_or_running(&self.files, self.state.as_deref()).ok();
         let world = world.map(Manifests::into_world);
         let from = self.from.as_deref().map(Caller::parse);
@@ -175,7 +175,7 @@ impl ExplainArguments {
             Some(from) => Caller::parse(from),
             None => Caller::Outside,
         };
-        // As a Sidecar's `bind` has it, or as curl's option does.
+        // In the form of a Sidecar's `bind`, or of curl's option.
         let socket = self.unix_socket.as_deref().map(|path| path.strip_prefix("unix://").unwrap_or(path).to_owned());
         Ok(Question { from, target, socket, random: self.random })
     }

@@ -1,4 +1,4 @@
-//! Output formats; which commands have no `-o json`, and why.
+//! Output formats; the commands without `-o json`, and the reasons.
 
 use clap::ValueEnum;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -16,7 +16,7 @@ const WITHOUT: [(&[&str], &str); 9] = [
     (&["lab", "report"], "it writes tables into a page of the documentation"),
 ];
 
-/// Why a command has no `-o`, if that is what is wrong with these arguments.
+/// Returns why a command has no `-o`, if that is the error in these arguments.
 pub fn why_no_output(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let is_output = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(name)) => {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::commands::Cli;
 
-    /// The commands that do something, by their words.
+    /// Collects the leaf commands, with the words of each.
     fn leaves<'c>(command: &'c Command, path: &[&'c str], all: &mut Vec<(Vec<&'c str>, &'c Command)>) {
         if !command.has_subcommands() {
             all.push((path.to_vec(), command));

@@ -39,7 +39,7 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 static HEAPS: OnceLock<[Heap; 2]> = OnceLock::new();
-/// How often the current heap was switched.
+/// Number of switches of the current heap.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -83,8 +83,8 @@ fn renew() {
     TURN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has all threads return their free memory, this thread at once. If two threads call it at the same time, one of them
-/// does nothing.
+/// Lets all threads return their free memory; this thread does so at once. If two threads call it at the same time, one of
+/// them does nothing.
 fn give_back() {
     collect();
     memory::give_back();

@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Other", &["completion", "version", "help"]),
 ];
 
-/// The same command, with its subcommands shown in groups.
+/// Returns the command with its subcommands shown in groups.
 pub fn in_groups(mut command: Command) -> Command {
     command.build();
     let header = *command.get_styles().get_header();

@@ -61,7 +61,7 @@ fn choose(
     collected.requests.iter().filter(is_same).cloned().collect()
 }
 
-/// Why there is nothing to show.
+/// Returns why there is nothing to show.
 fn nothing(collected: &Collected, id: Option<&str>) -> String {
     if let (0, [problem, ..]) = (collected.proxies, collected.problems.as_slice()) {
         return format!("no proxy answers; {}", problem.trim_start_matches(".default: "));

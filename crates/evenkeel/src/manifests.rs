@@ -16,22 +16,22 @@ use evenkeel_local::applied::Applied;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_model::{AddressBook, MeshConfig};
 
-/// What was read, all of it together.
+/// Everything that was read.
 #[derive(Debug, Default)]
 pub struct Manifests {
-    /// The objects; stand-ins for those that were refused, too.
+    /// The objects, including stand-ins for refused ones.
     pub objects: Vec<Object>,
     /// The files, by the names that positions have.
     pub texts: BTreeMap<Arc<str>, Arc<str>>,
-    /// What is wrong with single files.
+    /// Findings about single files.
     pub diagnostics: Diagnostics,
     /// Virtual addresses that a running mesh has assigned.
     pub addresses: AddressBook,
-    /// What the control plane is told besides objects.
+    /// The control plane's options.
     pub mesh: MeshConfig,
 }
 
-/// What the environment tells a control plane of its mesh: who fetches the keys of issuers.
+/// Returns the mesh options that a control plane reads from the environment: who fetches the keys of issuers.
 pub fn mesh() -> anyhow::Result<MeshConfig> {
     let fetching = JwksSettings::from_env(|name| std::env::var(name).ok())?;
     Ok(MeshConfig { jwks_fetching: fetching.by, ..MeshConfig::default() })
@@ -123,7 +123,7 @@ impl Manifests {
         }
     }
 
-    /// Reads directories as the control plane does. Whether there is anything.
+    /// Reads directories as the control plane does. Returns whether there was anything to read.
     fn directories(&mut self, paths: Vec<PathBuf>) -> bool {
         let mut files = Files::new(paths);
         files.refresh(SystemTime::now());

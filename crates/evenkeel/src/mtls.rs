@@ -93,7 +93,7 @@ pub fn run(arguments: &MtlsArguments, out: &mut dyn Write) -> anyhow::Result<u8>
     manifests.report_errors();
     let world = manifests.into_world();
     let (workload, namespace) = arguments.asked();
-    // Files alone say what would break, but not what was seen.
+    // Files alone show what would break, but not which traffic there was.
     let asks = arguments.files.is_empty() || arguments.admin.is_some() || arguments.what_if.is_none();
     let reported =
         if asks { Some(reported(arguments, &world, (workload.as_deref(), namespace.as_deref()))?) } else { None };
@@ -127,7 +127,7 @@ pub fn run(arguments: &MtlsArguments, out: &mut dyn Write) -> anyhow::Result<u8>
     })
 }
 
-/// What the proxies have seen. All are asked: both ends of an edge tell of it.
+/// Returns the edges that the proxies report. All are asked, because both ends of an edge report it.
 fn reported(
     arguments: &MtlsArguments,
     world: &World,

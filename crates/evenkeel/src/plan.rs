@@ -27,7 +27,7 @@ The exit status is 0 if no request fails that does not fail now, 2 if one does, 
 
 /// Status if requests would fail.
 const FAILS: u8 = 2;
-/// Status if there is nothing to judge by.
+/// Exit status if there is nothing to judge by.
 const NOTHING: u8 = 3;
 
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ pub fn run(arguments: &PlanArguments, out: &mut dyn Write) -> anyhow::Result<u8>
     let (before, after) = worlds(present, change, arguments.delete)?;
     let mut sampled: Vec<Sampled> = Vec::new();
     for (proxy, request) in collected.requests {
-        // An admin port says nothing of its Pod.
+        // An admin port does not identify its Pod.
         let pod = match &proxies {
             Proxies::At(_) => before.find(&proxy.pod, namespace.as_deref())?.pod.to_string(),
             Proxies::OfMesh { .. } => proxy.pod,

@@ -20,11 +20,11 @@ Examples:
 The exit status is 0 if it is proven that no request gets through, 1 if one does, 3 if that is not decided.
 With --expect it is 0 if that holds, 1 if not, 3 if that is not decided. 2: the question has mistakes.";
 
-/// Status if the answer is another than the one that is expected, or if a request gets through.
+/// Exit status if the answer differs from the expected one, or if a request gets through.
 const OTHERWISE: u8 = 1;
 /// Status if the question cannot be answered.
 const MISTAKE: u8 = 2;
-/// Status if nothing is decided.
+/// Exit status if the question is undecided.
 const UNDECIDED: u8 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

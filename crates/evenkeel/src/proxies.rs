@@ -23,7 +23,7 @@ const AT_A_TIME: usize = 8;
 /// The running proxies.
 #[derive(Debug, Clone)]
 pub enum Proxies {
-    /// Those of `evenkeel up`.
+    /// The proxies of `evenkeel up`.
     OfMesh {
         /// This program.
         program: PathBuf,
@@ -38,7 +38,7 @@ pub enum Proxies {
 enum PendingAnswer {
     /// A process is asking it.
     Process(Child),
-    /// It has answered.
+    /// The proxy has answered.
     Answered(Vec<u8>),
 }
 
@@ -59,14 +59,14 @@ impl PendingAnswer {
     }
 }
 
-/// What the proxies of a mesh keep of recent requests.
+/// The recent requests that the proxies of a mesh keep.
 #[derive(Debug, Default)]
 pub struct Collected {
     /// The requests, and the proxies that keep them.
     pub requests: Vec<(ProxyName, RecentRequest)>,
-    /// What is missing, one line each.
+    /// The proxies that are missing, one line each.
     pub problems: Vec<String>,
-    /// How many proxies have answered.
+    /// Number of proxies that have answered.
     pub proxies: usize,
 }
 
@@ -111,7 +111,7 @@ impl Proxies {
         Ok(PendingAnswer::Process(child))
     }
 
-    /// What each of these proxies has on a page, read as `T`.
+    /// Fetches a page from each of these proxies, parsed as `T`.
     pub fn pages<T: DeserializeOwned>(&self, replicas: &[ReplicaInfo], page: &str) -> Vec<anyhow::Result<T>> {
         let mut all = Vec::new();
         for batch in replicas.chunks(AT_A_TIME) {
@@ -124,7 +124,7 @@ impl Proxies {
         all
     }
 
-    /// What all of them keep, or those of a workload. Without a mesh, `workload` names the proxy that is asked.
+    /// Collects the recent requests of all proxies, or of a workload's. Without a mesh, `workload` names the proxy to ask.
     pub fn collect(&self, workload: &str, namespace: Option<&str>) -> anyhow::Result<Collected> {
         let replicas = match self {
             Self::OfMesh { .. } => self.replicas(workload, namespace)?,

@@ -13,7 +13,7 @@ use crate::admin;
 
 /// How long a proxy may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest body that is sent, in bytes.
+/// Maximum size of a body that is sent, in bytes.
 const MAX_BODY_BYTES: u64 = 1024 * 1024;
 
 /// Prints the load of each worker, and how uneven it is.
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// What is printed when the admin port answers so.
+    /// Returns what is printed for this answer of the admin port.
     fn printed(answer: &'static str) -> Result<String, String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let admin = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! `evenkeel proxy-status`: what each proxy holds of what it should hold, and how old that was when it was applied.
+//! `evenkeel proxy-status`: which of its resources each proxy holds, and how old they were when it applied them.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::{admin, ca};
 /// Types with a column of their own: those istioctl shows, and ours.
 const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 
-/// Most proxies that a line names.
+/// Maximum number of proxies named in a line.
 const MAX_NAMED: usize = 5;
 
 /// Output format.
@@ -251,7 +251,7 @@ fn remarks(name: &str, proxy: &Value) -> Vec<String> {
     remarks
 }
 
-/// Proxies that run inside their agents, which nothing filters.
+/// Reports proxies that run inside their agents, without a system call filter.
 fn in_agents(pages: &[Value]) -> Option<String> {
     let proxies = pages.iter().flat_map(|page| page["proxies"].as_array().into_iter().flatten());
     let is_inside = |proxy: &&Value| proxy["confinement"].as_str().is_some_and(|state| state.starts_with(IN_AGENT));
@@ -286,7 +286,7 @@ fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// What a proxy refuses, and where the user wrote it.
+/// Describes what a proxy rejects, and where the user wrote it.
 pub fn refusal(name: &str, status: &Value) -> String {
     let nack = &status["nack"];
     let resources: Vec<Value> = nack["resources"]

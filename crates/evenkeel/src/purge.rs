@@ -1,4 +1,4 @@
-//! When the allocator returns free pages to the system.
+//! Settings of the allocator for returning free pages to the system.
 
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, Ordering};

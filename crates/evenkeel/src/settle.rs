@@ -1,4 +1,4 @@
-//! Waits until every proxy runs what was written.
+//! Waits until every proxy runs the configuration as written.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use crate::{admin, proxy_status};
 /// The first pause between two questions, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// How it ended.
+/// The outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
     /// The generation of the configuration that proxies run.
     pub generation: u64,
-    /// What keeps the mesh from running what the files say, one line each; empty: nothing.
+    /// What prevents the mesh from running the configuration in the files, one line each; empty: nothing.
     pub problems: Vec<String>,
 }
 
-/// Waits until the control plane has read what is written now, and until every proxy that it concerns runs it.
+/// Waits until the control plane has read the current files, and until every proxy concerned runs them.
 pub fn wait(control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Settled> {
     let deadline = Instant::now() + patience;
     let ticket =

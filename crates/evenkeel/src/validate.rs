@@ -53,7 +53,7 @@ pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Wr
 pub struct Options {
     /// Warnings count as errors.
     pub strict: bool,
-    /// What the control plane is told besides objects.
+    /// The control plane's options.
     pub mesh: MeshConfig,
 }
 
@@ -146,7 +146,7 @@ mod tests {
         Ok(())
     }
 
-    /// What proxies would do and gRPC programs cannot.
+    /// Proxies support these fields, and gRPC programs do not.
     #[test]
     fn tokens_of_grpc_programs_are_warned_of() -> io::Result<()> {
         let folder = tempfile::tempdir()?;

@@ -8,9 +8,9 @@ use crate::object;
 use crate::status::Status;
 use crate::token::Token;
 
-/// Largest key set that is read, in bytes.
+/// Maximum size of a key set, in bytes.
 pub const MAX_JWKS_BYTES: usize = 256 * 1024;
-/// Most keys of a set, in keys. A token without `kid` is verified with each key in turn.
+/// Maximum number of keys in a set. A token without `kid` is verified with each key in turn.
 pub const MAX_KEYS: usize = 100;
 /// Bytes of an Ed25519 signature.
 const ED25519_SIGNATURE_BYTES: usize = 64;
@@ -103,7 +103,7 @@ impl Jwks {
         let mut tried = false;
         for key in self.keys.iter().filter(|key| fits(key, token)) {
             let ready = key.for_algorithm(token.algorithm);
-            // As in Envoy, only a key that says which algorithm it is for does not fit.
+            // As in Envoy, only a key with `alg` can mismatch.
             tried |= ready.is_some() || !key.names_algorithm;
             let Some(ready) = ready else { continue };
             if token.algorithm == Algorithm::EdDsa && token.signature.len() != ED25519_SIGNATURE_BYTES {

@@ -1,4 +1,4 @@
-//! One public key of a set, and what it may verify.
+//! One public key of a set, and the algorithms that it may verify.
 
 use std::fmt;
 
@@ -17,11 +17,11 @@ use crate::object::Object;
 
 /// Smallest RSA modulus, in bits (RFC 7518 section 3.3).
 const MIN_RSA_BITS: usize = 2048;
-/// Largest RSA modulus, in bits: a larger one makes each token expensive.
+/// Maximum size of an RSA modulus, in bits: a larger one makes each token expensive.
 const MAX_RSA_BITS: usize = 8192;
 /// Bytes of an Ed25519 public key.
 const ED25519_BYTES: usize = 32;
-/// Longest `kid` in a set, in bytes.
+/// Maximum length of a `kid` in a set, in bytes.
 const MAX_KEY_ID_BYTES: usize = 1024;
 
 /// Why a key of a set is not used.
@@ -73,7 +73,7 @@ pub enum KeyError {
 /// A public key, ready to verify.
 pub(crate) struct Key {
     pub(crate) id: Option<Box<str>>,
-    /// It has `alg`.
+    /// Whether it has `alg`.
     pub(crate) names_algorithm: bool,
     /// The algorithms that it may verify, each with the key in the form for it.
     uses: Vec<(Algorithm, ParsedPublicKey)>,
@@ -141,7 +141,7 @@ fn purpose(object: &Object) -> Result<(), KeyError> {
     }
 }
 
-/// Those of `possible` that the key's `alg` names; all if it has none.
+/// Returns the algorithms of `possible` that the key's `alg` allows; all if it has none.
 fn allowed(object: &Object, possible: &[Algorithm]) -> Result<Vec<Algorithm>, KeyError> {
     let named = match object.get("alg") {
         None => return Ok(possible.to_vec()),
@@ -202,7 +202,7 @@ fn without_zeros(number: &[u8]) -> &[u8] {
     number.get(zeros..).unwrap_or_default()
 }
 
-/// As in Envoy, `alg` tells the curve if `crv` does not; if neither does, it is P-256.
+/// Reads an elliptic curve key. As in Envoy, `alg` determines the curve if `crv` does not; if neither does, it is P-256.
 fn elliptic(object: &Object) -> Result<Vec<(Algorithm, ParsedPublicKey)>, KeyError> {
     let curve = match object.get("crv") {
         Some(curve) => curve.as_str().ok_or(KeyError::Field("crv"))?,

@@ -1,6 +1,6 @@
-//! What the verification of a token comes to, with Envoy's numbers and texts.
+//! The result of verifying a token, with Envoy's numbers and texts.
 
-/// What the verification of a token comes to.
+/// The result of verifying a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// The token is valid.
@@ -59,7 +59,7 @@ pub enum Status {
     AudienceNotAllowed,
     /// The signature, subject or lifetime is not valid.
     VerificationFail,
-    /// There are more tokens than are looked at.
+    /// There are more tokens than are examined.
     MultipleTokens,
     /// There are no usable keys.
     NoValidKeys,
@@ -128,7 +128,7 @@ impl Status {
             Self::HeaderBadBase64 => 5,
             Self::HeaderBadJson => 6,
             Self::HeaderBadAlg => 7,
-            // Envoy does not look at `crit`.
+            // Envoy ignores `crit`.
             Self::HeaderNotImplementedAlg | Self::HeaderCritical => 8,
             Self::HeaderBadKid => 9,
             Self::PayloadBadBase64 => 10,

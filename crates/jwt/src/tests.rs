@@ -1,4 +1,4 @@
-//! Vectors: each row is a token, or a key set, and what it comes to. Most are attacks.
+//! Vectors: each row is a token, or a key set, and the expected result. Most are attacks.
 
 use std::cell::Cell;
 use std::sync::LazyLock;

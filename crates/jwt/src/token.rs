@@ -7,13 +7,13 @@ use crate::base64url;
 use crate::object::{Object, parse_object};
 use crate::status::Status;
 
-/// Longest token that is read, in bytes. A longer one is [`Status::BadFormat`].
+/// Maximum length of a token, in bytes. A longer one is [`Status::BadFormat`].
 pub const MAX_TOKEN_BYTES: usize = 32 * 1024;
 
 /// A token in the form `HEADER.PAYLOAD.SIGNATURE` that was parsed and not verified.
 #[derive(Debug)]
 pub struct Token<'t> {
-    /// What is signed: `HEADER.PAYLOAD`.
+    /// The signed part: `HEADER.PAYLOAD`.
     pub(crate) signed: &'t str,
     /// The payload as it was sent.
     pub payload: &'t str,
@@ -51,7 +51,7 @@ impl Times {
 }
 
 impl<'t> Token<'t> {
-    /// Parses a token. Nothing in it is trustworthy before [`crate::Jwks::verify`] accepts its signature.
+    /// Parses a token. Its contents must not be trusted before [`crate::Jwks::verify`] accepts its signature.
     pub fn parse(text: &'t [u8]) -> Result<Self, Status> {
         if text.len() > MAX_TOKEN_BYTES {
             return Err(Status::BadFormat);

@@ -1,4 +1,4 @@
-//! Processes that end with the one that started them.
+//! Child processes that end with their parent.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
-/// Has the kernel kill what this command starts when the thread that starts it ends, however that comes about.
+/// Lets the kernel kill the command's process when the thread that starts it ends, for any reason.
 pub fn die_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec only the system call prctl is made, which is async-signal-safe.
     unsafe { command.pre_exec(|| set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)) };

@@ -24,7 +24,7 @@ const NAMESPACES: u64 = 0x7e02_0000;
 /// Landlock's rights as of this version of it; older kernels apply those they know.
 const LANDLOCK: ABI = ABI::V6;
 
-/// What a server may keep of root's rights: ports below 1024, marks and addresses of sockets, and files whoever owns them.
+/// The capabilities of root that a server may keep: ports below 1024, marks and addresses of sockets, and files of any owner.
 const KEPT: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::NET_RAW)
@@ -34,7 +34,7 @@ const KEPT: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
 /// A variable of the environment that switches confinement off, for measurements that write files of their own.
 const SWITCH: &str = "EVENKEEL_NO_CONFINEMENT";
 
-/// Where a process may write.
+/// The paths to which a process may write.
 #[derive(Debug, Clone, Copy)]
 pub enum Writes<'p> {
     /// Wherever its user may: its configuration names files to write.
@@ -43,7 +43,7 @@ pub enum Writes<'p> {
     Below(&'p [&'p Path]),
 }
 
-/// What holds for this process.
+/// The confinement of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confinement {
     /// System calls are filtered; or why not.
@@ -55,18 +55,18 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Whether everything holds that was asked for.
+    /// Whether everything requested is enforced.
     pub fn is_whole(&self) -> bool {
         self.seccomp.is_ok() && self.landlock == Ok(Enforced::Fully) && self.capabilities.is_ok()
     }
 }
 
-/// How much of the rules about files the kernel enforces.
+/// How much of the file rules the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforced {
     /// Every rule.
     Fully,
-    /// Those that this kernel knows.
+    /// Only the rules that this kernel knows.
     Partly,
 }
 
@@ -95,17 +95,17 @@ impl fmt::Display for Confinement {
 
 static HELD: OnceLock<Confinement> = OnceLock::new();
 
-/// What holds for this process; `None`: it was not asked to confine itself.
+/// Returns the confinement of this process; `None`: none was requested.
 pub fn held() -> Option<&'static Confinement> {
     HELD.get()
 }
 
-/// What holds, for people.
+/// Describes the confinement, for people.
 pub fn describe() -> String {
     held().map_or_else(|| "off".to_owned(), Confinement::to_string)
 }
 
-/// What holds, whoever has seen to it: with the capabilities and the user of this process, too.
+/// Describes the actual state, whoever has set it up, including the capabilities and the user of this process.
 pub fn state() -> String {
     let user = rustix::process::geteuid();
     match held() {
@@ -132,7 +132,7 @@ pub fn confine(writes: Writes<'_>) -> Option<&'static Confinement> {
     let held = HELD.get_or_init(|| {
         // Before the filter, which allows none of the calls that these need.
         let capabilities = limit_capabilities();
-        // Without this, only root may install filters; with it, nothing that is executed gains rights.
+        // Without this, only root may install filters; with it, no executed program gains privileges.
         if let Err(error) = nix::sys::prctl::set_no_new_privs() {
             let reason = error.to_string();
             return Confinement { seccomp: Err(reason.clone()), landlock: Err(reason), capabilities };
@@ -148,7 +148,7 @@ pub fn confine(writes: Writes<'_>) -> Option<&'static Confinement> {
     Some(held)
 }
 
-/// Gives up all capabilities but those of [`KEPT`] that this process has.
+/// Drops all capabilities except those of [`KEPT`] that this process has.
 fn limit_capabilities() -> Result<CapabilitySet, String> {
     let limit = || {
         let CapabilitySets { permitted, effective, .. } = rustix::thread::capabilities(None)?;
@@ -199,7 +199,8 @@ fn filter_calls() -> Result<(), String> {
         filter.try_into().map_err(|error: seccompiler::BackendError| text(&error))
     };
     let errno = |error: i32| SeccompAction::Errno(error.unsigned_abs());
-    // Its flags are in memory, where a filter cannot look: the C library uses `clone` when it is told that there is no `clone3`.
+    // The flags of `clone3` are in memory, where a filter cannot read them: the C library falls back to `clone` when `clone3`
+    // does not exist.
     let no_clone3 = compile([(libc::SYS_clone3, Vec::new())].into(), SeccompAction::Allow, errno(libc::ENOSYS))?;
     let condition = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(NAMESPACES), 0);
     let threads = condition.and_then(|condition| SeccompRule::new(vec![condition])).map_err(|error| text(&error))?;

@@ -28,7 +28,7 @@ impl Manager {
         Self { socket: std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) }
     }
 
-    /// No manager: nobody asked for notifications, or another part of the process sends them.
+    /// Returns a manager that receives nothing: no notifications were requested, or another part of the process sends them.
     pub fn nobody() -> Self {
         Self::default()
     }

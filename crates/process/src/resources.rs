@@ -1,4 +1,4 @@
-//! What a process may use, and what one has used.
+//! Resource limits and resource usage of a process.
 
 use std::io;
 use std::time::Duration;

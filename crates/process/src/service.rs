@@ -9,7 +9,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, 
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-/// Longest notice that is read, in bytes; the rest is ignored. systemd has the same limit.
+/// Maximum length of a notice, in bytes; the rest is ignored. systemd has the same limit.
 const MAX_NOTICE_BYTES: usize = 4096;
 
 /// The socket whose path a service gets in `NOTIFY_SOCKET`.
@@ -55,7 +55,8 @@ impl Notices {
         }
     }
 
-    /// The same, from notices that have already arrived: for a process that has ended, these are all.
+    /// Like [`successor_of`](Self::successor_of), from notices that have already arrived: for a process that has ended, these
+    /// are all.
     pub fn successor_named_by(&self, main: u32) -> Option<u32> {
         std::iter::from_fn(|| self.receive().ok()).find_map(|notice| notice.successor_of(main))
     }

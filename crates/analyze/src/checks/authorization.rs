@@ -1,4 +1,4 @@
-//! AuthorizationPolicies whose provider cannot be asked, and rules about requests on ports without any.
+//! AuthorizationPolicies whose provider cannot be asked, and rules about requests on ports without requests.
 
 use evenkeel_api::istio::AuthorizationPolicySpec;
 use evenkeel_api::{Kind, Object, Resource};
@@ -7,7 +7,8 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_model::authz_provider::AuthzProvider;
 use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, Protocol, Service, Snapshot};
 
-/// CUSTOM policies whose provider is not declared, or whose service does not exist. Proxies refuse what they match.
+/// Reports CUSTOM policies whose provider is not declared, or whose service does not exist. Proxies deny requests that they
+/// match.
 pub fn providers(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
     let custom = snapshot.authorization_policies.iter().filter(|policy| policy.action == AuthorizationAction::Custom);
     for policy in custom {

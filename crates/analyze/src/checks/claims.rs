@@ -1,4 +1,4 @@
-//! Routes by the claims of tokens.
+//! Routes that match claims of tokens.
 
 use evenkeel_api::Object;
 use evenkeel_api::decode::MatchName;

@@ -49,7 +49,7 @@ pub fn tokens(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics)
     }
 }
 
-/// What says that a workload is such a program.
+/// Returns where a workload is declared as such a program.
 fn reason(object: &Object) -> Option<evenkeel_base::Span> {
     let (spec, annotation) = match (&object.resource, template(object)) {
         (_, Some(template)) => {

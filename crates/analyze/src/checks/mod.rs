@@ -1,4 +1,4 @@
-//! What an analysis looks for beyond reading and building: things that work as written, and are seldom meant so.
+//! Checks of an analysis beyond those of reading and building: configurations that work as written, but are rarely intended.
 
 mod authorization;
 mod claims;

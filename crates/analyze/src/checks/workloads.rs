@@ -87,7 +87,7 @@ pub fn target_ports(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) 
     for object in objects {
         let Some(template) = template(object) else { continue };
         let labels = template.labels();
-        // By the port of the workload: the port it is called by, of which Service, where.
+        // By the port of the workload: the port of the Service that leads to it, the Service, and its position.
         let mut known: BTreeMap<u16, (u16, &Object, Span)> = BTreeMap::new();
         for owner in services.get(&*object.namespace).into_iter().flatten() {
             let Resource::Service(service) = &owner.resource else { continue };
