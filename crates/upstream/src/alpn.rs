@@ -11,9 +11,9 @@ use evenkeel_http::Version;
 
 /// HTTP/2 frames that carry HTTP/1.1 messages.
 pub const MULTIPLEXED_HTTP1: &[u8] = b"evenkeel-h2-http/1.1";
-/// What an Istio sidecar offers to another for HTTP/1.1.
+/// The ALPN protocol that Istio sidecars offer each other for HTTP/1.1.
 const MESH_HTTP1: &[u8] = b"istio-http/1.1";
-/// The same for HTTP/2.
+/// The ALPN protocol that Istio sidecars offer each other for HTTP/2.
 pub const MESH_HTTP2: &[u8] = b"istio-h2";
 const HTTP1: &[u8] = b"http/1.1";
 /// HTTP/2 (RFC 9113).
@@ -54,7 +54,7 @@ pub fn offer(all: &[Vec<u8>], wanted: WantedProtocol) -> Vec<&[u8]> {
             WantedProtocol::Either => vec![HTTP2, HTTP1],
         },
         WantedProtocol::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
-        // What Istio's ALPN filter does; that filter is not needed here.
+        // Does what Istio's ALPN filter does; that filter is not needed here.
         WantedProtocol::Http2 => {
             let to_sidecar = leads_to_sidecar(all);
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };

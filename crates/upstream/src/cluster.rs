@@ -44,7 +44,7 @@ const MAX_RESPONSE_HEAD_BYTES: usize = 80 * 1024;
 /// Names of one worker's clusters that have something to sweep; the others are skipped.
 pub(super) type Busy = RefCell<HashSet<Arc<str>, FxBuildHasher>>;
 
-/// What all clusters of a worker share.
+/// State shared by all clusters of a worker.
 #[derive(Debug, Clone)]
 pub(super) struct Common {
     pub random: Rc<Random>,
@@ -77,7 +77,7 @@ pub struct Cluster {
     pub(super) answering: Cell<bool>,
     /// Incremented when connections made earlier must not be reused.
     pub(super) epoch: Cell<u64>,
-    /// There is something to sweep: the cluster's name is in `busy`.
+    /// Whether there is something to sweep: then the cluster's name is in `busy`.
     is_busy: Cell<bool>,
     busy: Rc<Busy>,
     registry: Arc<Registry>,
@@ -93,7 +93,7 @@ pub struct Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Wakes the task that closes idle connections, so that it sees that the cluster is gone.
+        // Wakes the task that closes idle connections, so that it notices that the cluster is gone.
         self.shared.share.ask();
     }
 }
@@ -290,7 +290,7 @@ impl Cluster {
         Rc::clone(self.zone_stats.get_or_init(make))
     }
 
-    /// Gives hosts the weights that follow from their load reports; true if any changed.
+    /// Sets the hosts' weights from their load reports; returns true if any changed.
     fn weigh(&self, config: &Config, hosts: &[Rc<Host>]) -> bool {
         let Some(settings) = config.utilization.as_deref() else { return false };
         let now = turn::now();
@@ -309,7 +309,7 @@ impl Cluster {
         changed
     }
 
-    /// Computes weights from load reports, if it is time to. Costs nothing in other clusters.
+    /// Computes weights from load reports, if it is due. Costs nothing in other clusters.
     #[inline]
     fn follow_reports(&self, config: &Config) {
         if self.weights_due.get().is_some_and(|due| turn::now() >= due) {
@@ -511,7 +511,7 @@ impl Cluster {
         }
     }
 
-    /// Sweeps the cluster's hosts; returns false when there is nothing to come back for.
+    /// Sweeps the cluster's hosts; returns false when no further sweep is needed.
     pub(super) fn sweep(&self, now: Instant) -> bool {
         self.follow_health(&self.config.borrow());
         let limit = self.config.borrow().http.idle_timeout;

@@ -1,5 +1,5 @@
-//! What is counted of the traffic between two workloads. Connections keep a handle, so that a request costs a few
-//! additions and no search.
+//! Counters of the traffic between two workloads. Connections keep a handle, so that a request costs a few additions and no
+//! search.
 
 use std::cell::Cell;
 

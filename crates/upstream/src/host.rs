@@ -47,7 +47,7 @@ pub struct Host {
     pub(super) multiplexed: Pools,
     /// The permit of this worker's pool (`max_connection_pools`), while the pool is in use.
     pub(super) pool: RefCell<Option<Permit>>,
-    /// It was removed from the cluster: its connections are not kept.
+    /// Whether it was removed from the cluster: its connections are not kept.
     pub(super) removed: Cell<bool>,
     /// The server that the requests on its connections call, where TLS depends on it (`auto_sni`).
     called: RefCell<Option<Arc<str>>>,
@@ -57,7 +57,7 @@ pub struct Host {
     reported_weight: Cell<u32>,
 }
 
-/// What `/clusters` shows for a host.
+/// The counters that `/clusters` shows for a host.
 #[derive(Debug, Default)]
 #[allow(missing_docs)]
 pub struct HostCounts {
@@ -87,7 +87,7 @@ impl Host {
         Rc::new(Self::unshared(endpoint, transport, shared))
     }
 
-    /// The same endpoint for one client: its connections have the client's address, and serve nobody else.
+    /// Returns the same endpoint for one client: its connections have the client's address, and serve no other client.
     pub(super) fn on_behalf_of(self: &Rc<Self>, client: ClientSource) -> Self {
         let own = Self::unshared(&self.endpoint.borrow(), self.transport.clone(), self.shared.clone());
         let removed = Cell::new(self.removed.get());
@@ -131,7 +131,7 @@ impl Host {
             }
             Some(false) | None => {}
         }
-        // It has no connections that call another.
+        // It has no connections for another name.
         self.called.replace(Some(name.to_ascii_lowercase().into()));
         self.clone()
     }

@@ -17,7 +17,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const MARGIN_SHARE: u32 = 5;
 const LEAST_MARGIN: Duration = Duration::from_millis(5);
 
-/// What all workers know of one host. The fields are independent of each other, so no lock is needed.
+/// The shared knowledge of all workers about one host. The fields are independent of each other, so no lock is needed.
 #[derive(Debug, Default)]
 pub struct KeepAlive {
     /// In microseconds plus one; 0: nothing was announced.

@@ -1,4 +1,4 @@
-//! Hosts that no configuration lists: they are made when something is sent to them.
+//! Hosts that are created on demand, when a request goes to an address or name that no configuration lists.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -133,7 +133,7 @@ impl MadeHosts {
         self.by_client.borrow().values().for_each(|known| f(&known.host));
     }
 
-    /// Calls `f` with each that is an endpoint of its own.
+    /// Calls `f` with each that is a separate endpoint.
     pub(super) fn for_each_endpoint(&self, mut f: impl FnMut(&Rc<Host>)) {
         self.by_address.borrow().values().for_each(&mut f);
         self.by_name.borrow().values().for_each(f);
@@ -166,9 +166,9 @@ mod tests {
         for other in [client(2), ClientSource { mark: 8, ..client(1) }] {
             assert!(!Rc::ptr_eq(&one, &made.for_client(&host, other)), "{other:?}");
         }
-        // What is counted is the endpoint's.
+        // The counters are the endpoint's.
         assert!(Rc::ptr_eq(&one.counts, &host.counts));
-        // Connections to an endpoint that has been replaced serve nobody any more.
+        // Connections to an endpoint that has been replaced serve no request any more.
         let replaced = endpoint();
         assert!(!Rc::ptr_eq(&one, &made.for_client(&replaced, client(1))));
         assert!(one.removed.get());

@@ -26,10 +26,10 @@ use crate::turn;
 /// Limit for a response's head in bytes if the cluster sets none; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
 
-/// What a request requires of its connection.
+/// The requirements of a request on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// No idle connection: one was just closed by the peer under this request.
+    /// A new connection: an idle one was just closed by the peer under this request.
     Fresh,
     /// A connection that the request can take over.
     Tunnel,
@@ -39,7 +39,7 @@ pub enum Need {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub enum PooledConnection {
-    /// A connection of its own.
+    /// An exclusive connection.
     Http1(Connection),
     /// A stream on a shared connection.
     Http2(StreamSlot),
@@ -72,7 +72,7 @@ impl PooledConnection {
         }
     }
 
-    /// When the connection was made, for whichever request.
+    /// Returns when the connection was made, for any request.
     pub fn connect_times(&self) -> &ConnectTimes {
         match self {
             Self::Http1(connection) => connection.connect_times(),

@@ -1,4 +1,4 @@
-//! Upstream connections as what is counted and kept of them: while they are open, and while they idle in a pool.
+//! Bookkeeping of upstream connections: while they are open, and while they idle in a pool.
 
 use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub struct ConnectTimes {
     pub handshake_end: Option<Instant>,
     /// The TLS session; `None` without TLS.
     pub session: Option<Arc<Session>>,
-    /// What is counted of the traffic to this peer, once somebody counts it.
+    /// Counters of the traffic to this peer, once a connection uses them.
     pub edge: OnceCell<Rc<EdgeCounts>>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Idle {
     pub(super) _counted: IdleGuard,
 }
 
-/// Counts an idle connection, so that other workers can ask for its room.
+/// Counts an idle connection, so that other workers can request its room.
 #[derive(Debug)]
 pub(super) struct IdleGuard(Rc<Shared>);
 

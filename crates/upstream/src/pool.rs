@@ -258,7 +258,7 @@ impl Cluster {
             return;
         }
         let counted = IdleGuard::new(&self.shared);
-        // Counted before the check: a request that starts to wait in between sees that the connection can be asked for.
+        // Counted before the check: a request that starts to wait in between sees that the connection can be requested.
         if slots.is_awaited() && slots.must_move(&self.shared.share, self.shared.waiting.get() > 0, now) {
             drop(counted);
             return;

@@ -8,14 +8,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use evenkeel_runtime_config::proxy_protocol::ProxyProtocolVersion as Version;
 use evenkeel_runtime_config::proxy_protocol::Tlv;
 
-/// Longest version 1 header in bytes, CRLF included (section 2.1).
+/// Maximum size of a version 1 header in bytes, CRLF included (section 2.1).
 const MAX_V1_BYTES: usize = 107;
 const V1_PREFIX: &[u8] = b"PROXY ";
 /// Begins a version 2 header (section 2.2).
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Length of signature, version and command, family, and length field.
 const V2_FIXED_BYTES: usize = 16;
-/// Longest part after [`V2_FIXED_BYTES`] that is accepted, in bytes: addresses and TLVs. The length field allows 65,535.
+/// Maximum size of the part after [`V2_FIXED_BYTES`], in bytes: addresses and TLVs. The length field allows 65,535.
 const MAX_V2_BYTES: usize = 16 * 1024;
 /// `PP2_TYPE_NOOP`: padding.
 const TLV_NOOP: u8 = 0x04;
@@ -51,7 +51,7 @@ pub enum Parsed {
 pub struct ParseError {
     /// The version that the header claims.
     pub version: Version,
-    /// What is wrong.
+    /// The error.
     pub reason: &'static str,
 }
 

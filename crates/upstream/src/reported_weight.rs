@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// No report has come since the last one expired.
 const NEVER: u64 = u64::MAX;
 
-/// What one host has reported, to all workers.
+/// The reports of one host, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct ReportedWeight {
     weight: AtomicU32,
@@ -119,7 +119,7 @@ mod tests {
         check(120, Some(8));
         check(180, Some(8));
         check(181, None);
-        // The blackout begins anew.
+        // The blackout begins again.
         host.report(9, start + 190 * SECOND);
         check(199, None);
         check(200, Some(9));

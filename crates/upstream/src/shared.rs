@@ -149,7 +149,7 @@ impl SharedCluster {
         self.health_version.load(Ordering::Acquire)
     }
 
-    /// Notes that a host's health changed.
+    /// Records that a host's health changed.
     pub(super) fn health_changed(&self) {
         self.health_version.fetch_add(1, Ordering::AcqRel);
     }

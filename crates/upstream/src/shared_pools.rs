@@ -53,12 +53,12 @@ pub(super) struct Multiplexed {
     pub(super) client: Client,
     /// Requests it may still carry (`max_requests_per_connection`); `None`: unlimited.
     pub(super) left: Cell<Option<u32>>,
-    /// It has carried a request before.
+    /// Whether it has carried a request before.
     pub(super) used: Cell<bool>,
     pub(super) epoch: u64,
     pub(super) local: Option<SocketAddr>,
     pub(super) times: ConnectTimes,
-    /// From then on it accepts no new requests (`max_connection_duration`).
+    /// After this time it accepts no new requests (`max_connection_duration`).
     pub(super) until: Option<Instant>,
 }
 

@@ -9,7 +9,7 @@ use evenkeel_runtime_config::retry::RetryPolicy;
 
 use super::host::Host;
 
-/// What determines the host of a request or connection.
+/// The inputs that determine the host of a request or connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Target<'a> {
     /// The address the client connected to, for `ORIGINAL_DST`.
@@ -50,7 +50,7 @@ impl Target<'_> {
 pub struct OverrideHost<'a> {
     /// Its address, as in `/clusters` and logs.
     pub address: &'a str,
-    /// No other host may be used.
+    /// Whether no other host may be used.
     pub strict: bool,
     /// Status of the response if the host is gone and no other may be used.
     pub status_if_gone: u16,

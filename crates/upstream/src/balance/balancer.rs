@@ -1,4 +1,4 @@
-//! The contract of a load balancing policy, and what a pick takes and gives.
+//! The contract of a load balancing policy, and the inputs and outputs of a pick.
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::local_hosts::LocalHosts;
 use crate::random::Random;
 use crate::stats::zone;
 
-/// What zone-aware routing needs besides the cluster's own hosts.
+/// The inputs of zone-aware routing besides the cluster's own hosts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ZoneContext<'a> {
     pub local: &'a Rc<LocalHosts>,
@@ -22,7 +22,7 @@ pub(crate) struct ZoneContext<'a> {
 
 /// A load balancing policy over a set of hosts.
 pub(crate) trait Balancer: Debug {
-    /// A host; `None` when there is none. Attempts after the first ask for another host, but may get the same one.
+    /// Picks a host; `None` if there is none. Attempts after the first request another host, but may get the same one.
     fn pick(&self, pick: &Pick<'_>) -> Option<&Rc<Host>>;
 }
 
@@ -31,7 +31,7 @@ pub(crate) trait Balancer: Debug {
 pub(crate) struct Pick<'a> {
     /// The request's hash, or a random number when it has none.
     pub hash: u64,
-    /// How many hosts were rejected before in this pick.
+    /// Number of hosts rejected before in this pick.
     pub attempt: u32,
     pub random: &'a Random,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Pool {
     pub shares: Vec<f64>,
 }
 
-/// What a balancer is built from.
+/// The inputs of a balancer's construction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Making<'a> {
     pub config: &'a Cluster,
@@ -58,7 +58,7 @@ pub(crate) struct Making<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Picked<'a> {
     pub host: Option<&'a Rc<Host>>,
-    /// So few hosts are healthy that health was ignored (or, with `fail_traffic_on_panic`, that nothing was picked).
+    /// Whether health was ignored because too few hosts are healthy (or, with `fail_traffic_on_panic`, nothing was picked).
     pub panic: bool,
     /// How the subset was chosen.
     pub subset: SubsetOutcome,

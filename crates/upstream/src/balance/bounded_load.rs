@@ -13,7 +13,7 @@ struct BoundedLoad {
     table: Shared,
     /// `hash_balance_factor`: a host may have this percentage of its fair share of the requests in flight.
     factor: u32,
-    /// Reused, so that looking for another host allocates nothing.
+    /// Reused, so that searching for another host allocates nothing.
     order: RefCell<Vec<usize>>,
 }
 
@@ -37,7 +37,7 @@ impl Balancer for BoundedLoad {
 }
 
 impl BoundedLoad {
-    /// Requests in flight that all hosts may have together, counting this one.
+    /// Returns the maximum number of requests in flight over all hosts, counting this one.
     fn slots(&self, host: &Host) -> u32 {
         let active = u64::from(host.cluster_active()) + 1;
         u32::try_from((active * u64::from(self.factor)).div_ceil(100)).unwrap_or(u32::MAX)

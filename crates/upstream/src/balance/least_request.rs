@@ -56,7 +56,7 @@ fn least_of_some<'h>(hosts: &'h [Rc<Host>], choices: u32, random: &Random) -> Op
     draws.min_by_key(|host| host.active_everywhere())
 }
 
-/// One of the hosts with the fewest requests, each with the same probability.
+/// Returns one of the hosts with the fewest requests, each with the same probability.
 fn least_of_all<'h>(hosts: &'h [Rc<Host>], random: &Random) -> Option<&'h Rc<Host>> {
     let mut hosts = hosts.iter();
     let mut best = hosts.next()?;

@@ -19,7 +19,7 @@ pub(super) struct Levels {
     levels: Vec<Level>,
     loads: Loads,
     follows_hash: bool,
-    /// In panic mode nothing is picked (`fail_traffic_on_panic`).
+    /// Whether nothing is picked in panic mode (`fail_traffic_on_panic`).
     fail_on_panic: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a lookup table for consistent hashing is computed from.
+//! The input from which a lookup table for consistent hashing is computed.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -35,25 +35,25 @@ pub(super) struct Zones {
     division: RefCell<(u64, Division)>,
 }
 
-/// How requests are divided.
+/// How requests are distributed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Division {
-    /// Not by locality.
+    /// Without regard to locality.
     None,
-    /// All to the own locality.
+    /// All to the proxy's own locality.
     Own,
     /// `own` of [`WHOLE`] to the own locality, the others by `room`: the added-up room of all localities up to this one.
     Residual { own: u64, room: Vec<u64> },
 }
 
-/// Where one request goes.
+/// The destination of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// To any host.
     Anywhere,
     /// To a locality.
     Locality(usize),
-    /// To none: so few proxies like this one are healthy that the request is to fail (`fail_traffic_on_panic`).
+    /// To no host: so few proxies like this one are healthy that the request has to fail (`fail_traffic_on_panic`).
     Nowhere,
 }
 
@@ -82,7 +82,7 @@ impl Zones {
         Some(zones)
     }
 
-    /// Computes the division anew.
+    /// Recomputes the distribution.
     fn divide(&self) {
         self.stats.inc(Counter::lb_recalculate_zone_structures);
         let division = self.division_for(&self.local.counts());
@@ -121,7 +121,7 @@ impl Zones {
         Division::Residual { own, room: room.collect() }
     }
 
-    /// For each locality its shares of the local cluster's hosts and of this cluster's.
+    /// Returns for each locality its shares of the local cluster's hosts and of this cluster's.
     fn shares(&self, local: &LocalCounts) -> Vec<(u64, u64)> {
         let measure = |size: Size| size.measure(self.settings.by_weight);
         let all_here: u64 = local.healthy.values().copied().map(measure).sum();
@@ -137,7 +137,7 @@ impl Zones {
         self.localities.iter().map(of).collect()
     }
 
-    /// Where the next request goes.
+    /// Returns the destination of the next request.
     pub fn route(&self, random: &Random) -> Route {
         if self.division.borrow().0 != self.local.version() {
             self.divide();
@@ -375,7 +375,7 @@ mod tests {
         };
         set(&[("a", 1), ("b", 1)], true);
         assert_eq!(world.spread(), [10_000, 0, 0]);
-        // When most proxies like this one are not healthy, their number says nothing of their requests.
+        // When most proxies like this one are unhealthy, their number does not indicate their requests.
         set(&[("a", 1), ("b", 1)], false);
         assert_eq!(world.spread(), [0, 0, 10_000]);
     }

@@ -1,4 +1,4 @@
-//! The requests of the last while, counted across all workers without a lock.
+//! The number of requests in the last interval, counted across all workers without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 /// Parts of an interval: so precisely a request is forgotten, as in Envoy.
 const PARTS: u64 = 10;
-/// Those of an interval, and the part that has begun.
+/// The parts of an interval, and the current part.
 const SLOTS: usize = PARTS as usize + 1;
 
-/// How many requests have begun, by parts of an interval.
+/// Number of requests that have begun, by parts of an interval.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     since: OnceLock<Instant>,
-    /// In each the number of the part it is for, in the upper half, and the requests of that part.
+    /// Each has the number of its part in the upper half, and the requests of that part in the lower.
     slots: [AtomicU64; SLOTS],
 }
 
@@ -36,7 +36,7 @@ impl Recent {
         known.fold(0, |sum: u32, held| sum.saturating_add(held as u32))
     }
 
-    /// The number of the part that `now` is in. Numbers begin anew after 2³² parts.
+    /// Returns the number of the part that contains `now`. Numbers wrap after 2³² parts.
     fn part(&self, now: Instant, interval: Duration) -> u32 {
         let passed = now.saturating_duration_since(*self.since.get_or_init(|| now));
         let length = (interval.as_nanos() / u128::from(PARTS)).max(1);

@@ -50,7 +50,7 @@ struct Entry {
 pub struct Share {
     /// Its idle connections.
     idle: AtomicU32,
-    /// Another worker waits for room: close an idle connection.
+    /// Notified when another worker waits for room: an idle connection should be closed.
     wanted: Notify,
 }
 

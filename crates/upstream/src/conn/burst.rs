@@ -16,9 +16,9 @@ use socket2::SockRef;
 
 use super::spare;
 
-/// Most messages that wait.
+/// Maximum number of waiting messages.
 const MOST: usize = 32;
-/// Largest message that waits, in bytes: a larger one keeps its receiver awake for longer anyway.
+/// Maximum size of a waiting message, in bytes: a larger one keeps its receiver awake for longer anyway.
 const MAX_BYTES: usize = 16 * 1024;
 /// Number of sends made immediately after the worker slept: batching gains nothing when there is hardly anything to do.
 const AT_ONCE: u32 = 4;
@@ -72,7 +72,7 @@ pub async fn run() {
     .await;
 }
 
-/// Notes that the worker slept and has work again.
+/// Records that the worker slept and has work again.
 pub fn worker_woke() {
     with(|burst| burst.at_once = AT_ONCE);
 }

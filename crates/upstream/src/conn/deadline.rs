@@ -10,7 +10,8 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A deadline closer than this gets a timer of its own. Must exceed the time between two calls of [`tick`], so that none is missed.
+/// A deadline closer than this gets its own timer. Must exceed the time between two calls of [`tick`], so that none is
+/// missed.
 const NEAR: Duration = Duration::from_secs(3);
 
 /// A deadline that is moved far more often than it is reached.

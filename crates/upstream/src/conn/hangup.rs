@@ -45,10 +45,10 @@ struct Client {
     look: Option<bool>,
 }
 
-/// What was noticed about a client.
+/// An event noticed about a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
-    /// It sends nothing beyond what is unread. Reported once.
+    /// It sends nothing beyond the unread bytes. Reported once.
     End,
     /// The connection was reset.
     Reset,

@@ -40,7 +40,7 @@ pub fn is_paused() -> bool {
     }
 }
 
-/// Notes that a read was made.
+/// Records a read.
 #[inline]
 pub fn has_read() {
     if READING.get() == Reading::Once {
@@ -48,7 +48,7 @@ pub fn has_read() {
     }
 }
 
-/// Notes that a buffer of this thread grew or shrank from `before` to `now` bytes.
+/// Records that a buffer of this thread grew or shrank from `before` to `now` bytes.
 #[inline]
 pub fn changed(before: usize, now: usize) {
     // During thread exit nothing is counted any more.

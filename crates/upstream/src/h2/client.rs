@@ -18,8 +18,8 @@ use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
 use crate::turn;
 
-/// A connection to an upstream, driven by a task of its own. After it is dropped, its streams run to completion, then
-/// the connection is closed.
+/// A connection to an upstream, driven by a separate task. After it is dropped, its streams run to completion, then the
+/// connection closes.
 #[derive(Debug)]
 pub struct Client {
     shared: Rc<Shared>,

@@ -40,9 +40,9 @@ const ORPHANS_EVERY: Duration = Duration::from_secs(1);
 /// Limits of a connection beyond its [`Http2Options`].
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Largest head, in bytes.
+    /// Maximum size of a head, in bytes.
     pub max_head_bytes: usize,
-    /// Most header lines in a head.
+    /// Maximum number of header lines in a head.
     pub max_headers: usize,
     /// How header names with underscores are handled.
     pub underscores: Underscores,
@@ -68,7 +68,7 @@ pub(super) struct Driver {
     pub(super) violation: Option<Violation>,
     /// The connection ended because a request's head did not arrive in time.
     pub(super) head_was_late: bool,
-    /// What has begun to arrive, as identified by [`Codec::begun`], and when.
+    /// The stream or head that has begun to arrive, as identified by [`Codec::begun`], and when.
     begun: Option<(u32, Instant)>,
     deadline: Deadline,
     limits: Limits,

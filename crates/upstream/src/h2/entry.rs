@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::memory::Chunk;
 use super::reset::Reset;
 
-/// Most interim responses that wait to be taken.
+/// Maximum number of interim responses that wait to be taken.
 pub(super) const MAX_INTERIM: usize = 8;
 
 /// One stream.

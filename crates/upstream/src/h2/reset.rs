@@ -10,7 +10,7 @@ pub struct Reset {
     pub reason: Reason,
     /// Which side reset it.
     pub by: ResetBy,
-    /// The peer has not processed the request: it may be retried whatever its method (RFC 9113 section 8.7).
+    /// Whether the peer has not processed the request: it may be retried whatever its method (RFC 9113 section 8.7).
     pub unprocessed: bool,
 }
 

@@ -49,7 +49,7 @@ pub struct Incoming {
     pub stream: Stream,
     /// The request head.
     pub head: RequestHead,
-    /// What the frames tell beyond the head.
+    /// Properties of the request that the frames carry besides the head.
     pub meta: RequestMeta,
 }
 

@@ -1,5 +1,5 @@
-//! Simulates both ends of a connection that many clients share, most of whom do not read, and measures what is left for
-//! the one who does. No sockets and no clock: time is counted in rounds, in each of which every stream's task runs once
+//! Simulates both ends of a connection that many clients share, most of whom do not read, and measures the throughput of one
+//! who does. No sockets and no clock: time is counted in rounds, in each of which every stream's task runs once
 //! and the wire carries a fixed number of bytes each way.
 
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ use crate::random::Random;
 const BYTES_PER_ROUND: usize = 64 * 1024;
 /// One-way delay, in rounds.
 const DELAY: usize = 2;
-/// What a task writes at once, like the proxy's tasks.
+/// Number of bytes that a task writes at once, like the proxy's tasks.
 const BLOCK: usize = 32 * 1024;
 /// Size requested by clients that do not read.
 const LARGE: usize = 2 * 1024 * 1024;
@@ -212,7 +212,7 @@ impl World {
         rounds
     }
 
-    /// Runs until those who stop have stopped, and hold what they may.
+    /// Runs until the clients that stop reading have stopped, and hold as many bytes as they can.
     fn come_to_rest(&mut self) {
         let reads_on = |transfer: &Transfer| matches!(transfer.pace, Pace::StopsAt(bytes) if transfer.taken < bytes);
         while self.transfers.iter().any(reads_on) {
@@ -306,7 +306,7 @@ fn an_honest_client_beside_hundreds_that_do_not_read_waits_no_longer() {
     }
 }
 
-/// The first of many bodies gets a wide window, the last gets what is left.
+/// The first of many bodies gets a wide window, the last gets the rest.
 #[test]
 fn a_large_body_is_as_fast_beside_them() {
     for direction in [Direction::Down, Direction::Up] {

@@ -4,7 +4,7 @@ use evenkeel_http::h2::{ConnectionError, Counter as Event, Violation};
 use evenkeel_stats::{ScopeName, Writer, layout};
 
 layout! {
-    /// What an HTTP/2 codec counts.
+    /// Statistics of an HTTP/2 codec.
     pub mod http2 {
         counters {
             dropped_headers_with_underscores, goaway_sent, header_overflow, inbound_empty_frames_flood, inbound_priority_frames_flood,

@@ -18,7 +18,7 @@ use evenkeel_runtime_config::http2::Http2Options;
 
 /// Initial window of a new stream, in bytes; also what a peer may send before it has our SETTINGS (RFC 9113 section 6.9.2).
 pub(super) const WINDOW: u32 = 65_535;
-/// The same while many bytes are held: one full frame.
+/// The window while many bytes are held: one full frame.
 pub(super) const NARROW_WINDOW: u32 = 16 * 1024;
 /// A window is doubled if that takes at most 1 ÷ this of the remaining room.
 const PART_OF_ROOM: usize = 8;
@@ -32,7 +32,7 @@ pub(super) struct Windows {
     pressed_above: usize,
     /// The connection is pressed, or was and has not fallen to half of the limit.
     pressed: bool,
-    /// The peer was told to use [`NARROW_WINDOW`].
+    /// Whether the peer was told to use [`NARROW_WINDOW`].
     narrowed: bool,
     /// Bytes of the connection's window to release at the next call of the codec.
     due: usize,
@@ -42,7 +42,7 @@ pub(super) struct Windows {
     room: usize,
 }
 
-/// Most bytes that `streams` streams can hold if none of them is read.
+/// Returns the maximum number of bytes that `streams` streams can hold if none of them is read.
 #[cfg(test)]
 pub(super) fn most_held(options: &Http2Options, streams: usize) -> usize {
     let connection = options.connection_window as usize;
@@ -74,14 +74,14 @@ impl Windows {
         self.pressed
     }
 
-    /// Notes received bytes that a stream holds.
+    /// Records received bytes that a stream holds.
     pub(super) fn hold(&mut self, bytes: usize) {
         self.held += bytes;
         self.pressed |= self.held > self.pressed_above;
         self.pass(bytes);
     }
 
-    /// Notes received bytes that no stream holds.
+    /// Records received bytes that no stream holds.
     pub(super) fn pass(&mut self, bytes: usize) {
         match self.narrowed {
             true => self.withheld += bytes,
@@ -89,7 +89,7 @@ impl Windows {
         }
     }
 
-    /// Notes that a stream no longer holds bytes, whether its reader took them or not.
+    /// Records that a stream no longer holds bytes, whether its reader took them or not.
     pub(super) fn subtract_held(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(bytes);
         self.pressed &= self.held > self.pressed_above / 2;
@@ -104,7 +104,7 @@ impl Windows {
         wider
     }
 
-    /// Returns the room of an ended stream whose window was widened by so many bytes.
+    /// Returns the room of an ended stream whose window was widened by this many bytes.
     pub(super) fn narrow(&mut self, bytes: usize) {
         self.room += bytes;
     }

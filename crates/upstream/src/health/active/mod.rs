@@ -53,10 +53,10 @@ evenkeel_stats::layout! {
 
 use health_check_stats::{Counter, Gauge};
 
-/// Most bytes of a response that are read; a longer one fails the check.
+/// Maximum size of a response that is read, in bytes; a longer one fails the check.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 
-/// Where to check a host.
+/// The target of a host's check.
 pub(super) struct CheckTarget {
     cluster: Arc<Cluster>,
     host: Rc<Host>,
@@ -69,7 +69,7 @@ pub(super) struct CheckTarget {
 
 /// A kind of check.
 trait Check: Sized {
-    /// What to send, and what response to expect.
+    /// The request to send, and the expected response.
     type Probe: Clone;
 
     /// The protocol to negotiate with a host by ALPN.

@@ -62,7 +62,7 @@ impl Session {
         Self { failed, first, in_a_row: 0 }
     }
 
-    /// The host was marked as failed by something other than this check.
+    /// Records that the host was marked as failed by something other than this check.
     pub fn note_failed(&mut self) {
         if !std::mem::replace(&mut self.failed, true) {
             self.in_a_row = 0;
