@@ -9,7 +9,7 @@ use crate::substitution_format::Format;
 /// One access logger.
 #[derive(Debug)]
 pub struct AccessLog {
-    /// Where entries go, and what they are.
+    /// The destination and the contents of entries.
     pub sink: LogSink,
     /// Which requests are logged.
     pub filter: LogFilter,
@@ -25,7 +25,7 @@ impl AccessLog {
     }
 }
 
-/// Where entries go.
+/// The destination of entries.
 #[derive(Debug)]
 pub enum LogSink {
     /// `envoy.access_loggers.file`.
@@ -70,7 +70,7 @@ pub enum LogFilter {
     /// All.
     #[default]
     All,
-    /// Those with one of these response flags (`response_flag_filter`); empty: any flag.
+    /// Entries with one of these response flags (`response_flag_filter`); empty: any flag.
     ResponseFlags(Vec<Box<str>>),
     /// `status_code_filter`.
     StatusCode(Comparison),

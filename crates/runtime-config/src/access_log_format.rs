@@ -42,7 +42,7 @@ pub enum FormatError {
         at: usize,
         /// Which.
         name: String,
-        /// What it takes.
+        /// The argument that it accepts.
         expected: &'static str,
     },
 }

@@ -22,7 +22,7 @@ pub enum EndpointAddress {
     Pipe(PathBuf),
 }
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ListenAddress {
     /// TCP.

@@ -1,4 +1,4 @@
-//! How sockets towards endpoints are bound (`BindConfig`, `SocketOption`).
+//! Binding of sockets to upstreams (`BindConfig`, `SocketOption`).
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ pub struct BindConfig {
     pub socket_options: Vec<SocketOption>,
 }
 
-/// How connections are made on behalf of one client: with the client's address as their source (`OriginalSrc`).
+/// The source address of connections on behalf of one client (`OriginalSrc`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientSource {
     /// The client's address.

@@ -56,9 +56,9 @@ pub struct Bootstrap {
     pub stats_tags: StatsTags,
     /// Buckets of histograms; the first that matches a histogram's name counts.
     pub histogram_buckets: Vec<HistogramBuckets>,
-    /// Where spans go of connection managers that do not say (`tracing.http`).
+    /// Default destination of spans, for connection managers that set none (`tracing.http`).
     pub tracing: Option<Arc<Provider>>,
-    /// Who gets the statistics.
+    /// The recipients of statistics.
     pub stats_sinks: StatsSinks,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
@@ -67,7 +67,7 @@ pub struct Bootstrap {
 /// How much of the mesh a proxy holds: node metadata `EVENKEEL: {"SCOPE": …}`. Only Evenkeel's control plane evaluates it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Whatever the server sends; no scope is requested.
+    /// As the server decides; no scope is requested.
     #[default]
     Given,
     /// `full`: everything, virtual hosts included.

@@ -5,7 +5,7 @@ use crate::filter_needs::FilterNeeds;
 /// Configuration of the filter, or of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer {
-    /// Longest body, in bytes (`max_request_bytes`); 413 beyond.
+    /// Maximum size of a body, in bytes (`max_request_bytes`); 413 beyond.
     pub max_request_bytes: u32,
 }
 

@@ -55,7 +55,7 @@ pub struct Cluster {
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
     pub http_filters: Arc<[HttpFilter]>,
-    /// Where to mirror its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
+    /// The mirrors of its requests, whatever their routes say (`HttpProtocolOptions.request_mirror_policies`).
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
     /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
@@ -78,9 +78,9 @@ pub struct Cluster {
     /// How requests are divided among zones; `None`: they are not, because the load balancer cannot, or because the
     /// proxy has no local cluster.
     pub zone_aware: Option<ZoneAware>,
-    /// It is the local cluster (`cluster_manager.local_cluster_name`): its hosts are the proxies like this one.
+    /// Whether it is the local cluster (`cluster_manager.local_cluster_name`): its hosts are the proxies like this one.
     pub is_local: bool,
-    /// How the hosts' weights follow from their load reports, if the load balancer uses them.
+    /// How the hosts' weights are computed from their load reports, if the load balancer uses them.
     pub utilization: Option<Arc<Utilization>>,
     /// The proxy's own locality, if it has one: it is listed first among the localities.
     pub own_locality: Option<Arc<str>>,
@@ -90,7 +90,7 @@ pub struct Cluster {
     pub hash_policies: Arc<HashPolicies>,
     /// The health statuses in which a host may be used for a stateful session (`override_host_status`).
     pub override_host_status: OverrideHostStatus,
-    /// When hosts change, connections to all of them are closed (`close_connections_on_host_set_change`).
+    /// Whether connections to all hosts are closed when hosts change (`close_connections_on_host_set_change`).
     pub close_connections_on_host_set_change: bool,
     /// How names are resolved, for DNS clusters.
     pub dns: DnsOptions,

@@ -1,4 +1,4 @@
-//! How names are resolved.
+//! Resolution of DNS names.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -153,7 +153,7 @@ impl<N: Names> DomainIndex<N> {
         }
     }
 
-    /// The same for a lower-case name.
+    /// Like `find`, for a lower-case name.
     pub fn find_lower(&self, host: &[u8]) -> Option<&N::Value> {
         let suffix = |length: usize| host.len().checked_sub(length).filter(|rest| *rest > 0).map(|rest| &host[rest..]);
         let prefix = |length: usize| host.get(..length).filter(|_| length < host.len());

@@ -25,11 +25,11 @@ pub struct DnsCache {
     pub min_refresh: Duration,
     /// A name that was not used for so long is forgotten (5 min).
     pub host_ttl: Duration,
-    /// Most names that are kept (1024).
+    /// Maximum number of names (1024).
     pub max_hosts: usize,
-    /// Most requests and connections that wait for an answer (1024).
+    /// Maximum number of requests and connections that wait for an answer (1024).
     pub max_pending: usize,
-    /// Longest time for an answer (5 s); `None`: as long as the resolver tries.
+    /// Time limit of an answer (5 s); `None`: as long as the resolver tries.
     pub query_timeout: Option<Duration>,
     /// Names that did not resolve are looked up by the next request, instead of being resolved again at a rate.
     pub asks_again_after_failure: bool,
@@ -47,7 +47,7 @@ pub struct AddressSet {
 }
 
 impl AddressSet {
-    /// Whether the address is one of them. An IPv4 address in IPv6 form counts as what it is.
+    /// Whether the address is in the set. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.ranges.iter().any(|range| range.contains(&address)) != self.inverted
@@ -90,7 +90,7 @@ pub struct ForwardProxyCluster {
     pub cache: Arc<DnsCache>,
 }
 
-/// Where a name leads.
+/// The resolved host of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DynamicHost {
     /// The name, in lower case, or the address that was called.

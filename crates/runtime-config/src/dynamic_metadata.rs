@@ -1,4 +1,4 @@
-//! What HTTP filters find out about a request, for policies, routes and logs: dynamic metadata, by the filters' names.
+//! Dynamic metadata: data that HTTP filters set about a request, for policies, routes and logs, by the filters' names.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::string_match::StringMatcher;
 /// The names and values of an object, by name.
 pub type Fields = Vec<(Box<str>, MetadataValue)>;
 
-/// What one filter leaves. Shared: a filter that says the same of many requests makes it once.
+/// The data of one filter. Shared: a filter that sets the same for many requests creates it once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterMetadata {
     filter: Box<str>,
@@ -49,7 +49,7 @@ impl DynamicMetadata {
         }
     }
 
-    /// As [`DynamicMetadata::merge`], without a copy where the filter has left nothing yet.
+    /// Like [`DynamicMetadata::merge`], without a copy if the filter has set nothing yet.
     pub fn share(&mut self, metadata: &Arc<FilterMetadata>) {
         match (self.of_filter(&metadata.filter), &metadata.fields) {
             (Some(known), MetadataValue::Object(fields)) => Arc::make_mut(known).merge(fields),
@@ -72,7 +72,7 @@ impl DynamicMetadata {
         Some(value)
     }
 
-    /// What each filter has left, by the filters' names.
+    /// Returns the data of each filter, by the filters' names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[(Box<str>, MetadataValue)])> {
         self.0.iter().filter_map(|metadata| match &metadata.fields {
             MetadataValue::Object(fields) => Some((&*metadata.filter, &**fields)),
@@ -80,7 +80,7 @@ impl DynamicMetadata {
         })
     }
 
-    /// No filter has left any.
+    /// Whether no filter has set any.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -93,7 +93,7 @@ pub struct MetadataMatcher {
     pub filter: Box<str>,
     /// Keys, from the outermost object in.
     pub path: Vec<Box<str>>,
-    /// What the value must be.
+    /// The condition on the value.
     pub value: ValueMatcher,
     /// The match is inverted.
     pub invert: bool,
@@ -119,9 +119,9 @@ pub enum ValueMatcher {
     Bool(bool),
     /// There is a value (`true`), or none (`false`).
     Present(bool),
-    /// A list of which one element matches.
+    /// A list with an element that matches.
     OneOf(Box<ValueMatcher>),
-    /// One of these matches.
+    /// One of these has to match.
     Or(Vec<ValueMatcher>),
 }
 

@@ -17,7 +17,7 @@ use crate::string_match::StringMatcher;
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct ExtAuthz {
-    /// Who decides.
+    /// The service that decides.
     pub service: AuthzService,
     /// Which requests are decided about.
     pub when: When,
@@ -33,7 +33,7 @@ pub struct ExtAuthz {
     pub status_on_error: u16,
     /// An answer with names or values that HTTP does not allow is an error (500).
     pub validate_mutations: bool,
-    /// What the service is told besides the request.
+    /// The data that the service gets besides the request.
     pub told: CheckAttributes,
     /// Suffix of the statistics' prefix; may be empty.
     pub stat_prefix: Arc<str>,
@@ -41,7 +41,7 @@ pub struct ExtAuthz {
     pub allowed_headers: Option<Names>,
     /// Headers that no service gets.
     pub disallowed_headers: Names,
-    /// A refused request counts among the responses of the cluster it would have gone to.
+    /// Whether a denied request counts among the responses of the cluster it would have gone to.
     pub charge_cluster_response_stats: bool,
     /// Header values are sent as they are, each by itself.
     pub encode_raw_headers: bool,
@@ -51,7 +51,7 @@ pub struct ExtAuthz {
     pub ingest_dynamic_metadata: bool,
     /// Logs get figures about the call, under the filter's name.
     pub emit_filter_state_stats: bool,
-    /// Longest body of a refusal in bytes, which is cut off there; `None`: whatever a call may answer.
+    /// Maximum size of a denial's body in bytes, which is cut off there; `None`: the limit of calls.
     pub max_denied_body_bytes: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ pub struct When {
     pub deny_others: bool,
 }
 
-/// What the service is told of connection and route.
+/// The data about connection and route that the service gets.
 #[derive(Debug, Default)]
 pub struct CheckAttributes {
     /// Namespaces of dynamic metadata.
@@ -92,15 +92,15 @@ pub struct CheckAttributes {
 /// `BufferSettings`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestBody {
-    /// Most bytes that the service gets.
+    /// Maximum number of bytes that the service gets.
     pub max_bytes: usize,
-    /// Of a longer body it gets the beginning; otherwise the request is refused with 413.
+    /// Whether the service gets the beginning of a longer body; otherwise the request is refused with 413.
     pub partial: bool,
     /// A gRPC service gets it as bytes, not as text.
     pub as_bytes: bool,
 }
 
-/// Who decides.
+/// A service that decides.
 #[derive(Debug)]
 pub enum AuthzService {
     /// `envoy.service.auth.v3.Authorization/Check`.
@@ -110,7 +110,7 @@ pub enum AuthzService {
 }
 
 impl ExtAuthz {
-    /// Which headers a service gets, also one that a route names; `None`: all.
+    /// Returns which headers a service gets, including a service that a route sets; `None`: all.
     pub fn allowed_headers(&self) -> Option<&Names> {
         match &self.service {
             AuthzService::Http(target) => Some(&target.allowed_headers),
@@ -149,7 +149,7 @@ pub struct GrpcTarget {
     pub authority: Arc<str>,
     /// Headers of the call (`initial_metadata`).
     pub metadata: Vec<HeaderAddition>,
-    /// Longest answer in bytes; `None`: the limit of calls.
+    /// Maximum size of an answer in bytes; `None`: the limit of calls.
     pub max_message_bytes: Option<usize>,
     /// Do not add `x-envoy-internal` and such headers.
     pub skip_envoy_headers: bool,
@@ -208,11 +208,11 @@ pub struct MutationRules {
     pub allow_envoy: bool,
     /// Names that begin with `:` may not.
     pub disallow_system: bool,
-    /// No name may.
+    /// Whether no name is allowed.
     pub disallow_all: bool,
-    /// Names that may, whatever is said above.
+    /// Names that are allowed, whatever the above says.
     pub allow: Option<Regex>,
-    /// Names that may not, whatever is said elsewhere.
+    /// Names that are not allowed, whatever else is set.
     pub disallow: Option<Regex>,
     /// A change that is not allowed is an error (500), and not only left out.
     pub disallow_is_error: bool,
@@ -236,28 +236,28 @@ impl MutationRules {
     }
 }
 
-/// What a route says (`ExtAuthzPerRoute`).
+/// The settings of a route (`ExtAuthzPerRoute`).
 #[derive(Debug, Default)]
 pub struct ExtAuthzPerRoute {
-    /// Its requests are not decided about.
+    /// Whether its requests pass without a decision.
     pub disabled: bool,
-    /// What a gRPC service is told besides.
+    /// Additional data for a gRPC service.
     pub context_extensions: Vec<(Box<str>, Box<str>)>,
     /// Whether the service gets the body.
     pub body: BodyOverride,
-    /// Who decides instead.
+    /// The service that decides instead.
     pub service: Option<AuthzService>,
 }
 
 /// A route's setting for bodies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BodyOverride {
-    /// As the filter says.
+    /// The filter's setting applies.
     #[default]
     Inherit,
     /// The service gets none.
     Off,
-    /// It gets it like this.
+    /// The service gets the body with these settings.
     With(RequestBody),
 }
 
@@ -266,13 +266,13 @@ pub enum BodyOverride {
 pub struct NetworkExtAuthz {
     /// `ext_authz.PREFIX.`
     pub stat_prefix: Arc<str>,
-    /// Who decides.
+    /// The service that decides.
     pub service: GrpcTarget,
     /// Which connections are decided about.
     pub enabled_metadata: Option<MetadataMatcher>,
     /// A connection passes if there is no decision about it.
     pub failure_mode_allow: bool,
-    /// What the service is told besides the addresses.
+    /// The data that the service gets besides the addresses.
     pub told: CheckAttributes,
 }
 

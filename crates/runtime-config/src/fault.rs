@@ -57,7 +57,7 @@ pub enum AbortStatus {
     Http(u16),
     /// This gRPC status.
     Grpc(u32),
-    /// As the request asks (`x-envoy-fault-abort-request`, `x-envoy-fault-abort-grpc-request`).
+    /// The value in the request's header (`x-envoy-fault-abort-request`, `x-envoy-fault-abort-grpc-request`).
     Header,
 }
 

@@ -104,7 +104,7 @@ type DirectSources = Ranges<SourceTypes>;
 type Transports = ByName<ByName<DirectSources>>;
 type ByName<T> = ByValue<Box<str>, T>;
 
-/// Exact values, and what applies to all others.
+/// Exact values, and the entry for all others.
 #[derive(Debug)]
 struct ByValue<K, T> {
     exact: FastMap<K, T>,
@@ -220,7 +220,7 @@ impl SourceTypes {
     }
 }
 
-/// What is known of a connection when its filter chain is selected.
+/// The properties of a connection when its filter chain is selected.
 #[derive(Debug, Clone)]
 pub struct ChainInput<'a> {
     /// Destination (original destination when redirected).

@@ -18,7 +18,7 @@ pub struct Growing {
 /// The response for a host that was requested.
 #[derive(Debug)]
 pub struct Answer {
-    /// `None`: the host has no virtual host of its own.
+    /// `None`: no virtual host exists for the host.
     pub host: Option<Arc<VirtualHost>>,
     /// A request used this answer since this was last checked.
     used: AtomicBool,
@@ -36,7 +36,7 @@ impl Answer {
     }
 
     fn mark(&self) {
-        // Avoids writing a cache line for each request that all workers read.
+        // Avoids a write, for each request, to a cache line that all workers read.
         if !self.used.load(Relaxed) {
             self.used.store(true, Relaxed);
         }

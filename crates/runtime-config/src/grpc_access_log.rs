@@ -1,4 +1,5 @@
-//! `envoy.access_loggers.http_grpc` and `envoy.access_loggers.tcp_grpc`, compiled: what is logged, and which service gets it.
+//! `envoy.access_loggers.http_grpc` and `envoy.access_loggers.tcp_grpc`, compiled: the contents of entries, and the service
+//! that gets them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 
 use crate::ext_authz::GrpcTarget;
 
-/// One log whose entries a gRPC service gets.
+/// One log whose entries are sent to a gRPC service.
 #[derive(Debug)]
 pub struct GrpcLog {
-    /// Where entries go.
+    /// The destination of entries.
     pub collector: Arc<Collector>,
     /// When entries are written, by the place of the log (`access_log_type`).
     pub written: AccessLogType,
@@ -35,7 +36,7 @@ pub struct Collector {
     pub log_name: Box<str>,
     /// The kind of all entries.
     pub kind: EntryKind,
-    /// Longest time that an entry waits for others.
+    /// Maximum time that an entry waits for others.
     pub flush_interval: Duration,
     /// Entries are sent once they have this size together, in bytes; 0: each at once.
     pub buffer_bytes: usize,
@@ -44,7 +45,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Largest buffer of a worker, in bytes: a message to the service must not be longer than servers accept (4 MiB by default).
+    /// Maximum size of a worker's buffer, in bytes: a message to the service must not be longer than servers accept (4 MiB by
+    /// default).
     pub const MAX_BUFFER_BYTES: usize = 1024 * 1024;
 }
 
@@ -66,7 +68,7 @@ pub enum EntryKind {
 /// The value of a custom tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tag {
-    /// The same for all entries: `literal`, or `environment`.
+    /// A fixed value for all entries: `literal`, or `environment`.
     Fixed(Box<str>),
     /// A request header (lower case), or a default for requests without it; an empty default leaves the tag out.
     RequestHeader(Box<str>, Box<str>),

@@ -10,13 +10,13 @@ pub type HashPolicies = Vec<HashPolicy>;
 /// One policy.
 #[derive(Debug)]
 pub struct HashPolicy {
-    /// What is hashed.
+    /// The input of the hash.
     pub source: HashSource,
-    /// If there is a hash after this policy, the remaining ones are skipped.
+    /// Whether the remaining policies are skipped if there is a hash after this one.
     pub terminal: bool,
 }
 
-/// What is hashed.
+/// The input of a hash.
 #[derive(Debug)]
 pub enum HashSource {
     /// The values of a header.

@@ -48,7 +48,7 @@ pub enum QueryMutation {
         key: Box<str>,
         /// Its value.
         value: Format,
-        /// How to treat parameters of this name that are there.
+        /// How to treat existing parameters of this name.
         action: AppendAction,
     },
 }

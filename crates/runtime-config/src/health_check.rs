@@ -11,7 +11,7 @@ use crate::string_match::StringMatcher;
 pub struct HealthCheck {
     /// Distinguishes several checks of a cluster, also in statistics. Empty if it has none.
     pub name: Box<str>,
-    /// What to send, and what response to expect.
+    /// The request to send, and the expected response.
     pub probe: Probe,
     /// Time limit of one check, including connecting.
     pub timeout: Duration,
@@ -52,7 +52,7 @@ pub struct Intervals {
     pub healthy_edge: Duration,
     /// While the cluster has not had any request yet (60 s).
     pub no_traffic: Duration,
-    /// The same for healthy hosts.
+    /// The interval for healthy hosts.
     pub no_traffic_healthy: Duration,
 }
 

@@ -9,7 +9,8 @@ pub struct Http2Options {
     /// Streams the peer may have open at once (`max_concurrent_streams`, 1024). Towards upstreams: limit of concurrent
     /// streams per connection, if the peer allows as many.
     pub max_concurrent_streams: u32,
-    /// Largest window of a stream in bytes (512 KiB): what a peer may send on it before it is read. It begins with 64 KiB.
+    /// Maximum window of a stream in bytes (512 KiB): how much a peer may send on it before it is read. It begins with 64
+    /// KiB.
     pub stream_window: u32,
     /// Window of a connection in bytes (8 MiB): what a peer may have in flight on it.
     pub connection_window: u32,

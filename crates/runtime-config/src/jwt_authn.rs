@@ -12,7 +12,7 @@ use crate::string_match::StringMatcher;
 
 /// The namespace of the filter's dynamic metadata, whatever its name.
 pub const METADATA: &str = "envoy.filters.http.jwt_authn";
-/// Most tokens that `jwt_cache_config` may ask to keep, in tokens per worker and provider.
+/// Maximum number of tokens that `jwt_cache_config` may keep, per worker and provider.
 pub const MAX_CACHED_TOKENS: usize = 100_000;
 
 /// The filter's configuration.
@@ -20,15 +20,15 @@ pub const MAX_CACHED_TOKENS: usize = 100_000;
 pub struct JwtAuthn {
     /// The providers, sorted by name.
     pub providers: Vec<Arc<Provider>>,
-    /// What requests need; the first rule that matches counts.
+    /// The requirements of requests; the first rule that matches applies.
     pub rules: Vec<Rule>,
-    /// What requests of no rule need, by an object of the filter state.
+    /// The requirements of requests that match no rule, by an object of the filter state.
     pub filter_state: Option<FilterStateRules>,
-    /// What routes may name, sorted by name.
+    /// Requirements that routes may name, sorted by name.
     pub named: Vec<(Box<str>, Requirement)>,
     /// Preflight requests (CORS) pass.
     pub bypass_cors_preflight: bool,
-    /// Replies say no reason.
+    /// Whether replies omit the reason.
     pub strip_failure_response: bool,
     /// Further prefix of its statistics; empty: none.
     pub stat_prefix: Box<str>,
@@ -64,7 +64,7 @@ impl JwtAuthn {
 pub struct Rule {
     /// Which requests.
     pub matches: RouteMatch,
-    /// What they need; `None`: nothing.
+    /// The requirement; `None`: there is none.
     pub requirement: Option<Requirement>,
 }
 
@@ -80,7 +80,7 @@ pub struct FilterStateRules {
 /// `JwtRequirement`.
 #[derive(Debug)]
 pub enum Requirement {
-    /// Nothing.
+    /// Nothing is required.
     Nothing,
     /// A valid token of this provider (by its index).
     Provider {
@@ -88,35 +88,35 @@ pub enum Requirement {
         provider: usize,
         /// Audiences in place of the provider's.
         audiences: Option<Audiences>,
-        /// Where its tokens are.
+        /// The locations of its tokens.
         locations: Locations,
     },
     /// Tokens of any provider, if there are some.
     Lenient {
-        /// What passes besides requests whose tokens are all valid.
+        /// Which requests pass besides those whose tokens are all valid.
         lenience: Lenience,
-        /// Where the providers' tokens are.
+        /// The locations of the providers' tokens.
         locations: Locations,
     },
-    /// One of these.
+    /// At least one of these is required.
     Any {
         /// The requirements.
         children: Vec<Requirement>,
-        /// What passes besides.
+        /// Which requests pass besides.
         lenience: Option<Lenience>,
     },
-    /// All of these.
+    /// All of these are required.
     All(Vec<Requirement>),
 }
 
-/// What passes although no token is valid.
+/// Which requests pass although no token is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lenience {
     /// Requests without a token.
     Missing,
     /// All requests.
     MissingOrFailed,
-    /// All requests: tokens are read and not verified. The header that says so is set to `false` if there is one.
+    /// All requests: tokens are read and not verified. The header that reports the result is set to `false` if there is one.
     ExtractOnly(Option<Box<str>>),
 }
 
@@ -151,7 +151,7 @@ pub struct Provider {
     pub space_delimited_claims: Vec<Box<str>>,
     /// The key of the token's header in dynamic metadata; empty: not there.
     pub header_in_metadata: Box<str>,
-    /// The key of what is wrong with a token in dynamic metadata; empty: not there.
+    /// The key in dynamic metadata for the error of a token; empty: it is not set.
     pub failed_status_in_metadata: Box<str>,
     /// The route is selected again after a token was accepted.
     pub clear_route_cache: bool,
@@ -164,20 +164,20 @@ pub struct Provider {
 pub struct ClaimHeader {
     /// Lower-case name.
     pub header: Box<str>,
-    /// Where the claim is, from the outermost object in.
+    /// The path of the claim, from the outermost object in.
     pub path: Vec<Box<str>>,
 }
 
 /// `JwtCacheConfig`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenCache {
-    /// Most tokens.
+    /// Maximum number of tokens.
     pub tokens: usize,
-    /// Longest token, in bytes.
+    /// Maximum size of a token, in bytes.
     pub token_bytes: usize,
 }
 
-/// Where a provider's keys are.
+/// The source of a provider's keys.
 #[derive(Debug, Clone)]
 pub enum KeySource {
     /// In the configuration.
@@ -211,7 +211,7 @@ pub struct RemoteJwks {
     pub keep_fresh: bool,
 }
 
-/// Where tokens are in a request. Headers and parameters are sorted as in Envoy; the last token is judged first.
+/// The locations of tokens in a request. Headers and parameters are sorted as in Envoy; the last token is judged first.
 #[derive(Debug, Clone, Default)]
 pub struct Locations {
     /// Headers.
@@ -229,9 +229,9 @@ pub struct Locations {
 pub struct HeaderLocation {
     /// Lower-case name.
     pub name: Box<str>,
-    /// What stands before the token; empty: nothing.
+    /// The prefix of the token; empty: none.
     pub prefix: Box<str>,
-    /// Whose tokens.
+    /// The issuers of the tokens.
     pub issuers: Issuers,
 }
 

@@ -114,7 +114,7 @@ pub struct Config {
     pub routes: PersistentMap<Arc<str>, Arc<RouteTable>>,
     /// Warmed clusters by name.
     pub clusters: PersistentMap<Arc<str>, Arc<Cluster>>,
-    /// Listeners and clusters are requested by name: one that is neither above nor in `absent` may exist.
+    /// Whether listeners and clusters are requested by name: one that is neither above nor in `absent` may exist.
     pub by_name: bool,
     /// Listeners and clusters that were requested and do not exist.
     pub absent: PersistentSet<Demand>,

@@ -5,7 +5,7 @@
 pub struct MetadataMatch(Vec<(Box<str>, MetadataValue)>);
 
 impl MetadataMatch {
-    /// From pairs in any order; of equal names the last one counts.
+    /// Creates an object from pairs in any order; of equal names the last one counts.
     pub fn new(pairs: impl IntoIterator<Item = (Box<str>, MetadataValue)>) -> Self {
         let mut all = Self::default();
         for (name, value) in pairs {

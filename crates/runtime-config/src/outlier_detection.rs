@@ -24,7 +24,7 @@ pub struct OutlierDetection {
     pub max_ejection_time_jitter: Duration,
     /// Share of a cluster's hosts that may be ejected, in percent (10).
     pub max_ejection_percent: u32,
-    /// One host may be ejected whatever `max_ejection_percent` says.
+    /// Whether one host may be ejected whatever `max_ejection_percent` says.
     pub always_eject_one_host: bool,
     /// A host that passes its active health check is unejected (true).
     pub successful_health_check_unejects: bool,
@@ -37,7 +37,7 @@ pub struct OutlierDetection {
 }
 
 impl OutlierDetection {
-    /// The status that a response is counted as: as in Envoy, 500 for one that `error_statuses` names, and 200 for others.
+    /// Returns the status that a response counts as: as in Envoy, 500 if `error_statuses` contains it, and 200 otherwise.
     pub fn counted_status(&self, status: u16) -> u16 {
         match &self.error_statuses {
             None => status,

@@ -45,7 +45,7 @@ pub struct Overload {
     pub max_connections: Option<u64>,
     /// Limits by listener name.
     pub listeners: FastMap<Arc<str>, ListenerLimits>,
-    /// What counts as a rapid reset over HTTP/2.
+    /// Detection of rapid resets over HTTP/2.
     pub premature_resets: PrematureResets,
 }
 
@@ -144,7 +144,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// To what extent (0–1) the action is active at this share of the resource.
+    /// Returns to what extent (0–1) the action is active at this share of the resource.
     pub fn extent(&self, share: f64) -> f64 {
         if share >= self.full {
             1.0

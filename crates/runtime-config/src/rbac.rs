@@ -46,7 +46,7 @@ pub struct NetworkRbac {
 impl FilterNeeds for NetworkRbac {}
 
 impl NetworkRbac {
-    /// Some rule looks at what other filters have found out, which they may only have when the client has sent something.
+    /// Whether some rule reads dynamic metadata, which other filters may only have set when the client has sent data.
     pub fn reads_metadata(&self) -> bool {
         let rules = [&self.filter.rules, &self.filter.shadow_rules].into_iter().flatten();
         rules.flat_map(|rules| rules.policies()).any(Policy::reads_metadata)
@@ -63,7 +63,7 @@ pub struct RbacPerRoute {
 /// A set of policies with one action.
 #[derive(Debug)]
 pub struct Rules {
-    /// What a match means.
+    /// The effect of a match.
     pub action: RbacAction,
     policies: Vec<Policy>,
     index: PolicyIndex,
@@ -78,7 +78,7 @@ impl Rules {
         Self { action, policies, index, fields, unnamed: OutcomeMetadata::default() }
     }
 
-    /// What these rules leave of an outcome, as dynamic metadata. `policy`: one of theirs, if one is named.
+    /// Returns the dynamic metadata of an outcome of these rules. `policy`: one of their policies, if one is named.
     pub fn metadata<'r>(&'r self, allowed: bool, policy: Option<&'r Policy>) -> &'r Arc<FilterMetadata> {
         let known = policy.map_or(&self.unnamed, |policy| &policy.metadata);
         let place = if allowed { &known.allowed } else { &known.denied };
@@ -90,7 +90,7 @@ impl Rules {
         &self.policies
     }
 
-    /// The first policy that says by its only permission that it matches nothing: it stands there for its name.
+    /// Returns the first policy whose only permission matches nothing: it exists only for its name.
     pub fn idle(&self) -> Option<&Policy> {
         let is_idle = |policy: &&Policy| match policy.permissions.as_slice() {
             [Permission::Not(inner)] => matches!(**inner, Permission::Any),
@@ -110,10 +110,10 @@ impl Rules {
     }
 }
 
-/// Whose dynamic metadata rules leave, and under which names: `PREFIXenforced_engine_result`.
+/// The namespace and the names of the rules' dynamic metadata: `PREFIXenforced_engine_result`.
 #[derive(Debug, Clone, Default)]
 pub struct FieldNames {
-    /// What it stands under, whatever the filter's name.
+    /// The namespace, whatever the filter's name.
     pub filter: &'static str,
     /// Prefix of the names.
     pub prefix: Arc<str>,

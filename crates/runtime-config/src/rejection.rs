@@ -1,4 +1,4 @@
-//! What is wrong with a resource, by field path.
+//! Errors of a resource, by field path.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Problem {
     /// Full path inside the resource: `filter_chains[0].filters[1].typed_config.tracing`; empty: the resource itself.
     pub path: String,
-    /// What is wrong, and what would be accepted.
+    /// The error, and what would be accepted.
     pub reason: String,
 }
 

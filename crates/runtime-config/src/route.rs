@@ -34,7 +34,7 @@ pub struct VirtualHost {
     pub include_attempt_count_in_response: bool,
     /// Retry policy of routes without one.
     pub retry: Option<Arc<RetryPolicy>>,
-    /// It was compiled from files, too.
+    /// Whether it was compiled from files, too.
     pub reads_files: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Route {
     pub matches: RouteMatch,
     /// What to do with them.
     pub action: RouteAction,
-    /// Its requests are counted under this name (`stat_prefix`).
+    /// The name under which its requests are counted (`stat_prefix`).
     pub stat_prefix: Option<Arc<str>>,
     /// Header edits.
     pub headers: HeaderEdits,
@@ -175,9 +175,9 @@ pub struct ForwardAction {
     pub upgrades: Vec<(Box<str>, bool)>,
     /// CONNECT is terminated here (`connect_config`): the upstream gets the tunnel's bytes only.
     pub connect_terminates: bool,
-    /// What a request's hash is computed from, for clusters that pick endpoints by hash.
+    /// The input of a request's hash, for clusters that pick endpoints by hash.
     pub hash_policies: HashPolicies,
-    /// Where its requests are mirrored: the route's `request_mirror_policies`, else its virtual host's, else its table's.
+    /// The mirrors of its requests: the route's `request_mirror_policies`, else its virtual host's, else its table's.
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
 }
 
@@ -194,9 +194,9 @@ pub enum Priority {
 /// How `grpc-timeout` is honoured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrpcTimeout {
-    /// It replaces the route's timeout (`max_grpc_timeout`), rather than `max_stream_duration`.
+    /// Whether it replaces the route's timeout (`max_grpc_timeout`), rather than `max_stream_duration`.
     pub as_route_timeout: bool,
-    /// Longest timeout a client may ask for; `None`: any.
+    /// Maximum timeout that a client may set; `None`: any.
     pub most: Option<Duration>,
     /// Subtracted from what the client asks for, so that the response reaches it in time.
     pub offset: Duration,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A filter's compiled configuration for a route. Each filter has a type of its own.
+/// A filter's compiled configuration for a route. Each filter has its own type.
 pub trait PerRoute: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PerRoute for T {}

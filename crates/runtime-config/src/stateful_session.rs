@@ -8,9 +8,9 @@ use crate::filter_needs::FilterNeeds;
 /// The filter's configuration, or that of a route.
 #[derive(Debug)]
 pub struct StatefulSession {
-    /// Where the session's host is stored; `None`: there are no sessions.
+    /// The storage of the session's host; `None`: there are no sessions.
     pub state: Option<SessionState>,
-    /// No other host may be used.
+    /// Whether no other host may be used.
     pub strict: bool,
     /// Status of the response if `strict` and the host is gone (503 when unset).
     pub status_on_missing_host: u16,
@@ -18,7 +18,7 @@ pub struct StatefulSession {
 
 impl FilterNeeds for StatefulSession {}
 
-/// Where a session's host is stored, in Envoy's encoding, so that sessions survive an exchange of the proxies.
+/// The storage of a session's host, in Envoy's encoding, so that sessions survive an exchange of the proxies.
 #[derive(Debug)]
 pub enum SessionState {
     /// `CookieBasedSessionState`: in a client cookie, for requests below the cookie's path.

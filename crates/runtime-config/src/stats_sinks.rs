@@ -47,7 +47,7 @@ pub enum StatsSink {
 pub struct Statsd {
     /// Its UDP address.
     pub address: SocketAddr,
-    /// What stands before the names of metrics, and a point.
+    /// Prefix of the names of metrics, followed by a dot.
     pub prefix: Arc<str>,
 }
 
@@ -56,7 +56,7 @@ pub struct Statsd {
 pub struct MetricsService {
     /// The service.
     pub target: GrpcTarget,
-    /// Counters are what was counted since the last flush.
+    /// Whether counters are reported as the increase since the last flush.
     pub counters_as_deltas: bool,
     /// Names without tags, which are labels.
     pub tags_as_labels: bool,
@@ -64,7 +64,7 @@ pub struct MetricsService {
     pub histograms: bool,
     /// Histograms are summaries.
     pub summaries: bool,
-    /// Most metric families of a message; `None`: no limit.
+    /// Maximum number of metric families in a message; `None`: no limit.
     pub batch_size: Option<usize>,
 }
 

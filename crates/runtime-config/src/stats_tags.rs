@@ -14,14 +14,14 @@ use crate::string_match::search_regex;
 pub struct StatsTags {
     /// The built-in tags that are taken out; `None`: all.
     pub defaults: Option<Vec<&'static str>>,
-    /// Further ones.
+    /// Configured tags.
     pub tags: Vec<StatsTag>,
 }
 
 /// One tag.
 #[derive(Debug, Clone)]
 pub struct StatsTag {
-    /// As it is written.
+    /// The name as configured.
     pub name: String,
     /// Its value.
     pub value: TagValue,
@@ -30,9 +30,9 @@ pub struct StatsTag {
 /// The value of a tag.
 #[derive(Debug, Clone)]
 pub enum TagValue {
-    /// The same for all statistics.
+    /// A fixed value for all statistics.
     Fixed(String),
-    /// What an expression finds.
+    /// The match of an expression.
     Captured(TagRegex),
 }
 
@@ -40,7 +40,7 @@ pub enum TagValue {
 #[derive(Debug, Clone)]
 pub struct TagRegex {
     regex: Regex,
-    /// The word that names begin with, if the expression begins with `^WORD\.`.
+    /// The word that matching names begin with, if the expression begins with `^WORD\.`.
     pub token: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl TagRegex {
         Ok(Self { regex, token: first_token(pattern).map(str::to_owned) })
     }
 
-    /// What is removed from a name, and where the value is.
+    /// Returns the part that is removed from a name, and the part with the value.
     pub fn find(&self, name: &str) -> Option<(Range<usize>, Range<usize>)> {
         let found = self.regex.captures(name.as_bytes())?;
         // A group that took no part in the match is empty, as in C++.

@@ -125,7 +125,8 @@ pub enum Operator {
         /// Keys, from the outermost object inwards; empty: all of it.
         path: Vec<Box<str>>,
     },
-    /// Response headers of a proxy that was asked for a tunnel: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%`.
+    /// Response headers of the proxy through which a tunnel was opened:
+    /// `%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%`.
     TunnelHeaders,
     /// Its response trailers at the tunnel's end: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers)%`.
     TunnelTrailers,

@@ -10,26 +10,26 @@ use crate::fraction::Fraction;
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct Tracing {
-    /// Where spans go; `None`: requests are marked as traced, but there are no spans.
+    /// The destination of spans; `None`: requests are marked as traced, but there are no spans.
     pub provider: Option<Arc<Provider>>,
     /// Which requests are traced, unless their route says otherwise.
     pub sampling: Sampling,
-    /// Longest path in the tag `http.url`, in bytes (256).
+    /// Maximum length of a path in the tag `http.url`, in bytes (256).
     pub max_path_bytes: usize,
     /// Further tags, by name.
     pub custom_tags: Vec<CustomTag>,
-    /// Each try has a span of its own (`spawn_upstream_span`).
+    /// Whether each try has a separate span (`spawn_upstream_span`).
     pub spawn_upstream_span: bool,
     /// Each try has a span of its own, and the request's span has the kind of its listener's direction all the same
     /// (`start_child_span` of the router).
     pub start_child_span: bool,
     /// `x-request-id` decides, and tells who comes after (`use_request_id_for_trace_sampling`). Otherwise chance does.
     pub use_request_id: bool,
-    /// Who says it.
+    /// The data about this proxy.
     pub node: Arc<OwnNode>,
 }
 
-/// What spans tell of this proxy.
+/// The data about this proxy in spans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnNode {
     /// `node.id`.
@@ -53,7 +53,7 @@ pub struct Sampling {
     pub overall: Fraction,
 }
 
-/// Where spans go.
+/// The destination of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provider {
     /// `envoy.config.trace.v3.ZipkinConfig`.
@@ -86,7 +86,7 @@ pub struct Zipkin {
     pub trace_id_128bit: bool,
     /// A server's span has the id of its client's span.
     pub shared_span_context: bool,
-    /// A request's span is a server's, and that of a try a client's, whatever the listener's direction.
+    /// Whether a request's span is always a server's, and that of a try a client's, whatever the listener's direction.
     pub split_spans_for_request: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Zipkin {
 pub struct OpenTelemetry {
     /// Its cluster.
     pub cluster: Arc<str>,
-    /// How it gets the spans.
+    /// The protocol for spans.
     pub exporter: Exporter,
     /// Time limit of an export (5 s when unset).
     pub timeout: Duration,
@@ -105,7 +105,7 @@ pub struct OpenTelemetry {
     pub service_name: Box<str>,
 }
 
-/// How a collector gets spans by OTLP.
+/// How spans are sent to a collector by OTLP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exporter {
     /// `opentelemetry.proto.collector.trace.v1.TraceService/Export` (`grpc_service`).
@@ -135,7 +135,7 @@ pub struct CustomTag {
     pub value: TagValue,
 }
 
-/// Where the value of a tag comes from. A span does not get a tag without a value.
+/// The source of a tag's value. A span does not get a tag without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TagValue {
     /// This text; also that of an environment variable, which was read with the configuration.
@@ -160,16 +160,16 @@ pub enum TagValue {
     },
 }
 
-/// Whose metadata a tag shows.
+/// The owner of the metadata that a tag shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetadataOf {
-    /// What filters have found out about the request.
+    /// Dynamic metadata of the request.
     Request,
     /// The route's.
     Route,
 }
 
-/// What a route says of tracing.
+/// The tracing settings of a route.
 #[derive(Debug, Default)]
 pub struct RouteTracing {
     /// Name of its spans (`decorator.operation`); may be empty.

@@ -63,7 +63,7 @@ pub struct ConnectionView {
 }
 
 impl ConnectionView {
-    /// A plaintext connection of which only the addresses are known.
+    /// Creates a plaintext connection of which only the addresses are known.
     pub fn plaintext(remote: SocketAddr, local: SocketAddr) -> Self {
         Self {
             direct_remote: remote,

@@ -11,7 +11,7 @@ use super::{Builder, Interest, RouteEntry, Source};
 use crate::cluster::Discovery;
 use crate::demand::Demand;
 
-/// With more resources than this the comparison would dominate.
+/// Maximum number of resources: with more, the comparison would dominate.
 const MOST_RESOURCES: usize = 200;
 
 impl Builder {

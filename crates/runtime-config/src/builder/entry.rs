@@ -82,7 +82,7 @@ pub(super) struct ListenerEntry {
 }
 
 impl ListenerEntry {
-    /// What its versions name. `by_name`: including clusters and listeners, which are requested by name.
+    /// Returns the names in its versions. `by_name`: including clusters and listeners, which are requested by name.
     pub fn references(&self, by_name: bool) -> References {
         let mut references = References::new();
         for version in self.versions.all() {
@@ -120,7 +120,7 @@ pub(super) struct ClusterEntry {
     built: Option<Built>,
 }
 
-/// A cluster with its endpoints, and what it was built from.
+/// A cluster with its endpoints, and its inputs.
 #[derive(Debug)]
 struct Built {
     from: Arc<CompiledCluster>,
@@ -129,7 +129,7 @@ struct Built {
 }
 
 impl ClusterEntry {
-    /// What its versions name.
+    /// Returns the names in its versions.
     pub fn references(&self) -> References {
         let mut references = References::new();
         for version in self.versions.all() {

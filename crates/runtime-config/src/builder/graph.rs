@@ -1,4 +1,4 @@
-//! How a change propagates: resources that name what arrived become dirty, and what no resource names is dropped.
+//! Propagates changes: resources that name one that arrived become dirty, and resources that no other names are dropped.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Graph {
     pub names: Names,
     pub dirty: Dirty,
     pub touched: Touched,
-    /// Names no longer referred to: what is held under them is dropped at the start of the next build.
+    /// Names no longer referred to: their resources are dropped at the start of the next build.
     pub unreferenced: BTreeSet<Name>,
     /// Clusters with a version that waits for a first response for something it names, as of the last build.
     pub unanswered: HashSet<Arc<str>>,
@@ -48,7 +48,7 @@ pub(super) struct Touched {
     pub absent: BTreeSet<Demand>,
 }
 
-/// What a listener names, and the addresses it binds.
+/// The names in a listener, and the addresses it binds.
 #[derive(Debug)]
 pub(super) struct ListenerEdges {
     references: References,
@@ -77,7 +77,7 @@ impl Builder {
         }
     }
 
-    /// Updates what is requested and awaited under this name, by who names it and what is held.
+    /// Updates whether this name is requested and awaited, from the resources that name it and those that are held.
     pub(super) fn refresh(&mut self, kind: ResourceType, name: &Arc<str>) {
         for source in self.graph.names.sources(kind, name) {
             let key = (kind, name.clone(), source);

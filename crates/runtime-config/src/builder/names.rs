@@ -9,7 +9,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::{Interest, Reference, Source};
 
-/// What refers to a name.
+/// A resource that refers to a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Holder {
     /// Requested from the start.

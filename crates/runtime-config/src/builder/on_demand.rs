@@ -46,9 +46,9 @@ struct OnDemandHost {
     /// The resource last received; `None`: it does not exist.
     resource: Option<Any>,
     newest: Option<Arc<VirtualHost>>,
-    /// What the table holds of it; `None`: nothing yet.
+    /// The published state in the table; `None`: nothing has been published yet.
     published: Option<Option<Arc<VirtualHost>>>,
-    /// Its fetch timed out without a response.
+    /// Whether its fetch timed out without a response.
     given_up: bool,
 }
 
@@ -449,7 +449,7 @@ impl Builder {
 }
 
 impl RouteEntry {
-    /// What its versions name.
+    /// Returns the names in its versions.
     pub(super) fn references(&self) -> References {
         let mut references = References::new();
         let tables = self.table.iter().chain(&self.warming);

@@ -1,4 +1,4 @@
-//! Removed clusters and endpoints that what is served still uses: they go when what replaces it is served.
+//! Removed clusters and endpoints that are still in use: each is dropped once the resources that use it have been replaced.
 //!
 //! A server removes a cluster once its client has accepted that nothing names it any more. A virtual host, table or
 //! listener that was accepted may still wait for another cluster, though, and the version before it serves until then.
@@ -27,7 +27,7 @@ impl Removals {
 }
 
 impl Builder {
-    /// Removes a cluster or endpoints, at once or when nothing that is served uses them.
+    /// Removes a cluster or endpoints, at once or when no active resource uses them any more.
     pub(super) fn remove(&mut self, kind: ResourceType, name: Arc<str>) {
         match self.is_used_until_replaced(kind, &name) {
             true => _ = self.removals.0.insert((kind, name)),
@@ -35,7 +35,7 @@ impl Builder {
         }
     }
 
-    /// Removes what was postponed and is not used any more; true if there was any.
+    /// Removes postponed resources that are not used any more; returns true if there were any.
     pub(super) fn remove_postponed(&mut self) -> bool {
         let mut removed = false;
         for (kind, name) in std::mem::take(&mut self.removals.0) {

@@ -82,7 +82,7 @@ pub struct Utilization {
     pub expiration: Duration,
     /// How often weights are computed (1 s when unset).
     pub update: Duration,
-    /// What the share of errors counts for (0 when unset).
+    /// Weight of the error rate (0 when unset).
     pub error_penalty: f64,
     /// The metrics whose greatest value is the utilization; if it is 0, `application_utilization` or else
     /// `cpu_utilization` is.
@@ -116,7 +116,7 @@ pub enum MetricMap {
 pub struct ZoneAware {
     /// Percentage of requests that it applies to (100 when unset).
     pub routing_percent: u32,
-    /// With fewer healthy hosts it does not apply (6 when unset).
+    /// Minimum number of healthy hosts for it to apply (6 when unset).
     pub min_cluster_size: u64,
     /// All requests stay in the own locality if it has at least this many healthy hosts; `None`: it is not forced.
     pub force_local_min_hosts: Option<u32>,
@@ -135,7 +135,7 @@ impl Default for ZoneAware {
 pub struct LeastRequest {
     /// Hosts drawn when weights are equal (2 when unset).
     pub choices: u32,
-    /// All hosts are compared instead (`FULL_SCAN`).
+    /// Whether all hosts are compared instead (`FULL_SCAN`).
     pub full_scan: bool,
     /// Influence of requests in flight when weights differ: weight ÷ (requests + 1) ^ bias (1 when unset).
     pub active_request_bias: f64,
@@ -158,7 +158,7 @@ pub struct RingHash {
     pub max_size: u64,
     /// Hash function for the points.
     pub function: HashFunction,
-    /// What points are hashed from.
+    /// The input of the hashes of points.
     pub key: HashKey,
     /// Requests in flight a host may have, in percent of its fair share; 0: unlimited.
     pub balance_factor: u32,
@@ -179,7 +179,7 @@ pub enum HashFunction {
 pub struct Maglev {
     /// Number of entries, a prime (65,537 when unset).
     pub table_size: u64,
-    /// What a host's order of entries is hashed from.
+    /// The input of the hash for a host's order of entries.
     pub key: HashKey,
     /// Requests in flight a host may have, in percent of its fair share; 0: unlimited.
     pub balance_factor: u32,
@@ -200,7 +200,7 @@ pub enum HashKey {
 pub struct PanicMode {
     /// Percentage of healthy hosts below which all are used (50 when unset); 0: never.
     pub threshold_percent: u32,
-    /// In panic, use no host instead (`fail_traffic_on_panic`).
+    /// Whether no host is used in panic (`fail_traffic_on_panic`).
     pub fail_traffic: bool,
 }
 

@@ -63,9 +63,9 @@ pub(crate) fn endpoint_address(cx: &mut Cx<'_>, address: Option<&core::Address>)
     })
 }
 
-/// Longest path of a Unix socket, in bytes: `sun_path` has 108, and the last one ends the text (unix(7)).
+/// Maximum length of a Unix socket's path, in bytes: `sun_path` has 108, and the last one terminates the text (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// Permissions of everybody to everything.
+/// All permissions for all users.
 const MAX_FILE_MODE: u32 = 0o777;
 
 /// The path of a Unix socket, or the name of an abstract one after `@`.

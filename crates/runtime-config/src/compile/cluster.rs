@@ -36,7 +36,7 @@ use crate::http_filters;
 use crate::mirror::MirrorPolicy;
 use crate::outlier_detection::OutlierDetection;
 
-/// A cluster, and what it needs before it can become active.
+/// A cluster, and the resources it needs before it can become active.
 #[derive(Debug)]
 pub(crate) struct CompiledCluster {
     /// Without endpoints.
@@ -49,7 +49,7 @@ pub(crate) struct CompiledCluster {
     pub secrets: Vec<Reference>,
 }
 
-/// Largest `max_response_headers_kb`; Envoy's.
+/// Maximum `max_response_headers_kb`; Envoy's.
 const MAX_RESPONSE_HEADERS_KIB: u32 = 8192;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,4 +1,4 @@
-//! How names are resolved.
+//! Resolution of DNS names.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -56,7 +56,7 @@ pub(crate) fn sni_filter(cx: &mut Cx<'_>, config: &network::FilterConfig) -> Opt
     let cache = cx.required("dns_cache_config", config.dns_cache_config.as_ref())?;
     let cache = cx.at("dns_cache_config", |cx| dns_cache(cx, cache))?;
     let port = match &config.port_specifier {
-        // As Envoy, which takes the port of TLS where none is given.
+        // As in Envoy, which uses the port of TLS where none is given.
         None => 443,
         Some(network::filter_config::PortSpecifier::PortValue(port)) => match u16::try_from(*port) {
             Ok(port) if port > 0 => port,

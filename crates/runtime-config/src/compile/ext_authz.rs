@@ -20,9 +20,9 @@ use crate::fraction::Fraction;
 use crate::string_match::StringMatcher;
 
 const FORBIDDEN: u16 = 403;
-/// What an HTTP service gets of every request.
+/// Headers that an HTTP service gets with every request.
 const ALWAYS_SENT: [&str; 4] = ["authorization", ":method", ":path", ":authority"];
-/// What a client gets of a refusal, if only some headers are allowed.
+/// Headers of a denial that a client gets in any case, if only some are allowed.
 const ALWAYS_RETURNED: [&str; 5] = [":status", "content-length", "www-authenticate", "location", ":path"];
 
 pub(crate) fn http_filter(cx: &mut Cx<'_>, config: &http::ExtAuthz) -> Option<ExtAuthz> {
@@ -184,7 +184,7 @@ fn http_service(cx: &mut Cx<'_>, service: &http::HttpService, of_filter: Option<
     })
 }
 
-/// Which headers an HTTP service gets of the client's, if that is said here, and which besides.
+/// Compiles which of the client's headers an HTTP service gets, if that is set here, and in addition to which others.
 #[allow(deprecated)] // `allowed_headers` is what Istio's control plane has sent for years.
 fn sent(
     cx: &mut Cx<'_>,

@@ -75,7 +75,7 @@ fn collector(cx: &mut Cx<'_>, config: &grpc::CommonGrpcAccessLogConfig, kind: En
     })
 }
 
-/// As Envoy, which has no other version of these services any more.
+/// Accepts only version 3, like Envoy, which has no other version of these services any more.
 pub(crate) fn version_3(cx: &mut Cx<'_>, version: i32) -> Option<()> {
     match ApiVersion::try_from(version) {
         Ok(ApiVersion::V3) => Some(()),

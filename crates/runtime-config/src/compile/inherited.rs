@@ -1,4 +1,4 @@
-//! What a route inherits from the levels around it.
+//! Settings that a route inherits from the levels around it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -19,15 +19,15 @@ use crate::retry::{RetryOn, RetryPolicy};
 
 /// Accepted difference of clocks if a provider does not say, in seconds.
 const DEFAULT_CLOCK_SKEW_SECONDS: u64 = 60;
-/// How long fetched keys are used if a provider does not say.
+/// How long fetched keys are used by default.
 const DEFAULT_CACHE_DURATION: Duration = Duration::from_secs(600);
 /// Time until the next fetch after a failed one, if a provider does not say.
 const DEFAULT_FAILED_REFETCH: Duration = Duration::from_secs(1);
-/// Shortest time between two fetches, whatever the configuration says.
+/// Minimum time between two fetches, whatever the configuration says.
 const MIN_REFETCH: Duration = Duration::from_millis(100);
 /// Tokens kept if `jwt_cache_config` does not say how many.
 const DEFAULT_CACHED_TOKENS: u32 = 100;
-/// Longest token that is kept if `jwt_cache_config` does not say, in bytes.
+/// Maximum size of a cached token, in bytes, unless `jwt_cache_config` sets it.
 const DEFAULT_CACHED_TOKEN_BYTES: u32 = 4096;
 /// Deepest nesting of requirements, in levels. Istio needs four.
 const MAX_DEPTH: usize = 16;

@@ -43,24 +43,24 @@ const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// `SOMAXCONN` of current kernels.
 const DEFAULT_BACKLOG: u32 = 4096;
-/// Most listeners that one may name to be held along with it; more are ignored.
+/// Maximum number of companion listeners that a listener may name; more are ignored.
 const MAX_COMPANIONS: usize = 256;
 
-/// A listener, and what it needs before it can become active.
+/// A listener, and the resources it needs before it can become active.
 #[derive(Debug)]
 pub(crate) struct CompiledListener {
     pub listener: Arc<Listener>,
     /// RDS and SDS names it waits for.
     pub references: source::References,
-    /// The same for each chain, in order, the default one last.
+    /// The references of each chain, in order, the default one last.
     chain_references: Vec<source::References>,
 }
 
 /// A filter chain with the RDS and SDS names it waits for.
 type ReferringChain = (Arc<FilterChain>, source::References);
 
-/// Filter chains of held versions of a listener, by what they were compiled from: an unchanged chain is the same `Arc`,
-/// and keeps its connections.
+/// Filter chains of held versions of a listener, by their source messages: an unchanged chain is the same `Arc`, so that its
+/// connections are kept.
 #[derive(Debug, Default)]
 pub(crate) struct KnownChains {
     by_name: FastMap<String, Vec<(listener::FilterChain, ReferringChain)>>,
@@ -313,7 +313,7 @@ fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<Network
     Some((network, terminal?))
 }
 
-/// `Some(None)`: not a filter of its own, but a setting of the terminal filter.
+/// `Some(None)`: not a separate filter, but a setting of the terminal filter.
 fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Option<NetworkFilter>> {
     let any = typed_config(cx, filter)?;
     cx.at("typed_config", |cx| match type_name(&any.type_url) {

@@ -1,4 +1,4 @@
-//! Metadata in messages (`core.v3.Metadata`): what others wrote beside a resource.
+//! Metadata in messages (`core.v3.Metadata`): data that other components attached to a resource.
 
 use std::sync::Arc;
 

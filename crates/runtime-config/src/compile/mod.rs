@@ -80,12 +80,12 @@ pub struct Environment {
     pub tracing: TracingDefaults,
 }
 
-/// What connection managers that trace have from the bootstrap.
+/// The bootstrap's defaults for connection managers that trace.
 #[derive(Debug, Clone, Default)]
 pub struct TracingDefaults {
     /// `tracing.http`: where spans go, if a connection manager does not say.
     pub provider: Option<std::sync::Arc<crate::tracing::Provider>>,
-    /// What spans tell of this proxy.
+    /// The data about this proxy in spans.
     pub node: std::sync::Arc<crate::tracing::OwnNode>,
 }
 

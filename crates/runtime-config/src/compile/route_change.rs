@@ -70,7 +70,7 @@ pub(crate) fn name_of_table(resource: &Any) -> Cow<'_, str> {
     let mut name: &[u8] = &[];
     while !bytes.is_empty() {
         match field(&mut bytes) {
-            // Of several the last counts.
+            // Of several, the last one applies.
             Some((NAME, Some(found))) => name = found,
             Some(_) => {}
             None => break,
@@ -83,7 +83,7 @@ pub(crate) fn name_of_table(resource: &Any) -> Cow<'_, str> {
 struct Split<'b> {
     /// Each virtual host's message.
     hosts: Vec<&'b [u8]>,
-    /// All others, with their keys.
+    /// All other fields, with their keys.
     others: Vec<&'b [u8]>,
 }
 
@@ -118,7 +118,7 @@ struct Known<'k> {
 }
 
 impl Known<'_> {
-    /// The virtual host with these bytes, which now stands at `at`.
+    /// Returns the virtual host with these bytes, which is now at position `at`.
     fn unchanged(&self, at: usize, bytes: &[u8]) -> Option<&Arc<VirtualHost>> {
         let at = match self.bytes.get(at) {
             Some(known) if *known == bytes => at,

@@ -157,7 +157,7 @@ fn input(cx: &mut Cx<'_>, input: Option<&TypedExtensionConfig>) -> Option<Box<st
     })
 }
 
-/// The same as Envoy's own `StringMatcher`, in another package.
+/// Like Envoy's own `StringMatcher`, in another package.
 fn value_match(cx: &mut Cx<'_>, config: &xds::StringMatcher) -> Option<StringMatcher> {
     use envoy::string_matcher::MatchPattern as Same;
     use xds::string_matcher::MatchPattern;

@@ -28,7 +28,7 @@ pub(super) fn subset_config(cx: &mut Cx<'_>, config: &LbSubsetConfig) -> Option<
     Some((!config.subset_selectors.is_empty()).then_some(compiled))
 }
 
-/// The same, from the extension's message.
+/// Compiles the same settings from the extension's message.
 pub(super) fn typed_subset_config(cx: &mut Cx<'_>, config: &typed::Subset) -> Option<Option<SubsetConfig>> {
     no_metadata_fallback(cx, config.metadata_fallback_policy);
     let selectors = cx.each("subset_selectors", &config.subset_selectors, |cx, s| {

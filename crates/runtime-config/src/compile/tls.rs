@@ -231,7 +231,7 @@ fn trust_domains(cx: &mut Cx<'_>, validator: &core::TypedExtensionConfig) -> Opt
     })
 }
 
-/// What a context says besides the roots.
+/// Returns the settings of a context besides the roots.
 fn peer_checks(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Option<PeerChecks> {
     let subject_alt_names = subject_alt_names(cx, context);
     let (hashes, keys) = (&context.verify_certificate_hash, &context.verify_certificate_spki);

@@ -26,9 +26,9 @@ const OPEN_TELEMETRY: &str = "envoy.config.trace.v3.OpenTelemetryConfig";
 const DEFAULT_MAX_PATH_BYTES: usize = 256;
 /// As in Envoy.
 const DEFAULT_SERVICE_NAME: &str = "unknown_service:envoy";
-/// Limit of an export without one of its own: a collector that does not answer must not hold spans for ever.
+/// Default time limit of an export: a collector that does not answer must not hold spans for ever.
 const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most custom tags of a connection manager or a route.
+/// Maximum number of custom tags of a connection manager or a route.
 const MAX_CUSTOM_TAGS: usize = 256;
 
 /// `tracing` of a connection manager.
@@ -234,7 +234,7 @@ fn metadata_value(cx: &mut Cx<'_>, metadata: &custom_tag::Metadata) -> Option<Ta
     })
 }
 
-/// What a route says of tracing. `Some(None)`: nothing.
+/// Compiles the tracing settings of a route. `Some(None)`: there are none.
 pub(super) fn route_tracing(cx: &mut Cx<'_>, route: &route::Route) -> Option<Option<Box<RouteTracing>>> {
     if route.decorator.is_none() && route.tracing.is_none() {
         return Some(None);

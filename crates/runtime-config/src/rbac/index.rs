@@ -17,7 +17,7 @@ use crate::view::PeerIdentity;
 
 /// Sets no larger than this are tried in turn: a lookup costs as much as one policy.
 const SMALL_SET: usize = 1;
-/// What stands before the namespace in a SPIFFE id of a mesh.
+/// Separates the trust domain from the namespace in a SPIFFE id of a mesh.
 const NAMESPACE: &[u8] = b"/ns/";
 
 /// Indices of policies, ascending.
@@ -180,7 +180,7 @@ fn map_of<'m, K: PartialEq + Clone>(maps: &'m mut Vec<(K, Filed)>, key: &K) -> &
     &mut maps[at].1
 }
 
-/// What stands behind each `/ns/` of a name, up to the next slash.
+/// Returns the text after each `/ns/` of a name, up to the next slash.
 fn namespaces(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let starts = name.windows(NAMESPACE.len()).enumerate().filter(|(_, part)| *part == NAMESPACE);
     starts.filter_map(|(at, _)| {
@@ -319,7 +319,7 @@ mod tests {
         ValueMatcher::Or(vec![ValueMatcher::OneOf(Box::new(text())), text()])
     }
 
-    /// How many of a hundred policies are tried.
+    /// Returns how many of a hundred policies are tried.
     fn tried(make: impl Fn(usize) -> Principal) -> usize {
         let policies: Vec<Policy> = (0..100).map(|number| policy(number, make(number))).collect();
         let index = PolicyIndex::new(&policies);
@@ -360,7 +360,7 @@ mod tests {
             ("issuers", tried(|n| claim("iss", ValueMatcher::String(exact(&format!("i{n}"))))), 1),
             ("audiences", tried(|n| claim("aud", list(&format!("a{n}")))), 2),
             ("other claims", tried(|n| claim("sub", list(&format!("a{n}")))), 0),
-            // These may match whatever is there.
+            // These may match any name.
             ("open namespaces", tried(|n| regex(&format!(".*/ns/n{n}.*/.*"))), 100),
             ("claims by prefix", tried(|_| claim("iss", ValueMatcher::Present(true))), 100),
             ("exclusions", tried(|n| Principal::Not(Box::new(claim("iss", list(&format!("i{n}")))))), 100),

@@ -15,7 +15,7 @@ pub struct Policy {
     pub permissions: Vec<Permission>,
     /// Any of these.
     pub principals: Vec<Principal>,
-    /// What its rules leave when it decides.
+    /// The dynamic metadata of its decisions.
     pub metadata: OutcomeMetadata,
 }
 
@@ -48,7 +48,7 @@ pub enum Permission {
     DestinationPortRange(u16, u32),
     /// SNI.
     RequestedServerName(StringMatcher),
-    /// What filters before this one have found out.
+    /// Dynamic metadata of earlier filters.
     Metadata(MetadataMatcher),
 }
 
@@ -84,7 +84,7 @@ pub enum Principal {
     Header(HeaderMatcher),
     /// The path without its query.
     UrlPath(StringMatcher),
-    /// What filters before this one have found out.
+    /// Dynamic metadata of earlier filters.
     Metadata(MetadataMatcher),
 }
 
@@ -99,7 +99,7 @@ impl Principal {
     }
 }
 
-/// Dynamic metadata of the outcomes there can be, each made once it is asked for.
+/// Dynamic metadata of all possible outcomes, each created on first use.
 #[derive(Debug, Default)]
 pub struct OutcomeMetadata {
     pub(super) allowed: OnceLock<Arc<FilterMetadata>>,

@@ -21,7 +21,7 @@ pub(super) fn only_supported(resource: &Any) -> bool {
     is_supported(type_url::message_name(&resource.type_url), &resource.value, 0)
 }
 
-/// The same of a message of this type, so many levels below its resource.
+/// Like the above, for a message of this type, `depth` levels below its resource.
 pub(crate) fn is_supported(name: &str, bytes: &[u8], depth: usize) -> bool {
     TABLE.by_name.get(name).is_some_and(|&message| TABLE.message(message, bytes, depth))
 }
