@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::place::Source;
 
-/// What happens to a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// The call.
     pub call: Call,
-    /// How it ends.
+    /// The final outcome.
     #[serde(flatten)]
     pub verdict: Verdict,
     /// The proxies on its way, in order; empty if it meets none.
     pub hops: Vec<Hop>,
-    /// What else is worth knowing.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
@@ -32,15 +32,15 @@ pub struct Call {
     pub to: String,
     /// The address that the host name resolves to.
     pub address: String,
-    /// How that was found.
+    /// How the name was resolved.
     pub resolved: String,
 }
 
-/// How a call, or its way through one proxy, ends.
+/// The end of a call, or of its path through one proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
-    /// What happens.
+    /// The outcome.
     pub outcome: Outcome,
     /// The status that a proxy answers with.
     pub status: Option<u16>,
@@ -48,17 +48,17 @@ pub struct Verdict {
     pub response_flag: Option<&'static str>,
     /// Envoy's `%RESPONSE_CODE_DETAILS%`.
     pub details: Option<String>,
-    /// Where a redirect leads.
+    /// The target of a redirect.
     pub location: Option<String>,
     /// The reason in one sentence.
     pub reason: String,
 }
 
-/// What happens.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It is forwarded.
+    /// The call is forwarded.
     #[default]
     Forward,
     /// A proxy answers by itself.
@@ -72,7 +72,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// As in JSON.
+    /// Returns the name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -83,14 +83,14 @@ impl Outcome {
         }
     }
 
-    /// Of its name; `reset` of any other.
+    /// Parses a name; any unknown one is `reset`.
     pub fn parse(name: &str) -> Self {
         let all = [Self::Forward, Self::Direct, Self::Redirect, Self::Deny];
         all.into_iter().find(|outcome| outcome.as_str() == name).unwrap_or(Self::Reset)
     }
 }
 
-/// What one proxy does.
+/// The decision of one proxy.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hop {
@@ -112,9 +112,9 @@ pub struct Hop {
     pub considered: Vec<Considered>,
     /// Policies that were asked.
     pub policies: Vec<Policy>,
-    /// Where it may go.
+    /// The clusters that it may go to.
     pub clusters: Vec<Cluster>,
-    /// What changes on the way.
+    /// Changes to the request.
     pub rewrites: Rewrites,
     /// The time limit of the whole request; none = unlimited.
     #[serde(serialize_with = "duration")]
@@ -125,26 +125,26 @@ pub struct Hop {
     pub mirrors: Vec<Mirror>,
     /// The connection to the endpoint.
     pub transport: Option<Transport>,
-    /// What filters have to say.
+    /// Notes of the filters.
     pub filters: Vec<String>,
-    /// What the running proxy says; none = it was not asked.
+    /// The running proxy's decision; none = it was not asked.
     pub running: Option<Running>,
-    /// How it ends here.
+    /// The outcome at this proxy.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// What else is worth knowing.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
-/// What a running proxy says of the call.
+/// A running proxy's decision about the call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Running {
-    /// It decides as the files say.
+    /// Whether it decides as the files say.
     pub agrees: bool,
-    /// What it decides otherwise, one line each.
+    /// Differences from the files, one line each.
     pub differs: Vec<String>,
-    /// It has to ask its control plane first, since its workload has not used this yet (learned scope).
+    /// Whether it has to ask its control plane first, because its workload has not used this yet (learned scope).
     pub held: bool,
     /// The number of the configuration that it runs, counted since its start.
     pub generation: u64,
@@ -205,7 +205,7 @@ pub struct Policy {
     pub decides: bool,
     /// The number of the rule that matches, or that comes closest.
     pub rule: Option<usize>,
-    /// What the closest rule misses.
+    /// What the call lacks to match the closest rule.
     pub missing: Vec<Missing>,
     /// The Pod whose proxy asks.
     pub at: String,
@@ -216,9 +216,9 @@ pub struct Policy {
 pub struct Missing {
     /// The field.
     pub field: String,
-    /// What it asks for.
+    /// The value that the rule requires.
     pub wanted: String,
-    /// What the call has.
+    /// The value that the call has.
     pub got: String,
 }
 
@@ -261,11 +261,11 @@ pub struct Endpoint {
     pub priority: u32,
     /// Whether it takes requests.
     pub healthy: bool,
-    /// What a running proxy says of its health: Envoy's flags, such as `failed_outlier_check` (ejected).
+    /// Health flags reported by a running proxy, as Envoy names them, such as `failed_outlier_check` (ejected).
     pub flags: Vec<String>,
 }
 
-/// What changes on the way.
+/// Changes to the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Rewrites {
     /// The path, if it is changed.
@@ -280,7 +280,7 @@ pub struct Rewrites {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Retries {
-    /// How often at most.
+    /// Maximum number of attempts.
     pub attempts: u32,
     /// When.
     pub on: Vec<&'static str>,
@@ -307,7 +307,7 @@ pub struct Transport {
     pub sni: Option<String>,
     /// The identity that the proxy presents.
     pub identity: Option<String>,
-    /// The names of which the server must have one; empty: any.
+    /// Names, one of which the server must have; empty: any.
     pub accepts: Vec<String>,
     /// The object that decides it; none = the mesh's default.
     pub source: Option<Source>,

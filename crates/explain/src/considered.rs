@@ -15,7 +15,7 @@ use crate::mismatch;
 use crate::place::Source;
 use crate::world::{RouteOwner, World};
 
-/// Most rules that are listed, in rules.
+/// Maximum number of rules that are listed.
 const MAX_LISTED: usize = 200;
 
 /// A proxy as the owner of rules sees it.
@@ -41,7 +41,7 @@ pub struct RuleContext<'a> {
     pub world: &'a World,
     /// The proxy's workload.
     pub workload: &'a Workload,
-    /// Where it asks: `mesh`, or the Gateways that it serves.
+    /// Where it applies: `mesh`, or the Gateways that it serves.
     pub gateways: &'a [GatewayRef],
     /// The port that the request is addressed to.
     pub port: u16,
@@ -146,7 +146,7 @@ fn not_generated(asked: &RuleContext<'_>, condition: &HttpMatch) -> String {
     "an earlier rule matches every request".to_owned()
 }
 
-/// Route sets with hosts that cover the one that is called, and that did not serve it.
+/// Adds route sets with hosts that cover the called one, and that did not serve it.
 fn others(asked: &RuleContext<'_>, serving: &[&Arc<RouteSet>], all: &mut Vec<Considered>) {
     let Some(host) = &asked.host else { return };
     let client = Client { workload: asked.workload };

@@ -1,4 +1,4 @@
-//! What holds for a host: the merged result of all objects that touch it, and what did not win.
+//! The effective settings of a host: the merged result of all objects that affect it, and the values that were overridden.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{names, policies};
 /// A setting that holds, where it is written, and what lost to it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Setting {
-    /// What it is about: `service`, `routes`, `destinationRule`, `subset v1`, `server`.
+    /// The subject: `service`, `routes`, `destinationRule`, `subset v1`, `server`.
     pub section: String,
     /// The field.
     pub field: String,
@@ -23,7 +23,7 @@ pub struct Setting {
     pub value: String,
     /// Where it is written; none = a default.
     pub source: Option<Source>,
-    /// What would hold otherwise.
+    /// The values that it overrides.
     pub lost: Vec<Lost>,
 }
 
@@ -38,12 +38,12 @@ pub struct Lost {
     pub reason: String,
 }
 
-/// What holds for a host.
+/// The effective settings of a host.
 #[derive(Debug, Clone, Serialize)]
 pub struct Effective {
     /// The host, as full name.
     pub host: String,
-    /// For whom: a workload, or any in the service's namespace.
+    /// The client: a workload, or any in the service's namespace.
     pub client: String,
     /// The settings, by section.
     pub settings: Vec<Setting>,
@@ -68,8 +68,8 @@ impl Selectable for Client {
 }
 
 impl World {
-    /// What holds for a host, as a workload sees it; without one, as a client in the service's namespace. The error
-    /// says what is not known.
+    /// Returns the effective settings of a host for a workload; without one, for a client in the service's namespace. The
+    /// error names what is unknown.
     pub fn effective(&self, host: &str, workload: Option<&Workload>) -> Result<Effective, String> {
         let service = self.service_named(host, workload);
         let namespace = workload.map(|workload| workload.namespace.clone());
@@ -230,7 +230,7 @@ impl World {
         let start = all.len();
         for (object, applies) in written {
             let name = format!("DestinationRule {}/{}", object.namespace, object.name);
-            // Of several rules for one host and namespace, the first one's policy holds, and the subsets of all.
+            // Of several rules for one host and namespace, the first one's policy applies, and the subsets of all.
             let is_merged = applied.as_ref().is_some_and(|rule| rule.namespace == object.namespace && !applies);
             if let Some(policy) = self.places.node(&object.origin, "spec.trafficPolicy") {
                 for (field, value, span) in leaves(&policy) {
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// What the service's own workloads accept.
+    /// Adds the settings of the service's own workloads.
     fn server_settings(&self, service: &Service, all: &mut Vec<Setting>) {
         let mut seen: Vec<(Arc<str>, Arc<str>, u16)> = Vec::new();
         for port in &service.ports {
@@ -326,7 +326,7 @@ impl World {
     }
 }
 
-/// What a rule does, in short.
+/// Summarizes the action of a rule.
 fn action(action: &HttpAction, always: bool) -> String {
     let what = match action {
         HttpAction::Route { destinations, .. } => {

@@ -1,4 +1,4 @@
-//! What one proxy does with a call.
+//! The decision of one proxy about a call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::proxy::Proxy;
 use crate::world::World;
 use crate::{policies, transport};
 
-/// Most endpoints of a cluster that are listed, in endpoints.
+/// Maximum number of endpoints of a cluster that are listed.
 const MAX_ENDPOINTS: usize = 100;
-/// Most weighted destinations that are listed, in clusters.
+/// Maximum number of weighted destinations that are listed.
 const MAX_CLUSTERS: usize = 100;
 
-/// The port that clients call from; which one it is decides nothing.
+/// The source port of clients; no decision depends on it.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// On which side of a call a proxy stands.
+/// The side of a call that a proxy is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The client's sidecar.
@@ -104,7 +104,7 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
         add_refused(proxy, &mut hop);
         return (hop, None);
     };
-    // A gateway's proxy sees the port that it listens on, rules the one that was called.
+    // A gateway's proxy sees the port that it listens on; rules refer to the one that was called.
     let called = arrival;
     let seen = Arrival { destination: at_listener(side, listener, called.destination), ..called.clone() };
     let arrival = &seen;
@@ -262,7 +262,7 @@ fn decide(proxy: &Proxy, listener: &Listener, arrival: &Arrival) -> (Explanation
     query::trace(&mut Explainer::default(), &proxy.config, listener, &asked)
 }
 
-/// What the steps say about time limits, retries and filters.
+/// Reads time limits, retries and filters from the steps.
 fn read_steps(explanation: &Explanation, hop: &mut Hop) {
     for step in &explanation.steps {
         match step {
@@ -331,7 +331,7 @@ fn l4_route(world: &World, proxy: &Proxy, arrival: &Arrival, explanation: &Expla
     None
 }
 
-/// Where a proxy's rules apply.
+/// Returns the gateways whose rules apply at a proxy.
 fn gateways_of(world: &World, side: Side, workload: &Workload) -> Vec<GatewayRef> {
     match side {
         Side::Outbound => vec![GatewayRef::Mesh],
@@ -504,7 +504,7 @@ fn mirrors(trace: &Trace, cluster: Option<&Compiled>) -> Vec<Mirror> {
     all.iter().flat_map(|all| all.iter()).map(describe).collect()
 }
 
-/// How the call ends here.
+/// Returns the outcome of the call at this proxy.
 fn verdict(
     explanation: &Explanation,
     trace: &Trace,
@@ -613,7 +613,7 @@ pub fn short(name: &str) -> String {
     }
 }
 
-/// Says which resources of the proxy were refused: without them it decides differently.
+/// Lists the resources that the proxy rejected: without them it decides differently.
 fn add_refused(proxy: &Proxy, hop: &mut Hop) {
     hop.notes.extend(proxy.refused.iter().take(10).map(|refused| format!("the proxy refuses {refused}")));
 }
@@ -651,7 +651,7 @@ fn departure(
     Some(Departure { to, tls, request })
 }
 
-/// What sidecars offer each other for HTTP/1.1.
+/// ALPN protocols that sidecars offer each other for HTTP/1.1.
 const MESH_HTTP1: [&str; 3] = ["istio-http/1.1", "istio", "http/1.1"];
 
 /// The TLS of a proxy's connection to an endpoint, or to an address that was called directly.

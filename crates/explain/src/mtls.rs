@@ -15,7 +15,7 @@ use crate::world::World;
 
 pub use what_if::{Broken, Target, WhatIf};
 
-/// What a proxy has answered: its edges, or why they are not known.
+/// A proxy's edges, or why they are not known.
 pub type Reported = (ProxyName, Result<Edges, String>);
 
 /// The ledger.
@@ -28,7 +28,7 @@ pub struct Ledger {
     pub plaintext_connections: u64,
     /// Bytes in plain text.
     pub plaintext_bytes: u64,
-    /// What is not known, and why.
+    /// What is unknown, and why.
     pub notes: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Row {
     pub server: End,
     /// The server's port.
     pub port: u16,
-    /// Nothing secures it.
+    /// Whether it is not secured at all.
     pub plaintext: bool,
     /// TLS; `null`: plain text.
     pub tls: Option<EdgeTls>,
@@ -54,11 +54,11 @@ pub struct Row {
     pub bytes: u64,
     /// `both`, `client` or `server`: whose proxy has seen it.
     pub seen_by: &'static str,
-    /// What the client's proxy has counted.
+    /// Counts of the client's proxy.
     pub by_client: Option<Counts>,
-    /// What the server's proxy has counted.
+    /// Counts of the server's proxy.
     pub by_server: Option<Counts>,
-    /// What the two sides say differently.
+    /// The difference between the reports of the two sides.
     pub disagreement: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub struct End {
     pub identity: Option<String>,
 }
 
-/// What one side has counted.
+/// Counts of one side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
@@ -94,7 +94,7 @@ impl Counts {
     }
 }
 
-/// What rows are told apart by.
+/// Identifies a row.
 type Key = (String, String, u16, Option<EdgeTls>);
 
 impl World {
@@ -185,7 +185,7 @@ impl World {
                 namespace: Some(workload.namespace.to_string()),
                 identity,
             },
-            // A replica that is gone: its account still says who it was.
+            // The replica is gone, but its account still identifies it.
             (None, _, Some(id)) => End { name: account(id), namespace: namespace(id), identity },
             (None, Some(address), None) => End { name: address.clone(), ..End::default() },
             (None, None, None) => End { name: "outside".to_owned(), ..End::default() },
@@ -205,7 +205,7 @@ fn namespace(id: &str) -> Option<String> {
     id.rsplit_once("/ns/").and_then(|(_, rest)| rest.split_once('/')).map(|(namespace, _)| namespace.to_owned())
 }
 
-/// How an edge is secured, for people.
+/// Describes how an edge is secured, for people.
 fn secured(row: &Row) -> String {
     match &row.tls {
         None => "plain text".to_owned(),
@@ -223,7 +223,7 @@ fn add_disagreements(rows: &mut [Row], silent: &[String]) {
         if silent.contains(&row.client.name) || silent.contains(&row.server.name) || row.seen_by == "both" {
             continue;
         }
-        // What the other side says of the same edge.
+        // The other side's report of the same edge.
         let by_server = row.seen_by == "server";
         let is_other = |other: &&Row| {
             (&other.client.name, &other.server.name, other.port) == (&row.client.name, &row.server.name, row.port)
@@ -331,7 +331,7 @@ status: {phase: Running, podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.2}], conditions: 
                 "web-0.shop db-0.data 5432 TLSv1.3 2 client (the client says TLSv1.3, the server says plain text)",
             ],
         );
-        // Somebody without a proxy, and somebody who is no workload.
+        // A client without a proxy, and one that is no workload.
         check(
             Vec::new(),
             vec![edge("inbound", "10.0.0.1", false, 1), edge("inbound", "192.0.2.7", true, 1)],

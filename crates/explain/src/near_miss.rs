@@ -13,7 +13,7 @@ use evenkeel_runtime_config::view::{PlainRequest, RequestView};
 
 use crate::answer::Missing;
 
-/// What a policy can ask about.
+/// The attributes of a call that a policy can match.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The caller's identity without `spiffe://`; `None` without a verified certificate.
@@ -28,14 +28,14 @@ pub struct Facts<'a> {
     pub sni: Option<&'a str>,
     /// The request; `None` for a TCP connection.
     pub request: Option<&'a PlainRequest>,
-    /// All policies but ALLOW ignore what TCP does not have.
+    /// Whether attributes that TCP does not have are ignored, as in all policies but ALLOW.
     pub is_deny: bool,
     /// The mesh: its trust domain, which `cluster.local` stands for, and those whose namespaces are not its own.
     pub mesh: &'a MeshConfig,
 }
 
 impl Facts<'_> {
-    /// What the rule misses; nothing if it matches. Of alternatives the closest counts.
+    /// Returns what the call lacks to match the rule; empty if it matches. Of alternatives the closest is used.
     pub fn missing(&self, rule: &Rule) -> Vec<Missing> {
         let mut all = closest(&rule.from, |at, source| self.source(&format!("from[{at}].source"), source));
         all.extend(closest(&rule.to, |at, operation| self.operation(&format!("to[{at}].operation"), operation)));
@@ -160,7 +160,7 @@ impl Facts<'_> {
     }
 }
 
-/// The alternative that misses least; none given: nothing is missing.
+/// Returns what is missing for the closest alternative; empty if there are no alternatives.
 fn closest<T>(alternatives: &[T], missing: impl Fn(usize, &T) -> Vec<Missing>) -> Vec<Missing> {
     alternatives.iter().enumerate().map(|(at, one)| missing(at, one)).min_by_key(Vec::len).unwrap_or_default()
 }

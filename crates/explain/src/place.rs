@@ -1,4 +1,4 @@
-//! Where the fields of objects are written in the user's files.
+//! The positions of objects' fields in the user's files.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +43,7 @@ impl Source {
     }
 }
 
-/// The files, parsed when a place in them is asked for.
+/// The files, parsed when a position in them is first needed.
 #[derive(Debug, Default)]
 pub struct Places {
     texts: BTreeMap<Arc<str>, Arc<str>>,
@@ -51,7 +51,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Of these files.
+    /// Creates the positions of these files.
     pub fn new(texts: BTreeMap<Arc<str>, Arc<str>>) -> Self {
         Self { texts, parsed: RefCell::default() }
     }

@@ -1,4 +1,4 @@
-//! What a change does to recent requests: each is decided twice, in the mesh as it is and in the mesh with the change.
+//! The effect of a change on recent requests: each is decided twice, in the mesh as it is and in the mesh with the change.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct Sampled {
     pub request: RecentRequest,
 }
 
-/// What a change does to recent requests.
+/// The effect of a change on recent requests.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -40,7 +40,7 @@ pub struct Plan {
     pub proxies: usize,
     /// The time between the first and the last of them, in milliseconds.
     pub period_ms: u64,
-    /// Decisions that stay what they are.
+    /// Number of decisions that stay the same.
     pub unaffected: usize,
     /// Decisions that fail with the change and do not without.
     pub fails: Vec<Group>,
@@ -52,7 +52,7 @@ pub struct Plan {
     pub repairs: Vec<Group>,
     /// Decisions that cannot be judged, by reason.
     pub not_judged: BTreeMap<String, usize>,
-    /// What limits the answer.
+    /// Limitations of the answer.
     pub notes: Vec<String>,
 }
 
@@ -60,21 +60,21 @@ pub struct Plan {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Group {
-    /// As it is.
+    /// The outcome without the change.
     pub from: Ending,
-    /// With the change.
+    /// The outcome with the change.
     pub to: Ending,
-    /// What else is different, one line each.
+    /// Other differences, one line each.
     pub differs: Vec<String>,
-    /// How many.
+    /// Number of decisions.
     pub decisions: usize,
-    /// How many of them are decided by a random number: the count is a sample.
+    /// How many of them depend on a random number, so that the count is a sample.
     pub by_chance: usize,
     /// Some of them.
     pub examples: Vec<Example>,
 }
 
-/// Where a request ends.
+/// The end of a request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ending {
@@ -90,12 +90,12 @@ pub struct Ending {
     pub details: Option<String>,
     /// The route: its object and name.
     pub route: Option<String>,
-    /// Where the route is written.
+    /// The position of the route.
     #[serde(skip)]
     pub place: Option<String>,
     /// The cluster.
     pub cluster: Option<String>,
-    /// Where a redirect leads.
+    /// The target of a redirect.
     pub location: Option<String>,
 }
 
@@ -170,7 +170,7 @@ impl Plan {
         let by_state = to.decision.by_state && !from.decision.by_state;
         let (from, to) = (Ending::of(&from), Ending::of(&to));
         if !from.goes_as(&to) {
-            // Another route has other limits; what filters say may be the reason.
+            // Another route has other limits, and filters may explain the difference.
             differs
                 .retain(|line| line.starts_with(['-', '+']) && (line.contains(" RBAC:") || line.contains(" filter ")));
         }
@@ -217,12 +217,12 @@ impl Plan {
         }
     }
 
-    /// How many decisions fail with the change and do not without.
+    /// Returns how many decisions fail with the change and not without.
     pub fn failing(&self) -> usize {
         self.fails.iter().map(|group| group.decisions).sum()
     }
 
-    /// How many were judged.
+    /// Returns how many decisions were compared.
     pub fn judged(&self) -> usize {
         self.decisions - self.not_judged.values().sum::<usize>()
     }
@@ -296,7 +296,7 @@ fn fail(count: usize) -> String {
     if count == 1 { "1 decision fails".to_owned() } else { format!("{count} decisions fail") }
 }
 
-/// What the steps say otherwise, beyond where the request ends.
+/// Returns the differences in the steps, beyond the end of the request.
 fn differences(from: &Decision, to: &Decision) -> Vec<String> {
     // Routes carry positions, which other lines shift; how many endpoints there are is no decision.
     let is_told = |step: &&String| {
@@ -333,12 +333,12 @@ impl Ending {
         Self { side, outcome, status, response_flag, details, route, place, cluster, location }
     }
 
-    /// The same, wherever it is written.
+    /// Whether both are the same, wherever they are written.
     fn is_as(&self, other: &Self) -> bool {
         Self { place: None, ..self.clone() } == Self { place: None, ..other.clone() }
     }
 
-    /// To the same place, by whatever rule.
+    /// Whether both lead to the same destination, by any rule.
     fn goes_as(&self, other: &Self) -> bool {
         let place = |own: &Self| {
             (own.outcome.clone(), own.status, own.response_flag.clone(), own.cluster.clone(), own.location.clone())

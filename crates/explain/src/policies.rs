@@ -1,4 +1,4 @@
-//! What the policies of a workload say about a call.
+//! The decisions of a workload's policies about a call.
 
 use evenkeel_model::{
     AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, RequestAuthentication, Selectable,
@@ -56,10 +56,10 @@ fn asked(
         false => facts.missing(rule),
     };
     let rules: Vec<Vec<Missing>> = policy.rules.iter().map(missing).collect();
-    // Of rules that miss as much, the one that names the caller comes closer.
+    // Of rules that miss equally much, the one that names the caller is closer.
     let of_caller = |missing: &[Missing]| missing.iter().filter(|one| one.field.starts_with("from")).count();
     let closest = rules.iter().enumerate().min_by_key(|(_, missing)| (missing.len(), of_caller(missing)));
-    // What the proxy's filter says counts; the rest is told in the policy's own terms.
+    // The proxy's filter decides; the rest is described in the policy's own terms.
     let (rule, missing) = match (named.flatten(), closest) {
         (Some(rule), _) => (Some(rule), Vec::new()),
         (None, Some((rule, missing))) => (Some(rule), missing.clone()),
@@ -98,7 +98,7 @@ fn rule_of(policy: &AuthorizationPolicy, name: &str) -> Option<Option<usize>> {
     Some(rest.strip_prefix("-rule[").and_then(|rest| rest.strip_suffix(']')?.parse().ok()))
 }
 
-/// What a workload accepts on a port, and the PeerAuthentication that says so.
+/// Returns the mode of mutual TLS that a workload accepts on a port, and the PeerAuthentication that sets it.
 pub fn authentication(world: &World, workload: &Workload, port: u16) -> PeerAuthentication {
     let mode = world.snapshot.mtls_mode(&workload.namespace, &workload.labels, port);
     let (own, root) = (

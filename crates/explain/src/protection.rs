@@ -26,7 +26,7 @@ use crate::world::World;
 pub use self::answer::{Policy, Port, Protection, RequestAuthentication, Rule, Running};
 
 impl World {
-    /// What protects a workload.
+    /// Returns what protects a workload.
     pub fn protection(&self, workload: &Arc<Workload>) -> Protection {
         let proxy = match (self.is_gateway(workload), workload.has_proxy) {
             (true, _) => "gateway",
@@ -114,7 +114,7 @@ impl World {
         };
         let mut ports: Vec<Port> = numbers.into_iter().map(|(number, known)| port(number, known)).collect();
         if proxy == "sidecar" {
-            // No container listens on port 0: what holds there holds for all ports that no object names.
+            // No container listens on port 0: it stands for all ports that no object names.
             ports.push(port(0, None));
         }
         ports
@@ -230,14 +230,14 @@ impl World {
         }
     }
 
-    /// What was found about the object that is written there.
+    /// Returns the findings about the object that is written there.
     fn findings_at(&self, origin: &evenkeel_base::Span) -> Vec<String> {
         let about = self.diagnostics().iter().filter(|finding| finding.span == *origin);
         about.map(|finding| finding.message.clone()).collect()
     }
 }
 
-/// The workloads that a RequestAuthentication is for; the stand-in for a refused one is for those that could be read.
+/// Returns the workloads that a RequestAuthentication selects; for a stand-in, those that could be read.
 fn written_selection(object: &Object) -> Selection {
     match &object.resource {
         Resource::RequestAuthentication(authentication) => {

@@ -45,9 +45,9 @@ use crate::world::World;
 
 pub use self::answer::{Claim, Party, Proof, Reachability, Reason, Witness};
 
-/// Most call paths that are looked at, in call paths; beyond it nothing is decided.
+/// Maximum number of call paths that are examined; with more, nothing is decided.
 const MAX_CALL_PATHS: usize = 50_000;
-/// Most reasons that are told, in reasons.
+/// Maximum number of reasons in an answer.
 const MAX_REASONS: usize = 20;
 
 impl World {

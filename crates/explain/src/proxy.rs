@@ -9,16 +9,16 @@ use evenkeel_tls::SecretStore;
 use evenkeel_translate::{ProxyKind, ProxyView, traced_resources};
 use evenkeel_xds::{ResourceSet, ResourceType};
 
-/// The address of every name that only DNS knows (RFC 5737): which one it is decides nothing.
+/// The address of every name that only DNS can resolve (RFC 5737); no decision depends on it.
 pub const SOMEWHERE: [u8; 4] = [192, 0, 2, 1];
 
 /// A proxy.
 pub struct Proxy {
     /// Its workload.
     pub workload: Arc<Workload>,
-    /// What the control plane sends it.
+    /// The resources that the control plane sends it.
     pub resources: ResourceSet,
-    /// What it runs on.
+    /// The configuration that it runs.
     pub config: Arc<Config>,
     /// The resources that it refuses.
     pub refused: Vec<String>,
@@ -58,13 +58,13 @@ fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
             builder.set_dns_endpoints(&cluster.cluster, &target.host, &[SOMEWHERE.into()]);
         }
     }
-    // Nobody shakes hands here: nothing waits for certificates.
+    // No handshake happens here, so nothing waits for certificates.
     let missing = builder.missing();
     missing.secrets.iter().for_each(|secret| builder.give_up_secret(secret));
     (builder.build(), refused)
 }
 
-/// Files that are not on this machine, such as certificates of a cluster's Pods, are replaced: they decide nothing.
+/// Replaces files that are not on this machine, such as certificates of a cluster's Pods: no decision depends on them.
 fn environment() -> Environment {
     let read = |path: &Path| {
         std::fs::read(path).or_else(|error| {
@@ -76,7 +76,7 @@ fn environment() -> Environment {
     Environment { read_file: Box::new(read), ..Environment::process() }
 }
 
-/// A certificate that stands for one that is not here.
+/// A certificate that stands for one that is not available.
 struct Placeholder {
     certificate: String,
     key: String,

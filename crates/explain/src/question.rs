@@ -1,13 +1,13 @@
-//! The call that is asked about.
+//! The call in question.
 
 use std::fmt;
 
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Who calls.
+    /// The caller.
     pub from: Caller,
-    /// What is called.
+    /// The called target.
     pub target: Target,
     /// The Unix socket that the client connects to, instead of the target's address: a path, or `@NAME`.
     pub socket: Option<String>,
@@ -15,7 +15,7 @@ pub struct Question {
     pub random: u64,
 }
 
-/// Who calls.
+/// A caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// A workload (or one of its Pods), and its namespace.
@@ -29,7 +29,7 @@ pub enum Caller {
     Outside,
 }
 
-/// What is called.
+/// A called target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// An HTTP request.
@@ -68,7 +68,7 @@ pub enum QuestionError {
     Url {
         /// As given.
         url: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// `--tcp` is not `HOST:PORT`.
@@ -77,7 +77,7 @@ pub enum QuestionError {
     /// Only a sidecar listens on Unix sockets.
     #[error("{caller} has no sidecar, which could listen on {socket}")]
     NoSocket {
-        /// Who calls.
+        /// The caller.
         caller: String,
         /// The socket.
         socket: String,
@@ -88,15 +88,15 @@ pub enum QuestionError {
     /// There is no such workload.
     #[error("there is no workload `{name}`; {there}")]
     NoWorkload {
-        /// As asked for.
+        /// The name in the question.
         name: String,
-        /// Those there are.
+        /// The existing ones.
         there: String,
     },
     /// Several namespaces have a workload of this name.
     #[error("several namespaces have a workload `{name}`: {namespaces}; say {name}.NAMESPACE")]
     Ambiguous {
-        /// As asked for.
+        /// The name in the question.
         name: String,
         /// The namespaces.
         namespaces: String,
@@ -104,7 +104,7 @@ pub enum QuestionError {
     /// No gateway listens on the port.
     #[error("no gateway listens on port {port}; {there}")]
     NoGateway {
-        /// As asked for.
+        /// The port in the question.
         port: u16,
         /// The ports there are.
         there: String,

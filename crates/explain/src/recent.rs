@@ -12,11 +12,11 @@ use crate::world::World;
 
 pub use crate::replay::completed;
 
-/// Most headers that the text shows, in headers.
+/// Maximum number of headers in the text.
 const MAX_HEADERS: usize = 40;
-/// Longest header value in the text, in characters.
+/// Maximum length of a header value in the text, in characters.
 const MAX_VALUE: usize = 200;
-/// Headers that proxies add, which say nothing about the call.
+/// Headers that proxies add, which do not characterize the call.
 const OF_PROXIES: [&str; 6] = [
     "x-request-id",
     "x-forwarded-proto",
@@ -34,7 +34,7 @@ pub struct Recent {
     pub id: String,
     /// The proxies that kept it, in the order in which it reached them.
     pub hops: Vec<RecentHop>,
-    /// What else is worth knowing.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
@@ -52,17 +52,17 @@ pub struct RecentHop {
     pub server: Option<String>,
     /// The route, with its place.
     pub route: Option<Route>,
-    /// What the proxy would do now.
+    /// The proxy's decision now.
     pub now: Now,
 }
 
-/// What a proxy would do with a recent request now.
+/// A proxy's decision about a recent request now.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Now {
-    /// The same; `null`: it is not known.
+    /// Whether it is the same; `null`: unknown.
     pub same: Option<bool>,
-    /// What is otherwise, one line each.
+    /// Differences, one line each.
     pub differs: Vec<String>,
     /// A random number takes part in the decision.
     pub by_chance: bool,
@@ -81,7 +81,7 @@ pub struct RecordedRequest {
 }
 
 impl Recent {
-    /// What proxies kept of one request. `world`: the mesh's files, if they can be read.
+    /// Creates the answer from the proxies' records of one request. `world`: the mesh's files, if they can be read.
     pub fn new(world: Option<&World>, mut kept: Vec<RecordedRequest>) -> Self {
         kept.sort_by_key(|kept| (kept.request.started_us, kept.request.direction == "inbound"));
         let id = kept.first().map(|kept| kept.request.id.clone()).unwrap_or_default();
@@ -151,7 +151,7 @@ fn hop(world: Option<&World>, kept: RecordedRequest) -> RecentHop {
     }
 }
 
-/// What became of the request then, and what would become of it now.
+/// Compares the outcome of the request then with the outcome now.
 fn compare(then: &RecentRequest, now: Result<ProxyDecision, String>) -> Now {
     let now = match now {
         Ok(now) => now.decision,
@@ -217,7 +217,7 @@ fn status(request: &RecentRequest) -> String {
     }
 }
 
-/// Without the digits that nobody reads.
+/// Rounds a time, without digits that do not matter.
 fn round(micros: u64) -> Duration {
     Duration::from_micros(if micros >= 10_000 { micros / 1000 * 1000 } else { micros })
 }

@@ -1,4 +1,4 @@
-//! What the mesh of some files does with a request that a proxy has served.
+//! Replays a request that a proxy has served in the mesh of some files.
 
 use evenkeel_filters::explain::query::{self, Decision, QueriedCall, RecentRequest};
 use evenkeel_translate::names::{VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};

@@ -1,4 +1,4 @@
-//! What the running proxies on a call's way decide, beside what the files say.
+//! Compares the decisions of the running proxies on a call's path with the files.
 
 use evenkeel_filters::explain::query::{Decision, EndpointState, ProxyDecision};
 use evenkeel_runtime_config::cluster::Discovery;
@@ -51,7 +51,7 @@ pub fn join(
     None
 }
 
-/// What the proxy decides otherwise.
+/// Returns the differences in the proxy's decision.
 fn differences(hop: &Hop, decision: &Decision) -> Vec<String> {
     let files = &hop.verdict;
     let chosen = hop.clusters.iter().find(|cluster| cluster.chosen).map(|cluster| cluster.name.clone());
@@ -68,7 +68,7 @@ fn differences(hop: &Hop, decision: &Decision) -> Vec<String> {
         ("location", text(files.location.as_deref()), text(decision.location.as_deref())),
     ];
     let differ = pairs.into_iter().filter(|(name, files, running)| {
-        // An endpoint that has gone since shows in the list of endpoints.
+        // An endpoint that has been removed since shows in the list of endpoints.
         let is_endpoints = *name == "status" && (files == "503" || running == "503") && decision.outcome == "forward";
         files != running && !is_endpoints && !is_by_state
     });
@@ -89,7 +89,7 @@ fn toward_healthy(departure: Departure, states: &[EndpointState]) -> Departure {
     Departure { to: other.unwrap_or(departure.to), ..departure }
 }
 
-/// Notes the endpoints' health as the proxy sees it.
+/// Adds the endpoints' health as the proxy sees it.
 fn add_states(world: &World, proxy: &Proxy, states: Vec<EndpointState>, hop: &mut Hop) {
     let Some(cluster) = hop.clusters.iter_mut().find(|cluster| cluster.chosen) else { return };
     let compiled = proxy.config.clusters.get(cluster.name.as_str());

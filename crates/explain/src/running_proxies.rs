@@ -1,4 +1,4 @@
-//! Running proxies that can be asked.
+//! An interface to running proxies.
 
 use std::sync::Arc;
 

@@ -12,16 +12,16 @@ use evenkeel_model::workload::selects;
 
 /// The file that stand-ins seem to be written in.
 pub const FILE: &str = "<stand-ins>";
-/// Most Pods of one workload, in Pods: more say nothing new.
+/// Maximum number of Pods of one workload: more add nothing.
 const MAX_REPLICAS: u32 = 4;
-/// Most stand-ins in all, in Pods: a bound on the work for one question.
+/// Maximum number of stand-ins in all: a bound on the work for one question.
 const MAX_PODS: usize = 20_000;
 /// The first address, in the range that clusters commonly give to Pods.
 const FIRST_ADDRESS: u32 = u32::from_be_bytes([10, 244, 0, 1]);
 /// The namespace of gateways that Istio installs.
 const GATEWAY_NAMESPACE: &str = "istio-system";
 
-/// Pods for the workloads of which no Pod is known, and for the gateways that no Pod serves.
+/// Returns Pods for the workloads without known Pods, and for the gateways that no Pod serves.
 pub fn pods(objects: &[Object]) -> Vec<Object> {
     let mut made = Maker::new(objects);
     for object in objects.iter().filter(|object| object.refused.is_none()) {

@@ -9,9 +9,9 @@ use crate::place::Source;
 const WIDTH: usize = 100;
 /// Column at which facts begin.
 const FACTS: usize = 14;
-/// Most rules after the one that applied that are listed; the others are counted.
+/// Maximum number of listed rules after the one that applied; the others are counted.
 const MAX_LATER: usize = 3;
-/// Most endpoints that are listed; the others are counted.
+/// Maximum number of listed endpoints; the others are counted.
 const MAX_ENDPOINTS: usize = 6;
 
 /// Styles; empty without colour. They are characters of the private use area, which become ANSI sequences when a line
@@ -429,7 +429,7 @@ fn shown(text: &str) -> String {
     line
 }
 
-/// Control characters, and those that turn the direction of text.
+/// Whether a character is a control character, or changes the direction of text.
 fn is_unsafe(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

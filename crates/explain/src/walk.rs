@@ -1,4 +1,4 @@
-//! The way of a call: which proxies it meets, one after the other.
+//! The path of a call: the proxies it passes, one after the other.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::question::{Caller, Question, QuestionError, Target};
 use crate::running;
 use crate::world::World;
 
-/// Most proxies on a call's way, in proxies: an egress gateway makes three, more would be a loop.
+/// Maximum number of proxies on a call's path: an egress gateway makes three, more would be a loop.
 const MAX_HOPS: usize = 6;
 /// A client outside the mesh (RFC 5737).
 const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
@@ -222,7 +222,7 @@ impl World {
         self.walk(&self.proxy(workload), side, arrival, answer);
     }
 
-    /// Where the cluster's own network takes a call: a service's address leads to one of its endpoints.
+    /// Returns where the cluster's own network routes a call: a service's address leads to one of its endpoints.
     fn without_proxy(&self, resolved: &Resolved, called: SocketAddr) -> SocketAddr {
         let endpoint = |service: &Arc<Service>| {
             let endpoints = self.snapshot.endpoints(service, called.port());
@@ -234,7 +234,7 @@ impl World {
         resolved.service.as_ref().filter(|service| !service.headless).and_then(endpoint).unwrap_or(called)
     }
 
-    /// All the endpoints to which the cluster's own network may take a call.
+    /// Returns all endpoints to which the cluster's own network may route a call.
     pub(crate) fn without_proxy_all(&self, host: Option<&Hostname>, called: SocketAddr) -> Vec<SocketAddr> {
         let service = host.and_then(|host| self.snapshot.services_of(host.as_str()).first());
         let Some(service) = service.filter(|service| !service.headless) else { return vec![called] };
@@ -246,7 +246,7 @@ impl World {
         endpoints.filter_map(address).collect()
     }
 
-    /// Says why the workload does not see a service that there is.
+    /// Notes why the workload does not see an existing service.
     fn note_host(&self, answer: &mut Answer, resolved: &Resolved, workload: &Workload) -> Option<String> {
         let service = resolved.service.as_ref()?;
         let kind = if service.is_kubernetes() { "Service" } else { "ServiceEntry" };
@@ -276,7 +276,7 @@ fn start(question: &Question, resolved: &Resolved, arrival: &Arrival) -> Answer 
     Answer { call, verdict: Verdict::default(), hops: Vec::new(), notes: Vec::new() }
 }
 
-/// How the whole call ends: as its last proxy says.
+/// Sets the outcome of the whole call, which is that of its last proxy.
 fn conclude(mut answer: Answer) -> Answer {
     let Some(last) = answer.hops.last() else {
         answer.verdict.reason = format!("it reaches {} without a proxy", answer.call.address);
@@ -307,7 +307,7 @@ fn client_tls(target: &Target, http: &[&str]) -> Option<TlsClient> {
 /// The host that rules are looked up for: the service's, or the name that is called.
 fn called(resolved: &Resolved, target: &Target) -> Option<Hostname> {
     let authority = target.authority();
-    // A `Host` header of its own decides which virtual host serves the request.
+    // An explicit `Host` header decides which virtual host serves the request.
     let named = match target {
         Target::Http { headers, .. } if headers.iter().any(|(name, _)| name == "host") => Some(host_of(&authority)),
         _ => None,

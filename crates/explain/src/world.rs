@@ -1,4 +1,4 @@
-//! The mesh that a question is asked about.
+//! The mesh that a question is about.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -20,11 +20,11 @@ use crate::stand_ins;
 /// The mesh of some objects. Workloads without Pods have stand-ins.
 pub struct World {
     pub(crate) snapshot: Snapshot,
-    /// What the control plane is told besides objects.
+    /// The control plane's options.
     pub(crate) mesh: MeshConfig,
     pub(crate) places: Places,
     objects: Vec<Object>,
-    /// Pods that stand for workloads of which none runs.
+    /// Pods that stand for workloads without a running one.
     pub(crate) stand_ins: Vec<Object>,
     diagnostics: Diagnostics,
     /// The virtual addresses that are assigned.
@@ -64,13 +64,13 @@ impl World {
         }
     }
 
-    /// The same mesh, whose running proxies are asked, too.
+    /// Returns the same mesh with running proxies, which are asked, too.
     #[must_use]
     pub fn with_running(self, running: impl RunningProxies + 'static) -> Self {
         Self { running: Some(Box::new(running)), ..self }
     }
 
-    /// What is wrong with the objects together.
+    /// Returns the findings about the objects together.
     pub fn diagnostics(&self) -> &Diagnostics {
         &self.diagnostics
     }

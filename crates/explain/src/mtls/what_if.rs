@@ -14,7 +14,7 @@ use crate::prove::{Claim, Party, open_ports};
 use crate::transport;
 use crate::world::World;
 
-/// Where the change is made.
+/// The scope of the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The whole mesh.
@@ -25,15 +25,15 @@ pub enum Target {
     Workload(String, String),
 }
 
-/// What a change would break.
+/// The traffic that a change would break.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WhatIf {
-    /// Where the change is made.
+    /// The scope of the change.
     pub at: String,
-    /// What breaks.
+    /// The traffic that breaks.
     pub breaks: Vec<Broken>,
-    /// What is not known.
+    /// What is unknown.
     pub notes: Vec<String>,
 }
 
@@ -58,7 +58,8 @@ pub struct Broken {
 }
 
 impl World {
-    /// What breaks if PeerAuthentication is STRICT there. `seen`: the ledger of the running mesh; `None`: it is not known.
+    /// Returns what breaks if PeerAuthentication is STRICT there. `seen`: the ledger of the running mesh; `None`: it is not
+    /// known.
     pub fn what_if_strict(&self, target: &Target, seen: Option<&Ledger>) -> WhatIf {
         let after = World::of_mesh(
             self.changed(target),
@@ -179,7 +180,7 @@ impl World {
              spec: {{{selector}mtls: {{mode: STRICT}}}}\n"
         );
         let (made, _) = evenkeel_api::load(&[("<what-if>".into(), text.into())]);
-        // It takes the place of those that are about the same workloads.
+        // It replaces those for the same workloads.
         let is_replaced = |object: &&Object| {
             let policies = self.snapshot.peer_authentications_of(&object.namespace);
             let written = policies.iter().find(|policy| policy.origin == object.origin);
@@ -195,7 +196,7 @@ impl World {
     }
 }
 
-/// Adds what was seen in plain text where it would not be accepted any more.
+/// Adds plaintext traffic that was observed and would not be accepted any more.
 fn add_seen(
     after: &World,
     seen: &Ledger,

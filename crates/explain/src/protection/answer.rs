@@ -1,10 +1,10 @@
-//! What holds at a workload.
+//! The data about a workload's protection.
 
 use serde::Serialize;
 
 use crate::place::Source;
 
-/// What holds at a workload.
+/// The protection of a workload.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Protection {
@@ -26,7 +26,7 @@ pub struct Protection {
     pub policies: Vec<Policy>,
     /// What is not protected, one sentence each.
     pub not_protected: Vec<String>,
-    /// What the running proxy says; `null`: it was not asked.
+    /// The running proxy's rules; `null`: it was not asked.
     pub running: Option<Running>,
 }
 
@@ -60,7 +60,7 @@ pub struct RequestAuthentication {
     pub scope: &'static str,
     /// The issuers, each with its audiences and where its keys come from.
     pub issuers: Vec<String>,
-    /// What is wrong with it, or what stands in for it.
+    /// Findings about it, or what stands in for it.
     pub notes: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ pub struct RequestAuthentication {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
-    /// When it is asked, from 1.
+    /// Its position in the order of evaluation, from 1.
     pub order: usize,
     /// `CUSTOM`, `DENY`, `ALLOW` or `AUDIT`.
     pub action: String,
@@ -76,15 +76,15 @@ pub struct Policy {
     pub source: Source,
     /// `mesh`, `namespace` or `workload`.
     pub scope: &'static str,
-    /// It is only logged and counted.
+    /// Whether it is only logged and counted.
     pub dry_run: bool,
-    /// It has mistakes, so a stand-in that refuses more applies.
+    /// Whether it has errors, so that a stricter stand-in applies.
     pub refused: bool,
     /// The external authorizer of a CUSTOM policy.
     pub provider: Option<String>,
     /// Its rules.
     pub rules: Vec<Rule>,
-    /// What is wrong with it.
+    /// Findings about it.
     pub notes: Vec<String>,
 }
 
@@ -94,20 +94,20 @@ pub struct Policy {
 pub struct Rule {
     /// Where it is written.
     pub source: Source,
-    /// Whom and what it matches.
+    /// The callers and requests that it matches.
     pub text: String,
     /// The callers that it matches.
     pub callers: String,
-    /// It asks for what only HTTP has.
+    /// Whether it has conditions that only HTTP can meet.
     pub needs_http: bool,
     /// The ports that it is limited to; empty: all.
     pub ports: Vec<u16>,
 }
 
-/// What the running proxies of the workload say.
+/// The rules of the workload's running proxies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Running {
-    /// They enforce exactly these rules.
+    /// Whether they enforce exactly these rules.
     pub agrees: bool,
     /// Rules that a proxy does not have, or has beyond them, one line each.
     pub differs: Vec<String>,

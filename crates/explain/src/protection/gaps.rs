@@ -1,8 +1,8 @@
-//! Who may call, and what nothing protects, in sentences.
+//! Describes who may call, and what is not protected, in sentences.
 
 use super::answer::{Policy, Protection, Rule};
 
-/// Who may call a port, from its mutual TLS and the policies that are enforced there.
+/// Describes who may call a port, from its mutual TLS and the enforced policies.
 pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, policies: &[Policy]) -> Vec<String> {
     if !captured {
         return vec!["anyone: connections do not pass the proxy".to_owned()];
@@ -31,7 +31,7 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
             continue;
         }
         for rule in policy.rules.iter().filter(applies) {
-            // Without a request, the parts that need one are left out, so more is refused.
+            // Without requests, conditions that need one are left out, so more is denied.
             let wider = if is_http || !rule.needs_http { "" } else { " (without what needs HTTP: more is refused)" };
             all.push(format!("refused: {}{wider}", rule.text));
         }
@@ -50,7 +50,7 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
     all
 }
 
-/// What nothing protects.
+/// Returns what is not protected.
 pub fn of(all: &Protection) -> Vec<String> {
     if all.proxy == "none" {
         return vec![

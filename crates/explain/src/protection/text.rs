@@ -1,4 +1,4 @@
-//! What protects a workload, for people.
+//! The protection of a workload as text, for people.
 
 use super::answer::{Policy, Port, Protection};
 use crate::columns::columns;
@@ -30,7 +30,7 @@ impl Protection {
             out.push_str(&format!("note: {note}\n"));
         }
         out.push_str("\nwho may call\n");
-        // Ports with the same answer are told together.
+        // Ports with the same answer are shown together.
         let mut told: Vec<(&[String], Vec<String>)> = Vec::new();
         for port in &self.ports {
             let name = port.port.map_or_else(|| "other ports".to_owned(), |port| format!("port {port}"));

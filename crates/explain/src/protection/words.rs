@@ -2,7 +2,7 @@
 
 use evenkeel_base::yaml::{Node, Value};
 
-/// Whom and what a rule matches.
+/// Describes the callers and requests that a rule matches.
 pub fn rule(node: &Node) -> String {
     let mut parts = vec![callers(node)];
     let operations = alternatives(node, "to", "operation");

@@ -1,4 +1,4 @@
-//! What is asked, and the answer.
+//! The question, and the answer.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ pub enum Party {
     Any,
 }
 
-/// What is asked.
+/// The question.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// Who calls.
+    /// The caller.
     pub from: Party,
-    /// Who is called.
+    /// The callee.
     pub to: Party,
     /// Only this path, with or without a query.
     pub path: Option<String>,
@@ -39,13 +39,13 @@ pub struct Claim {
     pub without_jwt: bool,
 }
 
-/// What holds.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reachability {
     /// Some request gets through.
     Reachable,
-    /// None does.
+    /// No request gets through.
     Unreachable,
     /// That is not decided.
     Undecided,
@@ -55,19 +55,19 @@ pub enum Reachability {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Proof {
-    /// Who calls.
+    /// The caller.
     pub from: String,
-    /// Who is called.
+    /// The callee.
     pub to: String,
-    /// What holds.
+    /// The result.
     pub verdict: Reachability,
     /// A request that gets through.
     pub witness: Option<Witness>,
     /// Why none does.
     pub reasons: Vec<Reason>,
-    /// Ways that were looked at.
+    /// Number of call paths that were examined.
     pub call_paths: usize,
-    /// What else is worth knowing: what was not decided, and why.
+    /// Further notes: what was not decided, and why.
     pub notes: Vec<String>,
     /// Gateways that callers inside the mesh may call, each with what to say if a call path leads on from there.
     #[serde(skip)]
@@ -78,7 +78,7 @@ pub struct Proof {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Witness {
-    /// Who sends it.
+    /// The sender.
     pub from: String,
     /// The Pod that gets it, as `POD.NAMESPACE`, or an address.
     pub to: String,
@@ -96,9 +96,9 @@ pub struct Witness {
     pub source: Option<String>,
     /// How the connection to the workload is secured.
     pub transport: &'static str,
-    /// The policy that allows it; `null`: no policy has to.
+    /// The policy that allows it; `null`: none is needed.
     pub allowed_by: Option<String>,
-    /// What other filters on the call path do, such as ask an external authorizer, which is assumed to let it pass.
+    /// Assumptions about other filters on the call path, such as that an external authorizer lets the request pass.
     pub provided: Vec<String>,
     /// The command that sends it.
     pub curl: String,
@@ -145,7 +145,7 @@ impl std::fmt::Display for Party {
 }
 
 impl Proof {
-    /// Nothing gets through yet, and no call path was examined.
+    /// Creates an answer without call paths.
     pub(super) fn new(claim: &Claim) -> Self {
         Self {
             from: claim.from.to_string(),

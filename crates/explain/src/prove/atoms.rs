@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::language::{Domain, Language};
 
-/// Most states of all automata together, in states; beyond it nothing is decided.
+/// Maximum number of states of all automata together; with more, nothing is decided.
 const MAX_STATES: usize = 100_000;
-/// Most classes of the values of one header, in classes.
+/// Maximum number of classes of a header's values.
 const MAX_CLASSES: usize = 4096;
 
 /// There are too many classes to be decided about.
@@ -17,7 +17,7 @@ pub struct TooMany;
 /// Which languages a text is in.
 type Class = Vec<bool>;
 
-/// One text for each class that there is. `liked`: texts that stand for their class if there are several, the first first.
+/// Returns one text for each class. `liked`: texts preferred as representatives of their class, in this order.
 pub fn classes(domain: Domain, languages: &[Language], liked: &[String]) -> Result<Vec<(Class, String)>, TooMany> {
     let all = Product::new(Language::Domain(domain), languages);
     let mut found: Vec<(Class, String)> = Vec::new();
@@ -162,7 +162,7 @@ fn alphabet(languages: &[&Language]) -> Vec<u8> {
     let (hex, plain): (Vec<u8>, Vec<u8>) = others.partition(|byte| byte.is_ascii_hexdigit());
     all.extend(hex.first());
     all.extend(plain.first());
-    // Some byte that is neither letter nor digit.
+    // Some byte that is neither a letter nor a digit.
     all.extend((b'!'..=b'~').find(|byte| !byte.is_ascii_alphanumeric() && !is_told(*byte)));
     all.sort_by_key(|byte| (!byte.is_ascii_lowercase(), !byte.is_ascii_alphanumeric(), *byte));
     all.dedup();
@@ -266,7 +266,7 @@ mod tests {
                 let is_left = target.first() == Some(&b'/')
                     && (!normal.dots || path::normalize(target) == Ok(None))
                     && (!normal.slashes || path::merge_slashes(target).is_none());
-                // Escapes that are none are left alone, too, but nobody should send them.
+                // Invalid escapes are left alone, too, but should not be sent.
                 let is_escaped = text.match_indices('%').all(|(at, _)| {
                     text.get(at + 1..at + 3).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
                 });

@@ -1,4 +1,4 @@
-//! The proof against trying everything: generated policies and routes, all requests over a small alphabet.
+//! Compares the proof with exhaustive trials: generated policies and routes, and all requests over a small alphabet.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -191,7 +191,7 @@ fn routes(numbers: &mut Numbers) -> String {
             "redirect: {uri: /x}",
             "directResponse: {status: 418}",
         ]);
-        // What a regular expression matches has no prefix that could be replaced.
+        // A match of a regular expression has no prefix that could be replaced.
         let action =
             if uri.contains("regex") { action.replace("rewrite: {uri: /b/}, ", "") } else { action.to_owned() };
         all.push_str(&format!("    - {{match: [{{uri: {uri}{more}}}], {action}}}\n"));
@@ -286,7 +286,7 @@ fn accepts(world: &World, explainer: &mut Explainer, to: &Arc<Workload>, arrival
     matches!(explanation.steps.last(), Some(Step::Endpoints { .. })) && explanation.answer.is_none() && (has || !needs)
 }
 
-/// Two halves, which run side by side.
+/// Two halves, which run in parallel.
 #[test]
 fn agrees_with_trying_everything() {
     check_from(0);
@@ -342,7 +342,7 @@ fn check_from(first: u64) {
                         .then(|| format!("{address} {request:?}"))
                 })
             });
-            // Its witness may be none of the small alphabet.
+            // Its witness may be outside the small alphabet.
             let is_witness = found.is_none()
                 && proof.witness.as_ref().is_some_and(|witness| {
                     let path = witness.url.strip_prefix("http://").and_then(|rest| Some(&rest[rest.find('/')?..]));

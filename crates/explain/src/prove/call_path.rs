@@ -19,14 +19,14 @@ use super::space::{Expr, KnownRequest, Name, Parts, Value};
 use crate::hop::{self, Side};
 use crate::world::World;
 
-/// Most domains of other virtual hosts that are told apart from a wildcard, in domains.
+/// Maximum number of domains of other virtual hosts that are distinguished from a wildcard.
 const MAX_OTHER_DOMAINS: usize = 200;
 
 /// A call path.
 pub struct CallPath {
-    /// Who calls.
+    /// The caller.
     pub client: Client,
-    /// What is called.
+    /// The called address.
     pub dialled: Dialled,
     /// The first proxy, if the call meets one before the workload.
     pub first: Option<First>,
@@ -36,7 +36,7 @@ pub struct CallPath {
     pub server: Option<Arc<Workload>>,
 }
 
-/// What the first proxy does.
+/// The decisions of the first proxy.
 pub struct First {
     /// The proxy, and the connection to it.
     pub met: ProxyArrival,
@@ -68,7 +68,7 @@ pub struct LeftOut {
 }
 
 impl CallPath {
-    /// What decides whether two call paths have the same reason.
+    /// Returns a key that is equal for call paths with the same reason.
     pub fn key(&self) -> String {
         let server = self.server.as_ref().map(|own| (&own.workload_name, &own.namespace));
         let first = self.first.as_ref().map(|first| first.cluster.clone());
@@ -76,7 +76,7 @@ impl CallPath {
         format!("{server:?} {} {first:?} {identity:?} {:?}", self.upstream.to.port(), self.dialled.kind)
     }
 
-    /// What the condition depends on: call paths that do not differ in it are looked at once.
+    /// Returns a key of what the condition depends on: call paths with the same key are examined once.
     pub fn same(&self) -> String {
         let route = self.first.as_ref().and_then(|first| first.route.as_ref());
         let route = route.map(|routed| (Arc::as_ptr(&routed.table), Arc::as_ptr(&routed.host), routed.at));
@@ -92,7 +92,7 @@ impl CallPath {
     }
 
     pub fn given(&self, claim: &Claim, server: Option<&ProxyArrival>) -> KnownRequest {
-        // Each proxy on the call path brings paths to its form; what is left is in the form of all.
+        // Each proxy on the call path normalizes paths; the result has the normal form of all.
         let own = self.first.as_ref().map(|first| Arc::clone(&first.chain));
         let last = server.and_then(ProxyArrival::served).map(|(_, chain)| chain);
         let normal = own.iter().chain(&last).fold(Normal::default(), |all, chain| match &chain.terminal {
@@ -130,7 +130,7 @@ impl CallPath {
         })
     }
 
-    /// Where the connection to the workload comes from; `None`: from anywhere.
+    /// Returns the source address of the connection to the workload; `None`: any.
     pub fn source(&self) -> Option<IpAddr> {
         match (&self.client, &self.first) {
             (Client::Workload(own) | Client::Outside(own), _) => own.addresses.first().copied(),
@@ -194,7 +194,7 @@ impl CallPath {
         if chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()) && identity.is_none() {
             return None;
         }
-        // Inside the client's own TLS nobody sees a request.
+        // The proxy sees no request inside the client's own TLS.
         let sees = self.dialled.kind == Kind::Http && (self.upstream.tls.is_none() || ends_tls);
         let (manager, request) = match &chain.terminal {
             Terminal::Http(manager) if sees => (Some(manager), true),
@@ -266,7 +266,7 @@ impl First {
     }
 }
 
-/// What the filters of a chain ask.
+/// Returns the conditions of a chain's filters.
 fn filters<'w>(
     chain: &'w FilterChain,
     connection: &Judge<'w>,

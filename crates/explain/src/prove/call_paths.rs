@@ -19,7 +19,7 @@ use crate::world::World;
 /// A client outside the mesh (RFC 5737).
 pub const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
 
-/// Who calls.
+/// A caller.
 #[derive(Debug, Clone)]
 pub enum Client {
     /// A workload with its sidecar, or without one.
@@ -43,18 +43,18 @@ impl Client {
     }
 }
 
-/// What a client sends.
+/// The protocol that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An HTTP request.
     Http,
     /// Bytes that are no HTTP.
     Bytes,
-    /// TLS of its own, inside which nobody sees a request.
+    /// TLS of the client, inside which the proxies see no request.
     Tls,
 }
 
-/// What a client calls.
+/// The address that a client calls.
 #[derive(Debug, Clone)]
 pub struct Dialled {
     /// The address.
@@ -63,7 +63,7 @@ pub struct Dialled {
     pub host: Option<Hostname>,
     /// A name for it that clients resolve; else its address.
     pub name: String,
-    /// What the client sends.
+    /// The protocol that the client sends.
     pub kind: Kind,
     /// The client's TLS, where a proxy may end it.
     pub tls: Option<TlsClient>,
@@ -73,15 +73,15 @@ pub struct Dialled {
 pub struct ProxyArrival {
     /// The proxy.
     pub proxy: Rc<Proxy>,
-    /// On which side it stands.
+    /// The side that the proxy is on.
     pub side: Side,
-    /// Where its client seems to be.
+    /// The source address that the proxy sees.
     pub source: IpAddr,
     /// The address that it called.
     pub destination: SocketAddr,
     /// TLS.
     pub tls: Option<TlsClient>,
-    /// What is sent.
+    /// The protocol.
     pub kind: Kind,
 }
 
@@ -211,7 +211,7 @@ fn addresses_of(world: &World, service: &Service, port: u16) -> Vec<IpAddr> {
         .collect()
 }
 
-/// The ports of a workload, and one that no object names.
+/// Returns the ports of a workload, and one that no object names.
 pub fn own_ports(world: &World, workload: &Workload) -> Vec<u16> {
     let mut ports: Vec<u16> = workload.inbound_ports().iter().map(|port| port.port).collect();
     ports.extend(workload.ports.iter().map(|port| port.number));
@@ -271,7 +271,7 @@ pub fn gateway_clients(listener: &Listener) -> Vec<Option<TlsClient>> {
     all
 }
 
-/// How a connection to an endpoint is secured, for people.
+/// Describes how a connection to an endpoint is secured, for people.
 pub fn secured(tls: Option<&TlsClient>) -> &'static str {
     match tls {
         Some(TlsClient { identity: Some(_), .. }) => "mutual TLS",

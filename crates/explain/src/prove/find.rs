@@ -1,4 +1,4 @@
-//! All call paths of a caller to some workloads.
+//! Finds all call paths of a caller to some workloads.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ fn of_workload(
     if claim.to == Party::Outside {
         dialled.extend(call_paths::elsewhere(claim));
     }
-    // Those that lead to a target by their name come first: a witness is best called as people do.
+    // Paths that lead to a target by its name come first, because a witness should call as people do.
     let leads = |dialled: &Dialled| {
         let service = dialled.host.as_ref().and_then(|host| world.snapshot.services_of(host.as_str()).first());
         let endpoints =
@@ -209,7 +209,7 @@ fn note_gateway(world: &World, upstream: &UpstreamConnection, proof: &mut Proof)
     }
 }
 
-/// The target at an address: a workload, or what is outside the mesh.
+/// Returns the target at an address: a workload, or a host outside the mesh.
 fn target_at(world: &World, targets: &[Arc<Workload>], to: SocketAddr) -> Option<Option<Arc<Workload>>> {
     let found = world.snapshot.workload_at(to.ip());
     match targets.is_empty() {

@@ -1,6 +1,6 @@
 //! Conditions on a request, over finitely many classes of each attribute; and the search for a request that meets them.
 
-/// Most steps of one search; beyond it nothing is decided.
+/// Maximum number of steps of one search; with more, nothing is decided.
 const MAX_STEPS: usize = 400_000;
 
 /// A set of classes of one attribute.
@@ -8,7 +8,7 @@ const MAX_STEPS: usize = 400_000;
 pub struct Set(Vec<u64>);
 
 impl Set {
-    /// The classes for which `is_in` is true, of so many.
+    /// Returns the classes for which `is_in` is true, of `count` classes.
     pub fn of(count: usize, is_in: impl Fn(usize) -> bool) -> Self {
         let mut words = vec![0; count.div_ceil(64)];
         for at in (0..count).filter(|at| is_in(*at)) {
@@ -55,7 +55,7 @@ pub enum Formula {
 #[error("the policies have too many combinations to be decided about")]
 pub struct TooLong;
 
-/// What is known of a formula when attributes are restricted; `Open` names a condition that is still to be decided.
+/// The value of a formula when attributes are restricted; `Open` names a condition that is still undecided.
 enum Known<'f> {
     Yes,
     No,

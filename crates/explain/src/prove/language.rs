@@ -6,7 +6,7 @@ use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::util::{primitives::StateID, start, syntax};
 use regex_automata::{Anchored, MatchKind};
 
-/// Largest automaton of one regular expression, in bytes; beyond it nothing is decided.
+/// Maximum size of the automaton of one regular expression, in bytes; with a larger one, nothing is decided.
 const MAX_AUTOMATON_BYTES: usize = 4 << 20;
 /// A state from which nothing is accepted.
 const DEAD: u32 = u32::MAX;
@@ -14,7 +14,7 @@ const DEAD: u32 = u32::MAX;
 /// A set of texts.
 #[derive(Debug, Clone)]
 pub enum Language {
-    /// One text.
+    /// Exactly one text.
     Exact(Text),
     /// Texts that begin so.
     Prefix(Text),
@@ -24,7 +24,7 @@ pub enum Language {
     Contains(Text),
     /// Texts that a regular expression matches as a whole.
     Regex(Box<dense::DFA<Vec<u32>>>),
-    /// This text, or one that goes on with a slash.
+    /// This text, or one that continues with a slash.
     Separated(Text),
     /// Targets whose path, without query and fragment, is in the set.
     Path(Box<Language>),
@@ -34,7 +34,7 @@ pub enum Language {
     Parameter(Box<[u8]>, Option<Box<Language>>),
     /// Targets that are in the set after a route has rewritten them.
     Rewritten(Rewrite, Box<Language>),
-    /// What an attribute may be at all.
+    /// All values that an attribute can have.
     Domain(Domain),
 }
 
@@ -52,7 +52,7 @@ pub struct Text {
 pub struct Rewrite {
     /// The length of the prefix that is replaced; `None`: the whole path.
     pub prefix: Option<u32>,
-    /// What replaces it.
+    /// The replacement.
     pub replacement: Box<[u8]>,
 }
 
@@ -69,7 +69,7 @@ pub enum Domain {
     Value,
 }
 
-/// What is done to paths before anybody judges them.
+/// The normalization of paths before they are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Normal {
     /// Dot segments are removed, escapes of unreserved characters decoded.
@@ -78,7 +78,7 @@ pub struct Normal {
     pub slashes: bool,
     /// Escaped slashes are decoded or refused.
     pub escapes: bool,
-    /// Only paths without escapes, parameters and backslashes are looked at.
+    /// Whether only paths without escapes, parameters and backslashes are considered.
     pub plain: bool,
 }
 
@@ -105,7 +105,7 @@ impl Text {
         if self.ignore_case { byte.to_ascii_lowercase() } else { byte }
     }
 
-    /// How much of the text the bytes so far end with.
+    /// Returns the length of the longest prefix of the text that the bytes so far end with.
     fn search(&self, state: u32, byte: u8) -> u32 {
         let byte = self.fold(byte);
         let mut matched = state as usize;
@@ -121,7 +121,7 @@ impl Text {
 }
 
 impl Language {
-    /// What a matcher accepts.
+    /// Returns the set that a matcher accepts.
     pub fn of(matcher: &StringMatcher) -> Result<Self, TooLarge> {
         Ok(match matcher {
             StringMatcher::Exact { value, ignore_case } => Self::Exact(Text::new(value, *ignore_case)),
@@ -132,7 +132,7 @@ impl Language {
         })
     }
 
-    /// What a regular expression matches as a whole; it names its own anchors.
+    /// Returns the set that a regular expression matches as a whole; it contains its own anchors.
     pub fn regex(pattern: &str) -> Result<Self, TooLarge> {
         let build = |unicode: bool| {
             let config = dense::Config::new()
@@ -143,12 +143,12 @@ impl Language {
             let syntax = syntax::Config::new().unicode(unicode).utf8(false);
             dense::Builder::new().configure(config).syntax(syntax).build(pattern).ok()
         };
-        // As the matcher itself is compiled.
+        // Compiled like the matcher itself.
         let automaton = build(false).or_else(|| build(true)).ok_or_else(|| TooLarge(pattern.to_owned()))?;
         Ok(Self::Regex(Box::new(automaton)))
     }
 
-    /// How many numbers a state has.
+    /// Returns the number of integers in a state.
     pub fn width(&self) -> usize {
         match self {
             Self::Exact(_) | Self::Prefix(_) | Self::Suffix(_) | Self::Contains(_) | Self::Regex(_) => 1,
@@ -197,7 +197,7 @@ impl Language {
             Self::Prefix(text) if state[0] == text.len() => {}
             Self::Prefix(text) => state[0] = exact(text, state[0], byte),
             Self::Suffix(text) => {
-                // A whole match goes on from its border.
+                // A complete match continues from its border.
                 let from = if state[0] == text.len() { text.borders[text.bytes.len()] as u32 } else { state[0] };
                 state[0] = if text.bytes.is_empty() { 0 } else { text.search(from, byte) };
             }
@@ -244,7 +244,7 @@ impl Language {
             Self::Path(inner) => inner.accepts(&state[1..]),
             Self::Host(inner) => {
                 let (whole, before) = state[1..].split_at(inner.width());
-                // With digits behind the last colon, the host ends before it.
+                // If digits follow the last colon, the host ends before it.
                 inner.accepts(if state[0] == COLON { before } else { whole })
             }
             Self::Parameter(name, inner) => parameter_accepts(name, inner.as_deref(), state),
@@ -253,7 +253,7 @@ impl Language {
         }
     }
 
-    /// Whether nothing that begins with the bytes so far is in the set; false if that is not known.
+    /// Whether no text that begins with the bytes so far is in the set; false if that is not known.
     pub fn is_dead(&self, state: &[u32]) -> bool {
         match self {
             Self::Domain(_) => state[0] == DEAD,
@@ -322,7 +322,7 @@ fn exact(text: &Text, state: u32, byte: u8) -> u32 {
 const COLON: u32 = 1;
 /// A colon that belongs to an IPv6 address without brackets.
 const NO_PORT: u32 = 2;
-/// Behind `]`: a colon begins a port again.
+/// After `]` a colon begins a port again.
 const BRACKET: u32 = 3;
 
 fn host_step(inner: &Language, state: &mut [u32], byte: u8) {
@@ -529,7 +529,7 @@ impl Normal {
         };
     }
 
-    /// What is left when both have been done.
+    /// Returns a normalization that does what both do.
     pub fn and(self, other: Self) -> Self {
         Self {
             dots: self.dots || other.dots,

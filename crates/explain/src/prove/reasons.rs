@@ -7,7 +7,7 @@ use crate::place::Source;
 use crate::policies;
 use crate::world::World;
 
-/// Why nothing gets through on a call path.
+/// Returns why nothing gets through on a call path.
 pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
     let from = call_path.client.name();
     let Some(server) = &call_path.server else {
@@ -29,7 +29,7 @@ pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
     let enforced: Vec<_> = enforced.into_iter().filter(|policy| !policy.dry_run).collect();
     let named =
         |policy: &evenkeel_model::AuthorizationPolicy| format!("ns[{}]-policy[{}]", policy.namespace, policy.name);
-    // What can be left out without opening the call path is not the reason.
+    // An object that can be left out without opening the call path is not the reason.
     let mut left_out = LeftOut::default();
     let mut kept = Vec::new();
     let denying = enforced.iter().filter(|policy| policy.action.to_string() == "DENY");
@@ -49,7 +49,7 @@ pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
         let text = format!("no ALLOW policy of {name} matches any request of {from} to port {port}");
         return Reason { text, sources };
     }
-    // The ALLOW policies alone let something pass: they stay, and DENY policies come back one after the other.
+    // The ALLOW policies alone let something pass: they stay, and DENY policies are added again one after the other.
     left_out.allow = false;
     for policy in denying {
         let mut tried = left_out.clone();

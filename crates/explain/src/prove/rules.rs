@@ -1,4 +1,4 @@
-//! What proxies ask about a request, as conditions: rules of RBAC filters, and matches of routes.
+//! Conditions of proxies on a request: rules of RBAC filters, and matches of routes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -45,11 +45,11 @@ pub struct Conn {
     pub sni: Option<String>,
     /// The identity in its certificate.
     pub identity: Option<String>,
-    /// How the client's address is told.
+    /// The origin of the client's address.
     pub remote: Remote,
 }
 
-/// Where the address comes from that `remote_ip` is compared with.
+/// The origin of the address that `remote_ip` is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remote {
     /// The socket's peer.
@@ -58,11 +58,11 @@ pub enum Remote {
     ClientBefore(Option<IpAddr>),
     /// `x-forwarded-for`, whose last entry the client may write, else the socket's peer.
     Forwarded,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
-/// What a route does to a request before the next proxy sees it.
+/// The changes that a route makes to a request before the next proxy sees it.
 #[derive(Clone, Copy)]
 pub struct Through<'r> {
     /// The route.
@@ -73,11 +73,11 @@ pub struct Through<'r> {
     pub edits: [&'r HeaderEdits; 4],
     /// The authority of the chosen destination.
     pub host: Option<&'r str>,
-    /// What the next proxy does to paths.
+    /// The path normalization of the next proxy.
     pub normal: Normal,
 }
 
-/// What a connection manager does to paths.
+/// Returns the path normalization of a connection manager.
 pub fn normal(manager: &HttpConnectionManager) -> Normal {
     Normal {
         dots: manager.normalize_path,
@@ -117,7 +117,7 @@ pub struct Judge<'e> {
     pub without: Vec<String>,
     /// Requests carry no tokens.
     pub without_tokens: bool,
-    /// Only plain paths are looked at ([`Normal::plain`]).
+    /// Whether only plain paths are considered ([`Normal::plain`]).
     pub plain: bool,
 }
 
@@ -191,7 +191,7 @@ impl<'e> Judge<'e> {
     /// What a filter says of the request, most often of its token. Two rules that ask the same get the same answer; all others
     /// are taken for independent, so that what is refused with every combination is refused whatever the filter says.
     fn token(&self, matcher: &'e MetadataMatcher) -> Expr<'e> {
-        // Without a request, and without a token, nothing is said of tokens.
+        // Without a request, and without a token, no condition on tokens holds.
         if *matcher.filter == *TOKENS && (self.without_tokens || !self.request) {
             return Expr::Const(matcher.matches(None));
         }
@@ -410,7 +410,7 @@ fn not_forwarded<'e>() -> Expr<'e> {
     Expr::Test(Name::Header(FORWARDED_FOR.into()), Parts::Ranges(Vec::new()), Box::new(holds))
 }
 
-/// What a route replaces in paths; `None`: nothing, or by a pattern.
+/// Returns the replacement that a route makes in paths; `None`: none, or by a pattern.
 fn rewrite_of(route: &Route, action: &ForwardAction) -> Option<Rewrite> {
     let replacement = action.prefix_rewrite.as_ref()?;
     let prefix = match &route.matches.path {
@@ -430,7 +430,7 @@ pub fn takes<'e>(host: &'e VirtualHost, at: usize) -> Expr<'e> {
             (true, 0) => Expr::Const(false),
             (true, _) => matched,
             (false, 1_000_000) => Expr::Not(Box::new(matched)),
-            // By chance it takes the request or does not.
+            // It takes the request or does not, by chance.
             (false, _) => Expr::Or(vec![Expr::Unknown, Expr::Not(Box::new(matched))]),
         });
     }

@@ -10,7 +10,7 @@ use crate::world::World;
 /// Requests that are tried on one call path before it is given up, in requests.
 const MAX_TRIALS: usize = 32;
 
-/// What a search has found.
+/// The result of a search.
 pub enum Found {
     /// A request.
     Witness(Box<Witness>),
@@ -82,7 +82,7 @@ fn among(call_path: &CallPath, world: &World, claim: &Claim) -> Found {
     ))
 }
 
-/// Whether there is a request, with some policies left out; what nobody knows counts as met.
+/// Whether there is a request that gets through, with some policies left out; unknown conditions count as met.
 pub fn is_open(call_path: &CallPath, world: &World, claim: &Claim, left_out: &LeftOut) -> bool {
     let server = call_path.at_server(world);
     let expr = call_path.expr(claim, server.as_ref(), left_out);

@@ -1,4 +1,4 @@
-//! The attributes of a request that somebody asks about, and the classes of their values.
+//! The attributes of a request that some condition depends on, and the classes of their values.
 //!
 //! To prove with a further attribute, add a [`Name`] and the tests that ask about it: the search does not change.
 
@@ -43,13 +43,13 @@ pub enum Value {
 pub const TOLD: &str = "told";
 const NOT_TOLD: &str = "not told";
 
-/// What a test tells apart.
+/// The values that a condition distinguishes.
 pub enum Parts {
     /// Texts.
     Languages(Vec<Language>),
     /// Addresses.
     Ranges(Vec<IpNet>),
-    /// Nothing but yes and no.
+    /// Only true and false.
     Fact,
 }
 
@@ -60,7 +60,7 @@ pub type Holds<'e> = Box<dyn Fn(&Value) -> Option<bool> + 'e>;
 pub enum Expr<'e> {
     /// Always or never.
     Const(bool),
-    /// Nobody knows: another filter, or chance, decides.
+    /// Unknown: another filter, or chance, decides.
     Unknown,
     /// All of them.
     And(Vec<Expr<'e>>),
@@ -72,7 +72,7 @@ pub enum Expr<'e> {
     Test(Name, Parts, Holds<'e>),
 }
 
-/// What is given of the request, and what it may be at all.
+/// The given attributes of the request, and the possible values of the others.
 #[derive(Debug, Clone, Default)]
 pub struct KnownRequest {
     /// The method; `None`: any.
@@ -81,7 +81,7 @@ pub struct KnownRequest {
     pub authority: Option<String>,
     /// Path and query; `None`: any.
     pub path: Option<String>,
-    /// What is done to paths.
+    /// The normalization of paths.
     pub normal: Normal,
     /// Authorities that are tried first.
     pub liked: Vec<String>,
@@ -138,12 +138,12 @@ impl Space {
         Ok(Self { attributes, exact })
     }
 
-    /// How many classes each attribute has.
+    /// Returns the number of classes of each attribute.
     pub fn counts(&self) -> Vec<usize> {
         self.attributes.iter().map(|(_, values)| values.len()).collect()
     }
 
-    /// The condition over these classes. What nobody knows counts as met.
+    /// Returns the condition over these classes. Unknown conditions count as met.
     pub fn formula(&self, expr: &Expr<'_>) -> Formula {
         self.told(expr, true)
     }
@@ -200,7 +200,7 @@ fn collect(expr: &Expr<'_>, all: &mut BTreeMap<Name, (Vec<Language>, Vec<IpNet>)
     }
 }
 
-/// One address of each class that ranges tell apart: the first of each range, the first beyond it, and one in none.
+/// Returns one address of each class that ranges distinguish: the first of each range, the first beyond it, and one in none.
 fn addresses(ranges: &[IpNet]) -> Vec<IpAddr> {
     let mut all: Vec<IpAddr> = vec![
         Ipv4Addr::new(203, 0, 113, 1).into(),

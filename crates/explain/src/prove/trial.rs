@@ -186,7 +186,7 @@ fn witness(
     }
 }
 
-/// The random number to try: first one that chooses the destination, then others.
+/// Returns the random number to try: first one that chooses the destination, then others.
 fn draw(first: &First, draw: u64) -> Option<u64> {
     let before = |weights: &mut dyn Iterator<Item = u32>| -> u64 { weights.map(u64::from).sum() };
     let at = match (&first.route, &first.chain.terminal) {
