@@ -1,4 +1,4 @@
-//! What is wrong with a user's input, where, and the way out.
+//! Diagnostics: errors in a user's input, their position, and how to fix them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,13 +40,13 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// A stable name to search for, e.g. `unknown-field`.
     pub code: &'static str,
-    /// What is wrong, in one sentence, naming the field's full path.
+    /// The error, in one sentence that names the field's full path.
     pub message: String,
     /// Where: in a file its lines, else the object by its reference.
     pub span: Span,
     /// The object it is about; none if it is about a file as a whole, or about what could not be read as an object.
     pub object: Option<Arc<ObjectRef>>,
-    /// What was expected, or what to do.
+    /// The expected value, or how to fix it.
     pub help: Option<String>,
     /// Other places that take part, e.g. the first of two equal names.
     pub related: Vec<(Span, String)>,
@@ -63,7 +63,7 @@ impl Diagnostic {
         Self::new(Severity::Error, code, span, message)
     }
 
-    /// A finding about something that will not do what it seems to say.
+    /// Creates a finding about something that will not do what it seems to say.
     pub fn warning(code: &'static str, span: Span, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, code, span, message)
     }
@@ -73,13 +73,13 @@ impl Diagnostic {
         Self::new(Severity::Info, code, span, message)
     }
 
-    /// Says which object it is about.
+    /// Sets the object it is about.
     pub fn about(mut self, object: impl Into<Arc<ObjectRef>>) -> Self {
         self.object = Some(object.into());
         self
     }
 
-    /// Adds what was expected, or the way out.
+    /// Adds the expected value, or how to fix it.
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
@@ -156,7 +156,7 @@ impl Diagnostics {
         self.0.sort_by(|a, b| a.span.cmp(&b.span).then(b.severity.cmp(&a.severity)));
     }
 
-    /// The same, each about this object.
+    /// Sets the object of all findings.
     pub fn about(mut self, object: impl Into<Arc<ObjectRef>>) -> Self {
         let object = object.into();
         self.0.iter_mut().for_each(|diagnostic| diagnostic.object = Some(Arc::clone(&object)));

@@ -26,7 +26,8 @@ pub fn write_atomically(path: &Path, content: &[u8], readers: Readers) -> io::Re
     replace(path, content, readers, None)
 }
 
-/// The same; the file is then another user's, by user and group id. That one's directory may hold links to anything: none is followed.
+/// Like [`write_atomically`], for a file owned by another user, given by user and group id. That user's directory may contain
+/// links to anything: none is followed.
 ///
 /// # Errors
 /// As [`write_atomically`].
@@ -80,7 +81,7 @@ pub enum UntrustedError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error(
         "{} belongs to user {owner}, but this process runs as user {user}: its content may come from that user; run `chown -R {user} {}` if you trust it, or choose another directory", .path.display(), .path.display()
     )]
@@ -104,7 +105,7 @@ pub enum UntrustedError {
     },
 }
 
-/// Makes a directory for state with mode 0700, or checks the one that is there: only this user and root may write to it.
+/// Creates a state directory with mode 0700, or checks an existing one: only this user and root may write to it.
 ///
 /// # Errors
 /// It is not to be trusted.

@@ -1,25 +1,25 @@
-//! Named limits on what a user's files may ask for, each with its unit.
+//! Named limits on users' files, each with its unit.
 
-/// Largest file read as configuration, in bytes.
+/// Maximum size of a configuration file, in bytes.
 pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
 /// Deepest nesting of mappings and sequences in a YAML document, in levels.
 pub const MAX_YAML_DEPTH: usize = 128;
-/// Most nodes in one YAML document, in nodes, those copied by aliases included.
+/// Maximum number of nodes in one YAML document, those copied by aliases included.
 pub const MAX_YAML_NODES: usize = 1_000_000;
-/// Most nodes that aliases and merge keys may copy in one document, in nodes.
+/// Maximum number of nodes that aliases and merge keys may copy in one document.
 pub const MAX_YAML_ALIAS_NODES: usize = 20_000;
 /// Most lines of flow collections (`[…]`, `{…}`) in one file that may stand less indented than the specification asks,
 /// in lines. Each of them costs another pass over its document.
 pub const MAX_YAML_FLOW_DEDENTS: usize = 64;
-/// Most syntax errors looked for in one file, in errors; reading stops after the last one.
+/// Maximum number of syntax errors searched for in one file; reading stops after the last one.
 pub const MAX_YAML_SYNTAX_ERRORS: usize = 100;
-/// Most findings reported for one file, in diagnostics; one more says that there are others.
+/// Maximum number of findings reported for one file; one more says that there are others.
 pub const MAX_DIAGNOSTICS_PER_FILE: usize = 200;
-/// Most findings looked for in one file, in diagnostics; reading stops with an error after the last one.
+/// Maximum number of findings searched for in one file; reading stops with an error after the last one.
 pub const MAX_FINDINGS_PER_FILE: usize = 10_000;
-/// Longest DNS name, in characters (RFC 1035 section 2.3.4, without the root's dot).
+/// Maximum length of a DNS name, in characters (RFC 1035 section 2.3.4, without the root's dot).
 pub const MAX_HOSTNAME_CHARS: usize = 253;
-/// Longest label of a DNS name, in characters (RFC 1035 section 2.3.4).
+/// Maximum length of a label of a DNS name, in characters (RFC 1035 section 2.3.4).
 pub const MAX_LABEL_CHARS: usize = 63;
-/// Longest SPIFFE id, in bytes (SPIFFE-ID section 2.3).
+/// Maximum length of a SPIFFE id, in bytes (SPIFFE-ID section 2.3).
 pub const MAX_SPIFFE_ID_BYTES: usize = 2048;

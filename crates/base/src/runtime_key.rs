@@ -3,17 +3,17 @@
 /// A key with an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeKey<'k> {
-    /// Most downstream connections of the process.
+    /// Maximum number of downstream connections of the process.
     GlobalConnections,
-    /// So many streams of a connection are looked at for premature resets.
+    /// Number of streams of a connection that are checked for premature resets.
     PrematureResetStreams,
-    /// A stream that is reset within so many seconds is premature.
+    /// Age in seconds below which the reset of a stream is premature.
     PrematureResetSeconds,
-    /// Most connections of a listener.
+    /// Maximum number of connections of a listener.
     ListenerConnections(&'k str),
-    /// Most requests in flight of a listener.
+    /// Maximum number of requests in flight of a listener.
     ListenerRequests(&'k str),
-    /// Most bytes in the buffers of a listener's connections.
+    /// Maximum size of the buffers of a listener's connections, in bytes.
     ListenerMemory(&'k str),
 }
 

@@ -1,4 +1,4 @@
-//! Where objects come from, and references that identify one object among all sources.
+//! Sources of objects, and references that identify one object among all sources.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Where in a user's file something was written.
+//! Positions in a user's files.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -27,7 +27,7 @@ impl Span {
         Self { file: file.into(), line: 0, column: 0, end_line: 0, end_column: 0 }
     }
 
-    /// Something the program generated itself, such as a default policy.
+    /// Returns the span of an object that the program generated itself, such as a default policy.
     pub fn built_in() -> Self {
         Self::whole_file("<built-in>")
     }

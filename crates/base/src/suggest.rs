@@ -2,7 +2,7 @@
 
 use strsim::osa_distance;
 
-/// The candidate closest to what was written, if it is close enough to be a typing mistake.
+/// Returns the candidate closest to the written name, if it is close enough to be a typing mistake.
 pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A third of the letters may be wrong (a swap of neighbours counts once): enough for a swap in a short name, too little to join unrelated ones.
     let tolerance = (written.chars().count() / 3).max(1);
@@ -32,7 +32,7 @@ pub fn one_of<'a>(allowed: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// Most names listed when a requested name does not exist, in names.
+/// Maximum number of names listed when a requested name does not exist.
 const MAX_LISTED: usize = 10;
 
 /// The hint for a name that does not exist: the closest existing name, and a list of some others.

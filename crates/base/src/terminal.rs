@@ -1,4 +1,4 @@
-//! What SIGHUP means: the terminal was closed, or somebody asks the process to reload something.
+//! The meaning of SIGHUP: the terminal was closed, or a user asks the process to reload something.
 
 use std::io::{self, IsTerminal};
 
@@ -9,7 +9,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// As the process begins.
+    /// Checks at the start of the process.
     pub fn at_start() -> Self {
         Self { was_there: io::stdin().is_terminal() }
     }

@@ -7,23 +7,23 @@ use crate::error::BodyError;
 use crate::framing::Framing;
 use crate::headers::Headers;
 
-/// Longest chunk extension and longest trailer section, each in bytes.
+/// Maximum size of a chunk extension and of a trailer section, each in bytes.
 const MAX_LINE_BYTES: u32 = 16 * 1024;
 
-/// Most trailers of one body.
+/// Maximum number of trailers of one body.
 const MAX_TRAILERS: u32 = 100;
 
 /// Finds the payload in the bytes of a framed body, however they are split.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyDecoder {
     state: State,
-    /// Where name and value of the trailer being read begin in the arena, and how many trailers there were.
+    /// Where the name and value of the current trailer begin in the arena, and the number of trailers so far.
     name: u32,
     value: u32,
     trailers: u32,
 }
 
-/// What [`BodyDecoder::decode`] found at the start of its input.
+/// The payload that [`BodyDecoder::decode`] found at the start of its input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
     /// Bytes of input consumed, payload and framing.

@@ -7,7 +7,7 @@ pub(crate) struct ByteSet([bool; 256]);
 
 /// The bytes of a token (RFC 9110 section 5.6.2).
 pub(crate) static TOKEN: ByteSet = ByteSet::alphanumeric_and(TOKEN_MARKS);
-/// The same without upper-case letters: the bytes of an HTTP/2 field name.
+/// Token bytes without upper-case letters: the bytes of an HTTP/2 field name.
 pub(crate) static LOWER_TOKEN: ByteSet = ByteSet::alphanumeric_and(TOKEN_MARKS).without(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ");
 /// The bytes of a request target: visible characters except `#`, which begins a fragment.
 pub(crate) static TARGET: ByteSet = ByteSet::alphanumeric_and(b"!\"$%&'()*+,-./:;<=>?@[\\]^_`{|}~");

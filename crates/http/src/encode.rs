@@ -1,4 +1,4 @@
-//! Encodes heads and chunks. Framing is never passed on, but always written anew.
+//! Encodes heads and chunks. Framing is never passed on, but always written from scratch.
 
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
@@ -38,7 +38,7 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, framing: Framing, connecti
     end(out, headers, connection);
 }
 
-/// How a response is written.
+/// How a response is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseStyle<'a> {
     /// Version in the status line.

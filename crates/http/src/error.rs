@@ -1,4 +1,4 @@
-//! What can be wrong with a message.
+//! Errors of a message head.
 
 /// Why a head was refused. The connection ends after it, because the bytes that follow cannot be trusted to be a
 /// message.

@@ -1,4 +1,4 @@
-//! Where a body ends.
+//! The framing of a body.
 
 /// How the end of a body is known (RFC 9112 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// No byte of body follows.
+    /// Whether no byte of body follows.
     pub fn is_empty(self) -> bool {
         matches!(self, Self::None | Self::Length(0))
     }

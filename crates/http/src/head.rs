@@ -65,7 +65,7 @@ impl RequestHead {
         self.headers.bytes(self.authority)
     }
 
-    /// What extended CONNECT asks for, such as `websocket` (RFC 8441 `:protocol`); empty for any other request.
+    /// Returns the protocol of extended CONNECT, such as `websocket` (RFC 8441 `:protocol`); empty for any other request.
     #[inline]
     pub fn protocol(&self) -> &[u8] {
         self.headers.bytes(self.protocol)

@@ -23,7 +23,7 @@ struct Field {
     value: Span,
     id: HeaderId,
     live: bool,
-    /// It arrived as a never-indexed literal of HPACK and must be sent as one (RFC 7541 section 7.1.3).
+    /// Whether it arrived as a never-indexed literal of HPACK and must be sent as one (RFC 7541 section 7.1.3).
     sensitive: bool,
 }
 
@@ -70,7 +70,7 @@ impl Headers {
         self.fields.iter().find(|field| field.live && field.id == id).map(|field| self.bytes(field.value))
     }
 
-    /// Whether a well-known header is there.
+    /// Whether a well-known header is present.
     #[inline]
     pub fn contains(&self, id: HeaderId) -> bool {
         self.fields.iter().any(|field| field.live && field.id == id)
@@ -114,12 +114,12 @@ impl Headers {
         live.map(|field| (field.id, self.name(field), self.bytes(field.value)))
     }
 
-    /// How many fields there are.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         self.fields.iter().filter(|field| field.live).count()
     }
 
-    /// No field is there.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -196,7 +196,7 @@ impl Headers {
         const MAX_SPELLINGS: usize = 256;
         if self.fields.iter().filter(|field| field.is_spelling()).take(MAX_SPELLINGS).count() < MAX_SPELLINGS {
             let name = self.intern(name);
-            // Among the fields, because a list of its own would make every head larger.
+            // Stored among the fields, because a separate list would make every head larger.
             self.fields.push(Field { name, value: Span::default(), id: HeaderId::Other, live: false, sensitive: true });
         }
     }

@@ -18,9 +18,9 @@ const LEAST_LINE_BYTES: usize = 4;
 /// Limits of one head.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Largest head in bytes, request line and blank line included.
+    /// Maximum size of a head in bytes, request line and blank line included.
     pub max_head_bytes: usize,
-    /// Most header lines.
+    /// Maximum number of header lines.
     pub max_headers: usize,
 }
 
@@ -34,9 +34,9 @@ impl Default for Limits {
 /// The rules for one request head.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestRules {
-    /// How large it may be.
+    /// Limits on the head.
     pub limits: Limits,
-    /// What happens to header names with underscores.
+    /// How header names with underscores are handled.
     pub underscores: Underscores,
     /// Whether the target may be a URL. Otherwise a URL is kept unchanged as the path, for whoever answers the request.
     pub absolute_urls: bool,
@@ -54,9 +54,9 @@ impl Default for RequestRules {
 /// The rules for one response head.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ResponseRules {
-    /// How large it may be.
+    /// Limits on the head.
     pub limits: Limits,
-    /// The request was HEAD, so no body follows whatever the headers say.
+    /// Whether the request was HEAD, so that no body follows whatever the headers say.
     pub to_head: bool,
     /// Whether the letter case of names is kept for the next hop.
     pub keep_case: bool,
@@ -83,7 +83,7 @@ impl HeadScan {
     }
 }
 
-/// What a parsed request head says about its message and connection.
+/// Properties of a request head about its message and connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestInfo {
     /// Bytes of the head; the body starts after them.
@@ -102,7 +102,7 @@ pub struct RequestInfo {
     pub dropped: u32,
 }
 
-/// What a parsed response head says about its message and connection.
+/// Properties of a response head about its message and connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseInfo {
     /// Bytes of the head; the body starts after them.
@@ -262,7 +262,7 @@ pub fn parse_response(
     Ok(Some(ResponseInfo { head_bytes, framing, keep_alive }))
 }
 
-/// Most lines that a head within the limits can have, or with `all` that this head can have.
+/// Returns the maximum number of lines of a head within the limits, or with `all` of this head.
 fn most_lines(buffer: &[u8], all: bool, limits: Limits) -> usize {
     let most = limits.max_head_bytes / LEAST_LINE_BYTES;
     if all { memchr::memchr_iter(b'\n', buffer).count().min(most) } else { limits.max_headers.min(most) }
@@ -381,7 +381,7 @@ fn set_target(
     } else if refused_url || target.starts_with(b"/") {
         (host, target, false)
     } else if target == b"*" && (head.method() == b"OPTIONS" || !absolute_urls) {
-        // Where URLs are kept unchanged, this target is kept, too.
+        // Where URLs are kept unchanged, so is this target.
         (host, target, false)
     } else if target == b"*" {
         // Asterisk-form is for OPTIONS (RFC 9112 section 3.2.4).
@@ -414,7 +414,7 @@ fn absolute_form(target: &[u8]) -> Option<(&[u8], &[u8], bool)> {
     Some((authority, if path.is_empty() { b"/" } else { path }, https))
 }
 
-/// What follows the scheme of a URL, and whether that is `https`.
+/// Returns the part of a URL after the scheme, and whether the scheme is `https`.
 fn after_scheme(target: &[u8]) -> Option<(&[u8], bool)> {
     let scheme = |name: &[u8]| target.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
     if scheme(b"http://") {
@@ -449,7 +449,7 @@ fn split_authority(authority: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     (*colon == b':' && is_port && !host.is_empty()).then_some((host, Some(port)))
 }
 
-/// What the headers say about framing and the connection.
+/// The framing and connection options found in the headers.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools)]
 struct Scanned {
@@ -464,9 +464,9 @@ struct Scanned {
     expect: bool,
     /// Options of all `Connection` lines.
     options: usize,
-    /// One of them names a header in which proxies pass on facts about the client.
+    /// Whether one of them names a header in which proxies pass on facts about the client.
     names_proxies_own: bool,
-    /// One of them names `Host`.
+    /// Whether one of them names `Host`.
     names_host: bool,
 }
 

@@ -26,7 +26,7 @@ pub fn verify_chain(trust: &TrustBundle, chain: &[CertificateDer<'_>], now: Syst
     };
     let now = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
     let refused = |error: rustls::Error| ChainError(error.to_string());
-    // Names are not looked at: the verifier does as Envoy, which compares only those that are configured.
+    // Names are ignored: like Envoy, the verifier compares only configured ones.
     let name = ServerName::IpAddress(std::net::IpAddr::from([0, 0, 0, 0]).into());
     let checks = PeerChecks::default();
     ServerVerifier::chain(trust, &checks).verify_server_cert(leaf, intermediates, &name, &[], now).map_err(refused)?;

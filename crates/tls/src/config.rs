@@ -95,12 +95,12 @@ pub enum Validation {
     Chain {
         /// The roots, with their revocation lists if SDS delivers some.
         trust: TrustSource,
-        /// What else is checked.
+        /// Further checks.
         checks: PeerChecks,
     },
 }
 
-/// What is checked of a peer's certificate besides its chain (`CertificateValidationContext`).
+/// Checks of a peer's certificate besides its chain (`CertificateValidationContext`).
 #[derive(Debug, Clone, Default)]
 pub struct PeerChecks {
     /// At least one of these must match a subject alternative name; any name will do when empty, as in Envoy.

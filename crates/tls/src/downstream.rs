@@ -50,7 +50,7 @@ struct BuiltConfig {
     identity: Arc<Identity>,
     trust: Option<Arc<TrustBundle>>,
     with_alpn: Arc<ServerConfig>,
-    /// For clients that offer none of our protocols: Envoy goes on without ALPN, where rustls would send an alert.
+    /// For clients that offer none of our protocols: Envoy continues without ALPN, where rustls would send an alert.
     without_alpn: Arc<ServerConfig>,
 }
 

@@ -27,7 +27,7 @@ pub enum FileChange {
     Refused {
         /// The names of the files.
         files: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }

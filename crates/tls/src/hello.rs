@@ -5,7 +5,7 @@ use std::fmt;
 use rustls::SignatureScheme;
 use rustls::server::{Accepted, Acceptor};
 
-/// Largest ClientHello that is waited for, in bytes of TLS records; Envoy's default `max_client_hello_size`.
+/// Maximum size of a ClientHello, in bytes of TLS records; Envoy's default `max_client_hello_size`.
 pub const MAX_CLIENT_HELLO_BYTES: usize = 16 * 1024;
 
 /// Collects a connection's first bytes until they show a ClientHello or something else.
@@ -16,14 +16,14 @@ pub struct ClientHelloReader {
     /// Boxed, because it is large and moves with every push.
     acceptor: Box<Acceptor>,
     bytes: Vec<u8>,
-    /// How many of `bytes` the acceptor has taken.
+    /// Number of `bytes` that the acceptor has processed.
     taken: usize,
 }
 
-/// What a connection's first bytes show.
+/// The result of inspecting a connection's first bytes.
 #[derive(Debug)]
 pub enum Inspection {
-    /// More bytes are needed to tell.
+    /// More bytes are needed.
     NeedMore(ClientHelloReader),
     /// This is not TLS; these are the bytes.
     NotTls(Vec<u8>),
@@ -99,7 +99,7 @@ impl ClientHello {
         Self { server_name, alpn, verifies_ecdsa, accepted, bytes, taken }
     }
 
-    /// The server name asked for, in lower case.
+    /// Returns the server name in the ClientHello, in lower case.
     pub fn server_name(&self) -> Option<&str> {
         self.server_name.as_deref()
     }

@@ -12,7 +12,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::peer::{PeerCertificate, SanError};
 use crate::provider::provider;
 
-/// Most certificates in one chain, in certificates.
+/// Maximum number of certificates in one chain.
 pub const MAX_CHAIN_CERTIFICATES: usize = 10;
 
 /// A certificate chain, leaf first, and the key of its leaf; ready to be used in handshakes.
@@ -44,7 +44,7 @@ pub enum IdentityError {
     BadCertificate {
         /// Place in the chain, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
     /// The text has no key.
@@ -59,13 +59,13 @@ pub enum IdentityError {
     /// The key is not the one in the leaf certificate.
     #[error("private_key does not belong to the first certificate of certificate_chain ({subject})")]
     KeyMismatch {
-        /// What the certificate is for.
+        /// The purpose of the certificate.
         subject: String,
     },
     /// The leaf has expired.
     #[error("the certificate of {subject} expired on {not_after}")]
     Expired {
-        /// What the certificate is for.
+        /// The purpose of the certificate.
         subject: String,
         /// The end of its validity, for messages.
         not_after: String,
@@ -73,7 +73,7 @@ pub enum IdentityError {
     /// The leaf is not valid yet.
     #[error("the certificate of {subject} is not valid before {not_before}; check this machine's clock")]
     NotYetValid {
-        /// What the certificate is for.
+        /// The purpose of the certificate.
         subject: String,
         /// The beginning of its validity, for messages.
         not_before: String,
@@ -120,12 +120,12 @@ impl Identity {
         Ok(Self { key: Arc::new(key), leaf: Arc::new(leaf) })
     }
 
-    /// What the leaf certificate says.
+    /// Returns the contents of the leaf certificate.
     pub fn certificate(&self) -> &Arc<PeerCertificate> {
         &self.leaf
     }
 
-    /// When the leaf stops being valid.
+    /// Returns when the leaf expires.
     pub fn not_after(&self) -> SystemTime {
         self.leaf.not_after()
     }

@@ -1,4 +1,4 @@
-//! What a certificate says about its owner.
+//! The contents of a peer's certificate.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

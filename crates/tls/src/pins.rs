@@ -7,7 +7,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// Most pins of one context, in hashes.
+/// Maximum number of pins of one context.
 pub const MAX_PINS: usize = 1000;
 
 type Sha256 = [u8; 32];

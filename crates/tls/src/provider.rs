@@ -20,7 +20,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 #[cfg(test)]
 mod tests {
-    /// With it, a process would spend some 400 million instructions at its first handshake, while all connections of that worker wait.
+    /// With it, a process would spend some 400 million instructions at its first handshake, while all connections of that
+    /// worker wait.
     #[test]
     fn aws_lc_is_built_without_the_processors_jitter() {
         let _linked = super::provider();

@@ -14,7 +14,7 @@ use webpki::{
     RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 
-/// Most lists of one context, in lists.
+/// Maximum number of lists of one context.
 pub const MAX_LISTS: usize = 100;
 
 /// Revocation lists of the issuers of peers' certificates.
@@ -38,7 +38,7 @@ pub enum RevocationError {
     Bad {
         /// Place in the text, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
 }

@@ -35,7 +35,7 @@ enum Form {
     Regex(Regex),
 }
 
-/// Largest compiled size of a SAN pattern, in bytes.
+/// Maximum compiled size of a SAN pattern, in bytes.
 const MAX_REGEX_BYTES: usize = 1024 * 1024;
 
 impl StringPattern {
@@ -102,7 +102,7 @@ impl Form {
 pub struct SanMatcher {
     /// The kind of name to look at; all kinds when `None`.
     pub kind: Option<SanKind>,
-    /// What the name must be like.
+    /// The pattern that the name must match.
     pub pattern: StringPattern,
 }
 

@@ -1,4 +1,4 @@
-//! What the handshake agreed on.
+//! The parameters negotiated in a handshake.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub struct Session {
     pub peer: Option<Arc<PeerCertificate>>,
     /// The certificate shown to the peer.
     pub local: Option<Arc<PeerCertificate>>,
-    /// Server name asked for by the client, in lower case.
+    /// Server name sent by the client, in lower case.
     pub server_name: Option<String>,
     /// The application protocol agreed on.
     pub alpn: Option<Vec<u8>>,

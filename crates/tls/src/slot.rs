@@ -1,4 +1,4 @@
-//! The place of one secret, which a change fills anew.
+//! A slot for one secret, which is refilled when the secret changes.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -22,7 +22,7 @@ use crate::suites::openssl_name;
 use crate::verified_chains;
 use crate::verify;
 
-/// Most ciphertext read from a socket at once, in bytes: eight full records.
+/// Maximum amount of ciphertext read from a socket at once, in bytes: eight full records.
 const MAX_READ_BYTES: usize = 129 * 1024;
 /// Least ciphertext read at once, in bytes.
 const MIN_READ_BYTES: usize = 4 * 1024;

@@ -12,9 +12,9 @@ use rustls_pki_types::pem::PemObject;
 use crate::peer::PeerCertificate;
 use crate::revocation::{RevocationError, RevocationLists};
 
-/// Most roots in one bundle, in certificates; a system's whole store has about 150.
+/// Maximum number of roots in one bundle; a system's whole store has about 150.
 pub const MAX_ROOTS: usize = 1000;
-/// Most trust domains of one bundle, in trust domains.
+/// Maximum number of trust domains of one bundle.
 pub const MAX_TRUST_DOMAINS: usize = 1000;
 
 /// One root or several, as during a rotation. Either all of them vouch for every name, or each only for the identities of its
@@ -31,13 +31,13 @@ pub struct TrustBundle {
 /// Why no root can vouch for a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DomainError {
-    /// It has no SPIFFE id, or several URIs.
+    /// The certificate has no SPIFFE id, or several URIs.
     #[error("it has no SPIFFE id, or more than one URI; here roots count for one trust domain each")]
     NoDomain,
-    /// No roots are known of its trust domain.
+    /// There are no roots of its trust domain.
     #[error("there are no roots of its trust domain `{0}`")]
     Unknown(String),
-    /// It is of another authority than its name says.
+    /// The certificate is signed by the authority of another trust domain than its own.
     #[error("it is not signed by a root of its trust domain `{0}`")]
     Foreign(String),
 }
@@ -62,7 +62,7 @@ pub enum TrustError {
     BadCertificate {
         /// Place in the text, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
     /// The revocation lists that came with them cannot be used.
@@ -73,13 +73,13 @@ pub enum TrustError {
     Domain {
         /// The trust domain.
         name: String,
-        /// What is wrong.
+        /// The error.
         reason: Box<TrustError>,
     },
     /// The name is not that of a trust domain.
     #[error("is not the name of a trust domain: lower-case letters, digits, `.`, `-` and `_`")]
     DomainName,
-    /// The trust domain is there twice.
+    /// The trust domain occurs twice.
     #[error("there are two bundles of it")]
     Twice,
     /// More than [`MAX_TRUST_DOMAINS`].
@@ -128,7 +128,7 @@ impl TrustBundle {
         }
     }
 
-    /// The same roots, with the revocation lists of a PEM text that was delivered together with them.
+    /// Adds the revocation lists of a PEM text that was delivered together with the roots.
     pub fn with_revocation_lists(self, lists: &[u8]) -> Result<Self, TrustError> {
         let revocation = RevocationLists::from_pem(lists).map_err(TrustError::Revocation)?;
         Ok(Self { revocation: Some(revocation), ..self })
@@ -139,7 +139,7 @@ impl TrustBundle {
         self.revocation.as_ref()
     }
 
-    /// How many roots there are.
+    /// Returns the number of roots.
     pub fn count(&self) -> usize {
         self.roots.len()
     }
@@ -165,7 +165,7 @@ pub(crate) fn trust_domain(end_entity: &CertificateDer<'_>) -> Result<String, Er
     }
 }
 
-/// Says that the chain does not lead to a root of the peer's own trust domain.
+/// Replaces an error by one that says that the chain does not lead to a root of the peer's own trust domain.
 pub(crate) fn of_domain<T>(verified: Result<T, Error>, domain: &str) -> Result<T, Error> {
     verified.map_err(|error| match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => DomainError::Foreign(domain.to_owned()).into(),

@@ -117,12 +117,12 @@ impl UpstreamTls {
         self.server_name.as_ref().map(|name| name.to_str().into_owned())
     }
 
-    /// Whether a certificate of its own is presented.
+    /// Whether it presents a certificate.
     pub fn presents_certificate(&self) -> bool {
         self.identity.is_some()
     }
 
-    /// The names of which the server's certificate must have one; empty: any. `None`: nothing is verified.
+    /// Returns names, one of which the server's certificate must have; empty: any. `None`: nothing is verified.
     pub fn accepted_names(&self) -> Option<&[crate::SanMatcher]> {
         self.trust.as_ref().map(|_| &*self.checks.subject_alt_names)
     }

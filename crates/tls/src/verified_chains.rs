@@ -11,7 +11,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::peer::{PeerCertificate, SanError};
 
-/// Most certificates in a thread's cache, and most chains in a verifier's; when there are more, the cache is emptied.
+/// Maximum number of certificates in a thread's cache, and of chains in a verifier's; with more, the cache is emptied.
 const MAX_KNOWN: usize = 1024;
 
 /// SHA-256 over a chain, certificate by certificate: two chains with one key are the same bytes.

@@ -129,7 +129,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// What belongs to the trust domain of a certificate.
+/// Returns the value for the trust domain of a certificate.
 fn of_its_domain<'d, T>(
     domains: &'d BTreeMap<Box<str>, T>,
     end_entity: &CertificateDer<'_>,
@@ -262,7 +262,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// What is checked besides the chain.
+/// The checks besides the chain.
 #[derive(Debug)]
 struct PeerRules {
     names: Vec<SanMatcher>,

@@ -36,7 +36,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// No message yet.
+    /// Creates a reader without data.
     pub fn new(max_bytes: usize) -> Self {
         Self { bytes: Vec::new(), taken: 0, max_bytes }
     }

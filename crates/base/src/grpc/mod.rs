@@ -60,7 +60,7 @@ pub const STATUS_NAMES: [(&str, &str); 17] = [
     ("Unauthenticated", "UNAUTHENTICATED"),
 ];
 
-/// The gRPC status that stands for an HTTP status (`doc/http-grpc-status-mapping.md` of gRPC).
+/// Returns the gRPC status for an HTTP status (`doc/http-grpc-status-mapping.md` of gRPC).
 pub fn status_of_http(status: u16) -> u8 {
     match status {
         400 => status::INTERNAL,
@@ -72,7 +72,7 @@ pub fn status_of_http(status: u16) -> u8 {
     }
 }
 
-/// The HTTP status that stands for a gRPC status, for statistics and outlier detection.
+/// Returns the HTTP status for a gRPC status, for statistics and outlier detection.
 pub fn http_of_status(status: u8) -> u16 {
     match status {
         status::OK => 200,
@@ -95,7 +95,7 @@ pub fn parse_status(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// What `grpc-message` escapes: all but printable ASCII, and `%`. Bytes beyond ASCII are escaped in any set.
+/// Characters that `grpc-message` escapes: all but printable ASCII, and `%`. Bytes beyond ASCII are escaped in any set.
 const NOT_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
 /// `grpc-message` as it is sent.

@@ -11,7 +11,7 @@ pub struct Node {
     pub span: Span,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Text, number, boolean or nothing.
@@ -29,7 +29,7 @@ pub struct Scalar {
     pub text: Box<str>,
     /// Whether it was quoted or a block (`|`, `>`): then it is a string, whatever it looks like.
     pub quoted: bool,
-    /// What it means.
+    /// Its type.
     pub ty: ScalarType,
 }
 
@@ -123,7 +123,7 @@ impl Node {
         self.as_mapping()?.get(key)
     }
 
-    /// What it is, for messages: `a string`, `a list`, ….
+    /// Returns its type for messages: `a string`, `a list`, ….
     pub fn type_name(&self) -> &'static str {
         match &self.value {
             Value::Sequence(_) => "a list",

@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::{Diagnostic, Diagnostics, Span};
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub struct Parsed {
     /// The documents that could be read.
@@ -214,7 +214,7 @@ enum Content {
     },
 }
 
-/// What is left of one document's limits.
+/// The remaining limits of one document.
 struct Budget {
     nodes: usize,
     alias_nodes: usize,

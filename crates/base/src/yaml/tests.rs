@@ -1,4 +1,4 @@
-//! Which trees texts produce, and what is refused.
+//! The trees of YAML texts, and texts that are refused.
 
 use std::sync::Arc;
 

@@ -32,7 +32,7 @@ pub(super) enum Role {
     Server,
 }
 
-/// How far this side has come in ending the connection.
+/// The progress of closing the connection from this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoAway {
     /// No GOAWAY was sent.
@@ -98,12 +98,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a server's connection. Its output begins with SETTINGS; the input must begin with the client's preface.
+    /// Creates a server's connection. Its output begins with SETTINGS; the input must begin with the client's preface.
     pub fn server(options: Options) -> Self {
         Self::new(Role::Server, options)
     }
 
-    /// Makes a client's connection. Its output begins with preface and SETTINGS; requests may follow without waiting.
+    /// Creates a client's connection. Its output begins with preface and SETTINGS; requests may follow without waiting.
     pub fn client(options: Options) -> Self {
         Self::new(Role::Client, options)
     }
@@ -170,7 +170,7 @@ impl Connection {
         self.output.pending()
     }
 
-    /// So many bytes of [`Connection::output`] were written (or taken over by TLS).
+    /// Removes bytes of [`Connection::output`] that were written (or taken over by TLS).
     pub fn written(&mut self, bytes: usize) {
         self.output.written(bytes);
         self.next_turn();

@@ -61,9 +61,9 @@ impl fmt::Debug for Reason {
 pub struct ConnectionError {
     /// Code in the GOAWAY.
     pub reason: Reason,
-    /// What happened, for logs; also GOAWAY's debug data.
+    /// A description, for logs; also GOAWAY's debug data.
     pub text: &'static str,
-    /// What kind of breach it was.
+    /// The kind of violation.
     pub violation: Violation,
 }
 

@@ -46,7 +46,7 @@ impl Floods {
         check(self.window_updates <= most, Violation::InboundWindowUpdateFramesFlood, "too many WINDOW_UPDATE frames")
     }
 
-    /// A stream is gone.
+    /// Records that a stream was closed.
     pub(super) fn stream_closed(&mut self) {
         self.streams_closed += 1;
     }

@@ -15,7 +15,7 @@ use crate::underscores::Underscores;
 /// sync.
 pub(super) type Refusal = (Fault, &'static str);
 
-/// What all kinds of header lists have in common.
+/// State shared by all kinds of header lists.
 #[derive(Debug)]
 struct Fields {
     lines_left: u32,

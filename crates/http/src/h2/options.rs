@@ -18,26 +18,26 @@ pub struct Options {
     pub max_frame_size: u32,
     /// Bytes of HPACK table the peer's encoder may use (`hpack_table_size`). Our encoder uses at most as much too.
     pub hpack_table_size: u32,
-    /// Most header lines in a message.
+    /// Maximum number of header lines in a message.
     pub max_headers: u32,
-    /// Most bytes of a header list, counted as RFC 9113 section 6.5.2 does (32 more for each line).
+    /// Maximum size of a header list, counted as in RFC 9113 section 6.5.2 (32 bytes more for each line).
     pub max_header_list_bytes: u32,
     /// Accepts extended CONNECT (server role, RFC 8441; Envoy's `allow_connect`).
     pub enable_connect_protocol: bool,
     /// A malformed message resets its stream; otherwise it ends the connection
     /// (Envoy's `override_stream_error_on_invalid_http_message`).
     pub stream_error_on_invalid_http_message: bool,
-    /// What happens to header names with underscores (server role).
+    /// How header names with underscores are handled (server role).
     pub underscores: Underscores,
-    /// Most frames in the output that the peer does not read.
+    /// Maximum number of frames in the output that the peer does not read.
     pub max_outbound_frames: u32,
-    /// Most PING, SETTINGS, RST_STREAM and WINDOW_UPDATE frames in the output that the peer does not read.
+    /// Maximum number of PING, SETTINGS, RST_STREAM and WINDOW_UPDATE frames in the output that the peer does not read.
     pub max_outbound_control_frames: u32,
-    /// Most HEADERS, CONTINUATION and DATA frames one after another without payload and without END_STREAM.
+    /// Maximum number of consecutive HEADERS, CONTINUATION and DATA frames without payload and without END_STREAM.
     pub max_consecutive_inbound_frames_with_empty_payload: u32,
-    /// Most PRIORITY frames per stream opened, and as many for none.
+    /// Maximum number of PRIORITY frames per opened stream, and as many without one.
     pub max_inbound_priority_frames_per_stream: u32,
-    /// Most WINDOW_UPDATE frames per DATA frame sent, besides two per stream opened and five.
+    /// Maximum number of WINDOW_UPDATE frames per DATA frame sent, besides two per opened stream and five.
     pub max_inbound_window_update_frames_per_data_frame_sent: u32,
     /// Most streams closed, half of them prematurely, before the connection ends (server role; Envoy's runtime key
     /// `overload.premature_reset_total_stream_count`).

@@ -174,7 +174,7 @@ impl Connection {
         if let Some(expected) = stream.expected {
             let left = expected.checked_sub(data as u64).filter(|left| !end || *left == 0);
             if left.is_none() {
-                // The message is malformed (RFC 9113 section 8.1.1), but its frames are not: other streams have nothing to do with it.
+                // The message is malformed (RFC 9113 section 8.1.1), but its frames are not: other streams are not affected.
                 self.stream_error(key, Reason::PROTOCOL_ERROR, sink)?;
                 return Ok(None);
             }
@@ -358,7 +358,7 @@ impl Connection {
         self.message_error(key, reason, None, sink)
     }
 
-    /// Resets a stream because of what the peer did, or what is wrong with its message.
+    /// Resets a stream because of the peer's behavior, or of an error in its message.
     pub(super) fn message_error(
         &mut self,
         key: StreamKey,

@@ -191,7 +191,7 @@ impl Connection {
         share.min(room).min(usize::try_from(stream.send_window).unwrap_or(0))
     }
 
-    /// Bytes of DATA that the connection can take, whatever the stream.
+    /// Returns the number of DATA bytes that the connection can take, for any stream.
     fn room(&self) -> usize {
         let output = self.options.max_output_bytes.saturating_sub(self.output.len());
         let frames = self.output.frames() < self.options.max_outbound_frames / 2;
@@ -273,7 +273,7 @@ impl Connection {
         let key = stream;
         let most = self.options.max_stream_window_size as i32;
         let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.recv != Direction::Ended) else { return 0 };
-        // More than was received cannot be given back.
+        // No more than was received can be given back.
         let outstanding = (i64::from(stream.recv_limit) - i64::from(stream.recv_window)).max(0) as u32;
         stream.released = stream.released.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX)).min(outstanding);
         // Released bytes are announced after half a window at most, so the window is nearly used now.

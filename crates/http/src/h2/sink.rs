@@ -26,7 +26,7 @@ impl StreamKey {
     }
 }
 
-/// What a request's header block says beside the head.
+/// Properties of a request's header block besides the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestMeta {
     /// The body: `None` when the stream ended with the head, `Length` by `content-length` (which is checked against DATA),
@@ -38,7 +38,7 @@ pub struct RequestMeta {
     pub https: bool,
 }
 
-/// What a response's header block says beside the head.
+/// Properties of a response's header block besides the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseMeta {
     /// The body, as in [`RequestMeta::framing`].
@@ -47,7 +47,7 @@ pub struct ResponseMeta {
     pub end: bool,
 }
 
-/// What is wrong with a message.
+/// The error of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// A field is not allowed, or not in this position, or not twice.
@@ -72,11 +72,11 @@ pub struct Reset {
     /// The peer has not looked at the request (REFUSED_STREAM, or above the last stream of its GOAWAY), so that it may be sent
     /// again whatever it is (RFC 9113 section 8.7).
     pub unprocessed: bool,
-    /// What was wrong with the peer's message, if that is why.
+    /// The error of the peer's message, if that is the reason.
     pub fault: Option<Fault>,
 }
 
-/// What the peer allows (RFC 9113 section 6.5.2).
+/// The peer's limits (RFC 9113 section 6.5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerSettings {
     /// Streams this side may have open (client role).
@@ -146,6 +146,6 @@ pub trait Sink {
     /// The peer's settings, the first time and whenever they change.
     fn settings(&mut self, settings: PeerSettings) {}
 
-    /// Something to count.
+    /// Counts an event.
     fn count(&mut self, counter: Counter) {}
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::sink::StreamKey;
 
-/// Where one direction of a stream is.
+/// The progress of one direction of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Direction {
     /// Its (final) head has not been sent or received.
@@ -24,7 +24,7 @@ pub(super) struct Stream {
     pub send_window: i32,
     /// Bytes of DATA that may be received; negative after a change of our settings.
     pub recv_window: i32,
-    /// Largest window of the peer: the value of `recv_window` when all bytes are released.
+    /// Maximum window of the peer: the value of `recv_window` when all bytes are released.
     pub recv_limit: i32,
     /// Bytes released but not yet announced to the peer in a WINDOW_UPDATE.
     pub released: u32,

@@ -13,7 +13,7 @@ pub(crate) const DEFAULT_TABLE_BYTES: usize = 4096;
 /// A decoded field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decoded<'a> {
-    /// What the name is.
+    /// The kind of the name.
     pub name: Name,
     /// The name.
     pub name_bytes: &'a [u8],

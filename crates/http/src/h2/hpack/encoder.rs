@@ -14,7 +14,7 @@ use super::{huffman, integer};
 /// Number of hashes of fields and names seen once. Newer ones overwrite older ones, so only recent ones are remembered.
 const SEEN: usize = 128;
 
-/// Most positions of a block for which the field of the last block is remembered.
+/// Maximum number of positions of a block for which the field of the last block is remembered.
 const PLACES: usize = 24;
 
 /// How the field in one position of the last block was encoded.

@@ -1,4 +1,4 @@
-//! What can be wrong with a header block.
+//! Errors of a header block.
 
 /// Why a block cannot be decoded. The tables of the two sides differ from here on, so the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -72,7 +72,7 @@ pub(super) enum Found {
     Pair(u32),
     /// The name only.
     Name(u32),
-    /// It is not in the table.
+    /// The field is not in the table.
     Nothing,
 }
 

@@ -85,7 +85,7 @@ impl Table {
         self.evicted.wrapping_add(self.entries.len() as u32)
     }
 
-    /// How many steps the entry with this number is from the newest, if it is still in the table.
+    /// Returns how many entries newer than the one with this number are in the table, if it is still there.
     #[inline]
     pub(super) fn back_of(&self, number: u32) -> Option<usize> {
         let from_oldest = number.wrapping_sub(self.evicted) as usize;
