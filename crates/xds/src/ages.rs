@@ -23,7 +23,7 @@ pub const BOUNDS_US: [u64; 16] = [
     100_000_000,
 ];
 
-/// Most ages kept individually between two reports, for the quantiles; then new ones replace the oldest.
+/// Maximum number of ages kept individually between two reports, for the quantiles; then new ones replace the oldest.
 const MAX_SAMPLES: usize = 1024;
 
 /// Ages collected since the last report.

@@ -1,4 +1,4 @@
-//! Istio's own wire types: the DNS name table, the certificate service, and what agents are told.
+//! Istio's own wire types: the DNS name table, the certificate service, and messages to agents.
 
 #![allow(missing_docs, reason = "generated from protos/istio, documented there")]
 

@@ -56,13 +56,13 @@ pub fn unpack<M: prost::Name + Default>(any: &Any) -> Result<M, UnpackError> {
     M::decode(&*any.value).map_err(|source| UnpackError::Decode { message: M::full_name(), source })
 }
 
-/// Why an [`Any`] did not hold the message asked for.
+/// Why an [`Any`] does not contain the expected message.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// Another message is inside.
+    /// It contains another message.
     #[error("expected a {expected}, found type URL {found:?}")]
     Type {
-        /// Full name of the message asked for.
+        /// Full name of the expected message.
         expected: String,
         /// The type URL found.
         found: String,
@@ -70,9 +70,9 @@ pub enum UnpackError {
     /// The bytes are not that message.
     #[error("malformed {message}")]
     Decode {
-        /// Full name of the message asked for.
+        /// Full name of the expected message.
         message: String,
-        /// What the protobuf decoder says.
+        /// The error of the protobuf decoder.
         source: prost::DecodeError,
     },
 }

@@ -36,7 +36,7 @@ pub(crate) fn encode(resource: &Resource) -> Bytes {
 pub(crate) fn read(metadata: Option<&Metadata>) -> (Cause, Option<&str>) {
     let Some(own) = metadata.and_then(|metadata| metadata.filter_metadata.get(KEY)) else { return Default::default() };
     let number = |name: &str| match own.fields.get(name).and_then(|value| value.kind.as_ref()) {
-        // Casting saturates; what is not a number becomes 0.
+        // Casting saturates; NaN becomes 0.
         Some(Kind::NumberValue(number)) => *number as u64,
         _ => 0,
     };

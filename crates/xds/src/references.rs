@@ -12,7 +12,7 @@ use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3:
 };
 use crate::type_url;
 
-/// The endpoints that a cluster needs, or the route tables that a listener needs; nothing if it cannot be read.
+/// Returns the endpoints that a cluster needs, or the route tables that a listener needs; empty if it cannot be decoded.
 pub(crate) fn of(url: &str, value: &[u8]) -> Box<[Arc<str>]> {
     match url {
         type_url::CLUSTER => eds_name(value).map(Arc::from).into_iter().collect(),

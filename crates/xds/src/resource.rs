@@ -89,7 +89,7 @@ impl ResourceType {
         matches!(self, Self::VirtualHost | Self::NameTable)
     }
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Returns its index in [`ALL`](Self::ALL).
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -263,7 +263,7 @@ mod tests {
         let mut new = old.clone();
         assert_eq!(short(&new, &old), [""; 0]);
         new.insert(ResourceType::Cluster, resource("c2000", "2"));
-        // The same content anew is no change.
+        // Setting the same content again is not a change.
         new.insert(ResourceType::Cluster, resource("c3000", "1"));
         new.remove(ResourceType::Cluster, "c0001");
         new.insert(ResourceType::Route, resource("r", "1"));
@@ -286,7 +286,7 @@ mod tests {
         assert!(layered.is_same(&ResourceSet::layered(&shared, own.clone())), "made of the same");
         assert!(!layered.is_same(&shared));
         assert!(layered.of(ResourceType::Route).ptr_eq(shared.of(ResourceType::Route)), "nothing of it is its own");
-        // A change leaves what it was made of alone, whether it was looked at or not.
+        // A change does not modify the set that it was made from, whether that was read or not.
         let mut changed = ResourceSet::layered(&shared, own.clone());
         changed.remove(cluster, "b");
         changed.insert(cluster, resource("d", "own"));
@@ -350,7 +350,7 @@ mod tests {
         check(&set, "80/other", None);
         check(&set, "90/other", Some("90/any"));
         check(&set, "web", None);
-        // Of two with the same domain the first by name has it, whichever came first.
+        // Of two with the same domain the first by name has it, in any order of insertion.
         add(&mut set, "80/admin", &["80/web"]);
         check(&set, "80/web", Some("80/admin"));
         set.remove(ResourceType::VirtualHost, "80/admin");

@@ -23,7 +23,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// The descriptors; loads them if nobody holds them.
+    /// Returns the descriptors; loads them if nobody holds them.
     pub fn acquire() -> Arc<Self> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(schema) = loaded.upgrade() {

@@ -1,4 +1,4 @@
-//! How long to wait before connecting again.
+//! The wait before connecting again.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub struct Backoff {
 impl Backoff {
     /// First wait. It is short, because a control plane that starts together with the mesh is up in a moment.
     pub const BASE: Duration = Duration::from_millis(100);
-    /// Longest wait. With Envoy's 30 s a mesh would miss changes for that long after its control plane is back; a
-    /// refused connection every two seconds costs hardly anything.
+    /// Maximum wait. With Envoy's 30 s a mesh would miss changes for that long after its control plane is back; a refused
+    /// connection every two seconds costs hardly anything.
     pub const MAX: Duration = Duration::from_secs(2);
 
     /// Waits between `base` and `max`; the seed makes the jitter repeatable.

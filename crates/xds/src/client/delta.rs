@@ -176,7 +176,7 @@ impl Client {
         Ok(Update { kind, added, removed, nonce: response.nonce, version: response.system_version_info })
     }
 
-    /// The server requests a list of everything held of some types. This is not an update and has no answer.
+    /// Handles a request of the server to list everything held of some types. This is not an update and has no answer.
     fn on_listing_request(&mut self, response: &DeltaDiscoveryResponse) -> Update {
         for any in response.resources.iter().filter_map(|resource| resource.resource.as_ref()) {
             let Ok(request) = crate::unpack::<evenkeel::ListingRequest>(any) else { continue };
@@ -270,7 +270,7 @@ impl Client {
         Some(request)
     }
 
-    /// Makes the client hold something else than it applied, like a fault would.
+    /// Makes the client hold something else than it applied, as a fault would.
     #[cfg(test)]
     pub(crate) fn corrupt(&mut self, kind: ResourceType) -> &mut BTreeMap<String, String> {
         &mut self.types[kind.index()].held

@@ -1,4 +1,4 @@
-//! The client side of ADS: what to subscribe to, what was accepted, what to send next.
+//! The client side of ADS: subscriptions, accepted resources, and the next request to send.
 //!
 //! [`delta::Client`] and [`sotw::Client`] have no I/O and no clock. A client outlives its connections and remembers
 //! what it holds, so that a new stream starts where the old one ended. [`connection`] carries the messages over gRPC.
@@ -66,7 +66,7 @@ pub struct Received {
 pub struct Rejected {
     /// The resource's name.
     pub name: String,
-    /// What is wrong with it, and where.
+    /// The error, and its position.
     pub reason: String,
 }
 

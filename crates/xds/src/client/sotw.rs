@@ -106,7 +106,7 @@ impl Client {
                 first: false,
             })
             .collect();
-        // Only a full list tells what is gone.
+        // Only a full list shows which resources are gone.
         let names: HashSet<&str> = added.iter().map(|received| received.name.as_str()).collect();
         let gone = |name: &&String| state.wildcard && !names.contains(name.as_str());
         let listed = state.held.keys().chain(state.refused.iter().filter(|name| !state.held.contains_key(*name)));

@@ -11,7 +11,7 @@ use super::key::{Key, hash, keys};
 use super::subscription::Subscription;
 use crate::{ResourceSet, ResourceType};
 
-/// What a stream subscribes to. The stream keeps it up to date; clones share it.
+/// The subscriptions of a stream. The stream keeps them up to date; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Interest(Arc<InterestState>);
 
@@ -37,7 +37,7 @@ struct Subscribers {
     names: HashMap<u64, Vec<u64>>,
 }
 
-/// What one stream subscribes to of one type.
+/// The subscriptions of one stream for one type.
 #[derive(Debug, Clone, Default)]
 struct TypeInterest {
     wildcard: bool,
@@ -193,7 +193,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Filter {
     /// With 20 names, as for a sidecar, one in 25 other names passes.
     const WORDS: usize = 8;
-    /// Most names for which a filter is useful: with so many, one in four other names passes.
+    /// Maximum number of names for which a filter is useful: with so many, one in four other names passes.
     const MAX_NAMES: usize = 128;
 
     /// Makes a filter of these names.
@@ -274,7 +274,8 @@ mod tests {
         check(cluster, false, &many, (cluster, "cluster"), false);
     }
 
-    /// Whatever streams ask for and give up, all that a change concerns are found, and nothing stays of those that are gone.
+    /// Whatever streams subscribe to and unsubscribe from, all that a change concerns are found, and nothing is kept of
+    /// closed streams.
     #[test]
     fn streams_are_found_by_what_they_ask_for() {
         let kind = ResourceType::VirtualHost;

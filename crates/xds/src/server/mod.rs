@@ -5,10 +5,10 @@
 //! meantime are merged, and the next response has the latest state. [`service`] connects them to gRPC.
 //!
 //! ```text
-//!  subscription  one type: what is asked for, what is held, what differs
-//!  interest      what is asked for, for whoever changes the resources
-//!  refusal       what the client refused: found out, held back, offered again
-//!  state         the order over the types (make before break), what answers mean
+//!  subscription  one type: subscribed names, held resources, and their difference
+//!  interest      subscribed names, for the code that changes resources
+//!  refusal       resources that the client rejected: finds them, holds them back, offers them again
+//!  state         the order of types (make before break), and the meaning of answers
 //!  response      bytes, shared between streams
 //! ```
 
@@ -36,7 +36,7 @@ pub use service::{AdsServer, AdsService};
 pub use status::{Divergence, Nack, NackedResource, Status, TypeStatus};
 pub use stream::{Resources, Session, Source};
 
-/// A request that the server cannot answer for its type; the stream goes on.
+/// A request that the server cannot answer for its type; the stream continues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// A type that this server does not have.
@@ -45,13 +45,13 @@ pub enum RequestError {
     /// More names than one stream may subscribe to.
     #[error("more than {limit} {kind} names subscribed on one stream", limit = MAX_NAMES_PER_TYPE)]
     TooManyNames {
-        /// The type asked for.
+        /// The requested type.
         kind: crate::ResourceType,
     },
     /// A name that is too long for any resource.
     #[error("a {kind} name of {bytes} bytes; at most {limit} are accepted", limit = MAX_NAME_BYTES)]
     NameTooLong {
-        /// The type asked for.
+        /// The requested type.
         kind: crate::ResourceType,
         /// Its length.
         bytes: usize,
@@ -60,7 +60,7 @@ pub enum RequestError {
 
 /// Names one stream may subscribe to per type.
 pub const MAX_NAMES_PER_TYPE: usize = 100_000;
-/// Longest name a stream may subscribe to, in bytes: enough for a route table and a host, or for two paths.
+/// Maximum length of a subscribed name, in bytes: enough for a route table and a host, or for two paths.
 pub const MAX_NAME_BYTES: usize = 1024;
 /// Bytes kept of a client's rejection message.
 pub const MAX_NACK_BYTES: usize = 16 * 1024;

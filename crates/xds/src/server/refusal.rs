@@ -10,7 +10,7 @@ use crate::{Resource, Version};
 /// Time after which a refused resource is offered again, because the cause may be on the client (such as a port in
 /// use).
 pub const REOFFER_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait between two offers of a refused resource; each wait is twice the previous one.
+/// Maximum wait between two offers of a rejected resource; each wait is twice the previous one.
 pub const REOFFER_MAX: Duration = Duration::from_secs(300);
 
 /// All refusals of one type on one stream.
@@ -36,7 +36,7 @@ impl Refusals {
         self.refused.is_empty() && self.groups.is_empty()
     }
 
-    /// Whether the search for bad resources goes on.
+    /// Whether the search for bad resources continues.
     pub fn is_searching(&self) -> bool {
         !self.groups.is_empty()
     }
@@ -109,7 +109,7 @@ impl Refusals {
         self.refused.iter().filter(|(_, refused)| refused.due <= now).map(|(name, _)| name.clone()).collect()
     }
 
-    /// When the next one may be offered.
+    /// Returns when the next one may be offered.
     pub fn next_due(&self) -> Option<Duration> {
         self.refused.values().map(|refused| refused.due).min()
     }

@@ -28,7 +28,7 @@ const REMOVED: u32 = 6;
 /// Field number of the name in the delta protocol's `Resource`.
 const NAME: u32 = 3;
 
-/// What a server sends about itself in each response, and whether it sends metadata of resources.
+/// The server's description of itself in each response, and whether it sends metadata of resources.
 #[derive(Clone, Debug, Default)]
 pub struct Announcement {
     /// `control_plane.identifier`; empty to say nothing.
@@ -52,7 +52,7 @@ pub struct Response {
     head: ResponseHead,
 }
 
-/// How resources are written.
+/// How resources are encoded.
 #[derive(Clone, Copy, Debug)]
 struct ResponseFormat {
     wire: WireProtocol,

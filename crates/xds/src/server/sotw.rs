@@ -46,7 +46,7 @@ impl Stream {
         if first {
             subscription.resume(std::iter::empty(), &target);
         }
-        // A client that subscribes to nothing needs no response.
+        // A client without subscriptions needs no response.
         let asks = subscription.wildcard || !subscription.names().is_empty();
         subscription.owes_reply |= asks && (first || asks_all || asks_more);
         Ok(())

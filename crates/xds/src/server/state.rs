@@ -17,7 +17,7 @@ use crate::pb::google::rpc;
 use crate::resource_set::TypeSet;
 use crate::{Resource, ResourceSet, ResourceType, Version};
 
-/// Most resources named for a refusal, in resources.
+/// Maximum number of resources named for a rejection.
 const MAX_NAMED_RESOURCES: usize = 100;
 
 /// One stream, whichever protocol it speaks.
@@ -195,7 +195,7 @@ impl State {
                 subscription.correct(name, *held);
                 match target.lookup(kind, name).is_some_and(|now| now.version == resource.version) {
                     true => subscription.refusals.refuse(name, resource, now),
-                    // It has changed since it was sent.
+                    // The resource has changed since it was sent.
                     false => subscription.withdraw(name),
                 }
             } else if exact.is_none() {
@@ -300,7 +300,7 @@ impl State {
         let others = || before.iter().chain(&*after).filter(|other| users(kind).contains(&other.kind));
         let known = OnceCell::new();
         let absences = || *known.get_or_init(|| !others().any(|user| is_pending(user, resources)));
-        // A client that has refused a listener or route goes on with the version before.
+        // A client that has rejected a listener or route continues with the version before.
         let removals = || absences() && !others().any(Subscription::refuses);
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
@@ -369,7 +369,7 @@ impl State {
             return;
         }
         let any_requested = self.subscriptions.iter().any(|subscription| subscription.requested);
-        // What a refused version keeps in use is not waited for.
+        // Resources that a rejected version keeps in use are not waited for.
         let is_kept = |kind| self.subscriptions.iter().any(|user| users(kind).contains(&user.kind) && user.refuses());
         let settled = self.subscriptions.iter().all(|subscription| {
             let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));

@@ -16,7 +16,7 @@ pub struct Nack {
     pub version: String,
     /// The refused resources with their origins (`file:line:column`); during a search, all resources that may be bad.
     pub resources: Vec<NackedResource>,
-    /// Whether the search for the bad ones goes on.
+    /// Whether the search for the bad ones continues.
     pub searching: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct NackedResource {
     /// The position in the user's files that it comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// How often this version of it was refused.
+    /// How often this version was rejected.
     pub times: u32,
 }
 
@@ -96,7 +96,7 @@ pub struct Status {
     /// The version of the roots (PCDS) that the client is known to hold; none while a response is not answered.
     #[serde(skip)]
     pub roots: Option<Version>,
-    /// Types asked for so far.
+    /// Types that the client has subscribed to so far.
     pub types: Vec<TypeStatus>,
     /// The last divergence found.
     #[serde(serialize_with = "shared")]
@@ -109,7 +109,7 @@ impl Status {
         self.settled_generation >= generation && self.types.iter().all(|status| status.nack.is_none())
     }
 
-    /// One type, if it was asked for.
+    /// Returns the status of one type, if the client has subscribed to it.
     pub fn of(&self, kind: ResourceType) -> Option<&TypeStatus> {
         self.types.iter().find(|status| status.kind == kind)
     }

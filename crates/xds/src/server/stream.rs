@@ -18,7 +18,7 @@ use crate::pb::envoy::service::discovery::v3::{
 };
 use crate::{ResourceSet, ResourceType, type_url};
 
-/// Where the resources of a stream come from.
+/// The source of a stream's resources.
 pub trait Source: Send + Sync + 'static {
     /// A client opened a stream and sent its node. `extensions` has what the transport knows of the peer (its address,
     /// its certificate). The stream waits for the result; an error ends it with that status.
@@ -41,7 +41,7 @@ pub struct Session {
     /// What the client should hold, now and when it changes. A change that does not affect the stream may come without
     /// a notification: the stream reads the value again at the client's next request.
     pub resources: Resources,
-    /// What the client subscribes to.
+    /// The client's subscriptions.
     pub interest: Interest,
     /// Called with the stream's status after each request and push.
     pub on_status: Box<dyn FnMut(Status) + Send>,
@@ -51,7 +51,7 @@ pub struct Session {
     pub on_health: Box<dyn FnMut(Result<(), String>) + Send>,
     /// Called once with the name of each secret that the client asks for and that is not there for it.
     pub on_missing_secret: Box<dyn FnMut(&str) + Send>,
-    /// What the server sends about itself.
+    /// The server's description of itself.
     pub announcement: Announcement,
 }
 
@@ -69,7 +69,7 @@ pub enum Resources {
 }
 
 impl Resources {
-    /// What the client should hold now. Clears earlier notifications.
+    /// Returns what the client should hold now. Clears earlier notifications.
     pub fn look(&mut self) -> Arc<ResourceSet> {
         match self {
             Self::Watched(resources) => resources.borrow_and_update().clone(),
@@ -148,22 +148,22 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Most requests that are processed before responses are polled, in messages, if they have arrived already.
+/// Maximum number of requests that are processed before responses are polled, if they have arrived already.
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// The transport of a stream's messages. Its futures may be dropped at any time without loss.
 pub(super) trait Carrier<R>: Send {
-    /// The next request; `None` if the client has ended its side or is gone.
+    /// Returns the next request; `None` if the client has ended its side or disconnected.
     fn next(&mut self) -> impl Future<Output = Result<Option<R>, GrpcStatus>> + Send;
     /// A request that has arrived already.
     fn next_now(&mut self) -> Option<Result<R, GrpcStatus>>;
-    /// Sends a response; waits while the queue is full; false if the client is gone.
+    /// Sends a response; waits while the queue is full; returns false if the client has disconnected.
     fn send(&mut self, response: Response) -> impl Future<Output = bool> + Send;
-    /// Completes when the client is gone.
+    /// Completes when the client has disconnected.
     fn gone(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// What the two protocols have in common.
+/// The common part of the two protocols.
 pub(super) trait Protocol: Send + 'static {
     type Request: Message + Default + Send + 'static;
     type Message: Message + Default + Send + 'static;

@@ -13,12 +13,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `max_bytes`.
     pub fn new(max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, taken: AtomicUsize::new(0), whole: None })
     }
 
-    /// A budget of at most so many bytes within `self`.
+    /// Creates a budget of at most `max_bytes` within `self`.
     pub fn part(self: &Arc<Self>, max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, taken: AtomicUsize::new(0), whole: Some(self.clone()) })
     }
@@ -61,7 +61,7 @@ impl BudgetShare {
         Self { budget, bytes: 0 }
     }
 
-    /// Changes the share to so many bytes; returns false and changes nothing if the budget does not have them.
+    /// Sets the size of the share; returns false and changes nothing if the budget is exhausted.
     pub(super) fn set(&mut self, bytes: usize) -> bool {
         let granted = match bytes.checked_sub(self.bytes) {
             Some(more) => more == 0 || self.budget.take(more),

@@ -31,7 +31,7 @@ pub(super) struct Calls {
     /// Wakes the connection when a service has consumed data, in any task, so that the client's windows can be opened.
     took: Arc<AtomicWaker>,
     budget: Arc<Budget>,
-    /// Largest request message a service accepts, in bytes.
+    /// Maximum size of a request message, in bytes.
     max_bytes: usize,
     /// Whether data held by calls is also withheld from the connection's window.
     withheld: bool,
@@ -47,7 +47,7 @@ struct Call {
     /// Bytes of it that arrived and for which the stream's window was not opened yet. The connection's window is opened
     /// at once (see [`Calls::new`]); otherwise calls that nobody reads would block the ADS stream.
     owed: usize,
-    /// Those of them that the service has consumed.
+    /// Those that the service has consumed.
     taken: Arc<AtomicUsize>,
     /// A piece of the response that was sent only in part, and the rest of the body.
     waiting: Option<(Bytes, Body)>,
@@ -57,7 +57,7 @@ struct Call {
     received: usize,
 }
 
-/// What a call does next.
+/// The next step of a call.
 enum Step {
     Response(StreamKey, http::Response<Body>),
     Frame(StreamKey, Body, Option<Result<Frame<Bytes>, GrpcStatus>>),
@@ -248,7 +248,7 @@ impl Calls {
 /// The outcome for a piece of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyOutcome {
-    /// Its call has taken it.
+    /// The call has taken the data.
     Yes,
     /// There is no such call.
     Unknown,

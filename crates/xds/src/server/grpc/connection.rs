@@ -31,7 +31,7 @@ use crate::server::stream::{Carrier, Source};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 16 * 1024;
-/// Largest output buffer kept for the next connection that writes, in bytes.
+/// Maximum size of an output buffer kept for the next connection that writes, in bytes.
 const SPARE_OUTPUT_BYTES: usize = 4 * OUTPUT_BYTES;
 /// How long to wait for a client to read why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ pub(super) struct Connection<IO, S> {
     /// Whether a PING to the client is unanswered.
     pinged: bool,
     lifetime: Option<ConnectionLifetime>,
-    /// The status with which to end the ADS stream, although its client and its source would go on.
+    /// The status with which to end the ADS stream, although its client and its source would continue.
     ending: Option<GrpcStatus>,
     /// The timeout of an incomplete message on the ADS stream.
     patience: Option<Pin<Box<Sleep>>>,
@@ -371,7 +371,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source> Connection<IO, S> {
         Ok(())
     }
 
-    /// Ends what has exceeded a time limit; true if something has.
+    /// Ends calls that have exceeded a time limit; returns true if there were any.
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut ended = self.poll_patience(cx);
         while let Some(Poll::Ready(stage)) = self.lifetime.as_mut().map(|lifetime| lifetime.poll(cx)) {

@@ -12,8 +12,8 @@ use tokio::time::{Instant, Sleep};
 const ANONYMOUS_TIME: Duration = Duration::from_secs(20);
 /// Time after that for calls in progress.
 const ANONYMOUS_GRACE: Duration = Duration::from_secs(10);
-/// Longest time before a certificate expires at which the client is asked to reconnect with the next one; a tenth of
-/// the remaining validity at connect time, if that is less.
+/// Maximum time before a certificate expires at which the client is asked to reconnect with the next one; a tenth of the
+/// remaining validity at connect time, if that is less.
 const MAX_NOTICE: Duration = Duration::from_secs(5 * 60);
 /// How often the wall clock is checked, because it may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(30);
@@ -21,11 +21,11 @@ const CLOCK_CHECK: Duration = Duration::from_secs(30);
 /// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// It is served.
+    /// The client is served.
     Serving,
     /// The client should reconnect.
     Draining,
-    /// It ends now.
+    /// The connection is closed now.
     Closed,
 }
 

@@ -49,12 +49,12 @@ const ANONYMOUS_STREAMS: u32 = 4;
 /// Bytes a client without a certificate may send on all its streams before some are consumed: the least that HTTP/2
 /// allows. Such a connection can make the server buffer only this, a header block and a TLS record.
 const ANONYMOUS_WINDOW_BYTES: u32 = 65_535;
-/// Largest header list of a client without a certificate, in bytes: a token, which has a few KiB, and little else.
+/// Maximum size of a header list of a client without a certificate, in bytes: a token has a few KiB, and little else is sent.
 const ANONYMOUS_HEADER_BYTES: u32 = 32 * 1024;
 /// How long a message may take from its first byte to its last.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is known of the client of a connection.
+/// The known properties of a connection's client.
 #[derive(Debug)]
 pub struct Client {
     /// Properties of the client for the source and the services.
@@ -73,9 +73,9 @@ pub struct Client {
 pub struct Limits {
     /// Streams at a time.
     pub max_streams: u32,
-    /// Largest request message of its ADS stream, in bytes.
+    /// Maximum size of a request message of its ADS stream, in bytes.
     pub max_request_bytes: usize,
-    /// Largest request message of the other services, in bytes.
+    /// Maximum size of a request message of the other services, in bytes.
     pub max_call_bytes: usize,
     /// A client that is silent for this time is sent a PING.
     pub keepalive_interval: Duration,
@@ -123,7 +123,7 @@ impl Method {
     }
 }
 
-/// What is served on all connections of a port.
+/// The services on all connections of a port.
 #[derive(Debug)]
 pub struct Server<S> {
     source: Arc<S>,

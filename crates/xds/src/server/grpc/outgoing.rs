@@ -9,7 +9,7 @@ use crate::server::response::{Pieces, Response};
 /// The responses to send.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Responses of which nothing was sent yet.
+    /// Responses that have not been sent yet.
     pub responses: VecDeque<Response>,
     current: Option<Pieces>,
     /// The rest of the current piece.

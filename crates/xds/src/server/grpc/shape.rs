@@ -7,7 +7,7 @@ use crate::server::MAX_NAMES_PER_TYPE;
 /// Most names, and versions by name, in one request: the largest numbers of names to subscribe to, to drop, and to
 /// resume with.
 const MAX_NAMES: usize = 3 * MAX_NAMES_PER_TYPE;
-/// Most other bytes in one request: the node, and the reason of a refusal.
+/// Maximum size of the rest of a request, in bytes: the node, and the reason of a rejection.
 const MAX_OTHER_BYTES: usize = 1024 * 1024;
 /// Fields of DiscoveryRequest and DeltaDiscoveryRequest that hold names: `resource_names`, `resource_names_subscribe`,
 /// `resource_names_unsubscribe` and `initial_resource_versions`. Of the former, 4 and 5 are single texts.
