@@ -67,7 +67,7 @@ pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
     }
 }
 
-/// What is logged.
+/// The subject of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Request,
@@ -124,7 +124,7 @@ fn logs(context: Context<'_>, subject: Subject) -> Vec<AccessLog> {
 /// The static cluster of the bootstrap that leads to `envoyAccessLogService`, as in Istio.
 const OWN_SERVICE: &str = "envoy_accesslog_service";
 
-/// The log at the service of a provider; `None` if it is about something else, or there is no such service.
+/// Returns the log at the service of a provider; `None` if it has another subject, or there is no such service.
 fn at_provider(context: Context<'_>, log: &LogService, subject: Subject) -> Option<AccessLog> {
     let (cluster_name, authority) = context.provider_cluster(&log.service).filter(|_| subject.is(log.subject))?;
     let name = log.log_name.as_deref().unwrap_or_else(|| subject.log_name());

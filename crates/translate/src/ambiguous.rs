@@ -23,14 +23,14 @@ use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
 use crate::proto::{quote, regex, string_matcher};
 
-/// What begins the name of a rule about paths; the reason follows in brackets.
+/// Prefix of the name of a rule about paths; the reason follows in brackets.
 const PATH: &str = "ambiguous-path";
-/// The same for hosts.
+/// Prefix for hosts.
 const HOST: &str = "ambiguous-host";
-/// The same for methods.
+/// Prefix for methods.
 const METHOD: &str = "ambiguous-method";
 
-/// The reasons in names of rules, with what they mean to a user.
+/// The reasons in names of rules, and their meaning for users.
 const REASONS: [(&str, &str); 14] = [
     ("backslash", "some servers read a backslash in the path as a slash"),
     ("dot-segment", "servers resolve `.` and `..` in the path, which the policies were not asked about"),
@@ -51,7 +51,7 @@ const REASONS: [(&str, &str); 14] = [
     ("trailing-dot", "servers read a host with a final dot as the one without it"),
 ];
 
-/// What the proxy does to a path before it asks policies.
+/// How the proxy normalizes a path before it evaluates policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PathReading {
     /// Dot segments are resolved, backslashes replaced, and escapes of unreserved characters decoded.
@@ -86,7 +86,7 @@ impl PathReading {
     }
 }
 
-/// What policies compare with requests.
+/// The attributes that policies compare with requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Mentions {
     /// The texts of the paths.
@@ -135,7 +135,7 @@ fn text(value: &StringMatch) -> Option<String> {
     }
 }
 
-/// The rules that refuse what is ambiguous to these policies.
+/// Returns the rules that deny requests that are ambiguous to these policies.
 pub(crate) fn refusals<'p>(
     context: Context<'_>,
     policies: impl Iterator<Item = &'p AuthorizationPolicy>,
@@ -163,7 +163,7 @@ pub(crate) fn refusals<'p>(
     rules.into_iter().map(|(name, rule)| (name, policy(rule))).collect()
 }
 
-/// What the rule of this name refuses, in words; `None`: it is none of these.
+/// Describes what the rule of this name denies; `None`: it is none of these.
 pub fn meaning(policy: &str) -> Option<String> {
     let (of, reason) = policy.strip_suffix(']')?.split_once('[')?;
     let what = match of {
@@ -198,7 +198,7 @@ pub(crate) fn with_ports(rule: &Rule, action: AuthorizationAction) -> Cow<'_, Ru
     Cow::Owned(rule)
 }
 
-/// The same hosts with any port; `None`: it has one, or matches with ports already.
+/// Returns the same host with any port; `None`: it has one, or matches with ports already.
 fn with_port(host: &StringMatch) -> Option<StringMatch> {
     let has_port = |text: &str| text.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     match host {
@@ -215,7 +215,7 @@ fn path_rules(reading: PathReading, patterns: &BTreeSet<String>, evenkeel: bool)
     let has_in_any_case = |text: &str| path(MatchPattern::Contains(text.to_owned()), true);
     let ends = |text: &str| path(MatchPattern::Suffix(text.to_owned()), false);
     let mut rules = vec![
-        // Escapes are looked at only where there is one: most paths have none.
+        // Escapes are only examined where there is one: most paths have none.
         ("double-encoding", all_of(vec![has("%25"), path_regex(".*%25[0-9A-Fa-f][0-9A-Fa-f].*")])),
         ("encoded-delimiter", any_of(vec![has_in_any_case("%3f"), has("%23")])),
         ("invalid-escape", all_of(vec![has("%"), path_regex(".*%([0-9A-Fa-f]?([^0-9A-Fa-f].*)?)")])),

@@ -127,7 +127,7 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
-/// Has the secrets made that a rule's TLS uses.
+/// Requests the secrets that a rule's TLS uses.
 fn want_credential(context: Context<'_>, rule: &DestinationRule, tls: Option<ClientTls>, out: &mut Output) {
     let Some(ClientTls::Outside(server)) = tls else { return };
     let Some(name) = credential_of(context, Some(rule), &server) else { return };
@@ -165,7 +165,7 @@ pub fn outbound(
         set_http_options(context, common, speaks, pool, (outliers, naming), &mut cluster);
     }
     if dynamic_dns::is_looked_up(service) {
-        // Without options Envoy has servers checked by the host that is called.
+        // Without options Envoy checks servers by the called host.
         let has_options = !cluster.typed_extension_protocol_options.is_empty();
         let checked = inner == InnerProtocol::Http && naming(service, &policy) == Some(dynamic_dns::naming());
         dynamic_dns::make_cluster(has_options && !checked, &mut cluster);
@@ -288,7 +288,7 @@ fn apply_pool(pool: &ConnectionPool, budget: Option<&Budget>, cluster: &mut Clus
     });
 }
 
-/// Probes of idle connections: the rule's, and the mesh's where it says nothing. istiod leaves out settings of zero.
+/// Applies probes of idle connections: the rule's, and the mesh's for unset fields. istiod leaves out settings of zero.
 fn apply_keepalive(context: Context<'_>, pool: Option<&ConnectionPool>, cluster: &mut Cluster) {
     let own = pool.and_then(|pool| pool.tcp_keepalive.clone());
     let of_mesh = context.snapshot.mesh().tcp_keepalive.as_ref();
@@ -400,7 +400,7 @@ fn credential_of<'r>(context: Context<'_>, rule: Option<&DestinationRule>, serve
 /// without names its certificate must have that (istiod's `setAutoSniAndAutoSanValidation`).
 fn naming(service: &Service, policy: &TrafficPolicy) -> Option<UpstreamHttpProtocolOptions> {
     let Some(ClientTls::Outside(server)) = &policy.tls else {
-        // It has no effect without TLS, and the mesh's TLS has names of its own.
+        // It has no effect without TLS, and the mesh's TLS has its own names.
         let is_plain = !matches!(policy.tls, Some(ClientTls::IstioMutual { .. }));
         return (is_plain && dynamic_dns::is_looked_up(service)).then(dynamic_dns::naming);
     };
@@ -664,7 +664,7 @@ fn looked_up(context: Context<'_>) -> Cluster {
     }
     apply_keepalive(context, pool.as_ref(), &mut cluster);
     let (socket, naming) = unknown_hosts_tls(context.snapshot.mesh());
-    // Envoy wants to be told if servers are not checked by the host that is called.
+    // Envoy requires an explicit setting if servers are not checked by the called host.
     let allows_insecure = naming != Some(dynamic_dns::naming());
     let common = common_http_options(pool.as_ref());
     set_http_options(context, common, UpstreamProtocol::AsReceived, pool.as_ref(), (None, naming), &mut cluster);

@@ -133,7 +133,8 @@ impl<'a> Context<'a> {
         self.client.registry_only
     }
 
-    /// What of its ProxyConfig its configuration depends on. Like the kind it is not recorded, because proxies that
+    /// Returns the parts of its ProxyConfig that its configuration depends on. Like the kind it is not recorded, because
+    /// proxies that
     /// differ in it share no units.
     pub fn options(&self) -> &'a ProxyOptions {
         &self.client.options
@@ -228,7 +229,7 @@ impl<'a> Context<'a> {
         Some(self.destination_rule(service)?.policy_for(subset, port))
     }
 
-    /// The settings of a cluster: those of the DestinationRule, and the mesh's where it says nothing.
+    /// Returns the settings of a cluster: those of the DestinationRule, and the mesh's for unset fields.
     pub fn settings(&self, rule: Option<&DestinationRule>, subset: Option<&str>, port: u16) -> TrafficPolicy {
         let own = rule.map(|rule| rule.policy_for(subset, port)).unwrap_or_default();
         own.or_of_mesh(self.snapshot.mesh())

@@ -45,7 +45,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
 
-/// What a provider decides about.
+/// The requests that a provider decides about.
 struct Judged {
     /// `None`: it cannot be asked.
     provider: Option<(Arc<AuthzProvider>, Arc<Service>)>,
@@ -53,7 +53,7 @@ struct Judged {
     rules: BTreeMap<String, Policy>,
 }
 
-/// The filters for requests, before those that check tokens.
+/// Returns the filters for requests, which precede those that check tokens.
 pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
     let filter = |name: &str, config: evenkeel_xds::pb::google::protobuf::Any| HttpFilter {
         name: name.to_owned(),
@@ -79,7 +79,7 @@ pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
     filters
 }
 
-/// Filters for programs that can ask nobody: what a provider would decide about is refused.
+/// Returns filters for programs that cannot ask a provider: requests it would decide about are denied.
 pub fn refusing_filters(context: Context<'_>) -> Vec<HttpFilter> {
     let filter = |judged: Judged| {
         let config = HttpRbac { rules: Some(refusing(judged.rules)), ..HttpRbac::default() };
@@ -131,7 +131,7 @@ pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
 fn judged(context: Context<'_>, layer: Layer) -> Vec<Judged> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
     let custom = policies.iter().map(|policy| &***policy).filter(|policy| policy.action == AuthorizationAction::Custom);
-    // What is only tried out has nobody asked: the answer would hold.
+    // Policies on trial are not sent to the provider, because its answer would be enforced.
     let custom: Vec<&AuthorizationPolicy> = custom.filter(|policy| !policy.dry_run).collect();
     let names: BTreeSet<Arc<str>> = custom.iter().map(|policy| policy.provider.clone().unwrap_or_default()).collect();
     let of = |name: Arc<str>| {
@@ -152,7 +152,7 @@ fn provider(context: Context<'_>, name: &str) -> Option<(Arc<AuthzProvider>, Arc
     Some((Arc::clone(provider), Arc::clone(service)))
 }
 
-/// Matched by [`when`]; nothing is refused by these.
+/// Used with [`when`]; nothing is denied by these.
 fn deny(policies: BTreeMap<String, Policy>) -> RbacRules {
     RbacRules { action: Action::Deny as i32, policies }
 }

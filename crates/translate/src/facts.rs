@@ -27,7 +27,7 @@ pub struct Client {
     /// Whether calls of unknown hosts are refused, whatever Sidecar and mesh say, because a refused Sidecar might
     /// forbid them.
     pub registry_only: bool,
-    /// What of its ProxyConfig its configuration depends on.
+    /// The parts of its ProxyConfig that its configuration depends on.
     pub options: Arc<ProxyOptions>,
 }
 
@@ -159,7 +159,7 @@ fn settings(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snap
         return Arc::new(ProxyOptions::of(&ProxyConfig::of_metadata(&json)));
     }
     let own = workload.and_then(|workload| workload.proxy_config.as_deref());
-    // Nearly always nothing is said.
+    // Nearly always there are no such settings.
     if own.is_none() && snapshot.proxy_rules.is_empty() && *snapshot.mesh.proxy_defaults == ProxyConfig::default() {
         return ProxyOptions::none();
     }

@@ -32,17 +32,17 @@ const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Value of the `server` header, as in Istio.
 const SERVER_NAME: &str = "istio-envoy";
 
-/// What calls a port is for.
+/// The kind of calls of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
     /// HTTP of any kind.
     Any,
-    /// Those of gRPC-Web among them become gRPC.
+    /// gRPC-Web calls among them become gRPC.
     GrpcWeb,
 }
 
 impl Calls {
-    /// Those of a port that was declared as one of gRPC-Web, or not.
+    /// Returns the kind of calls of a port that was declared for gRPC-Web, or not.
     pub fn of_grpc_web(declared: bool) -> Self {
         if declared { Self::GrpcWeb } else { Self::Any }
     }
@@ -217,7 +217,7 @@ fn client_certificate(
         (Direction::Inbound, Some(parts)) => parts.over(details),
         _ => details,
     };
-    // The other modes pass on what is there, or nothing.
+    // The other modes pass on existing headers, or none.
     let adds = matches!(forward, ForwardClientCertDetails::AppendForward | ForwardClientCertDetails::SanitizeSet);
     (forward, adds.then_some(details))
 }

@@ -1,4 +1,4 @@
-//! What units generate: resources, and parts of resources that several units assemble.
+//! The output of units: resources, and parts of resources that several units assemble.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::pb::config::route::Route;
 pub enum Unit {
     /// Resources that every proxy of a kind has.
     Basics,
-    /// What a sidecar has for calls to the addresses of workloads.
+    /// A sidecar's resources for calls to the addresses of workloads.
     AsCalled,
     /// Inbound resources; each sidecar has its own.
     Inbound,
@@ -75,9 +75,9 @@ pub enum Part {
     GatewayRoutes(GatewayRoutes),
     /// A name.
     Name(String, NameInfo),
-    /// Another name of a host.
+    /// An alias of a host.
     Alias(String, NameAlias),
-    /// The secret is used by what is written there.
+    /// The secret is used by the object that is written there.
     Secret(Span),
 }
 

@@ -33,7 +33,7 @@ pub mod dynamic_forward_proxy {
         FilterConfig as SniFilterConfig, filter_config as sni_filter_config,
     };
 }
-/// Faults: the filter, and what it shares with others.
+/// Faults: the filter, and messages that it shares with others.
 pub mod fault {
     pub use evenkeel_xds::pb::envoy::extensions::filters::common::fault::v3::{FaultDelay, fault_delay};
     pub use evenkeel_xds::pb::envoy::extensions::filters::http::fault::v3::{FaultAbort, HttpFault, fault_abort};

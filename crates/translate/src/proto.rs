@@ -22,7 +22,7 @@ pub fn any<M: Message + Name>(message: &M) -> wkt::Any {
     any_named(&M::full_name(), message)
 }
 
-/// Packs a message that stands for the type `full_name`.
+/// Packs a message under the type name `full_name`.
 pub fn any_named<M: Message>(full_name: &str, message: &M) -> wkt::Any {
     wkt::Any { type_url: format!("{TYPE_URL_PREFIX}{full_name}"), value: message.encode_to_vec() }
 }
@@ -107,7 +107,7 @@ pub struct JwtAuthentication {
     /// The providers.
     #[prost(btree_map = "string, message", tag = "1")]
     pub providers: BTreeMap<String, crate::pb::jwt_authn::JwtProvider>,
-    /// What requests need.
+    /// The requirements of requests.
     #[prost(message, repeated, tag = "2")]
     pub rules: Vec<crate::pb::jwt_authn::RequirementRule>,
     /// Preflight requests pass.
@@ -157,12 +157,12 @@ pub struct OrderedStruct {
 /// `google.protobuf.Value` with the fields of structs in order.
 #[derive(Clone, PartialEq, Message)]
 pub struct OrderedValue {
-    /// What it is.
+    /// Its kind.
     #[prost(oneof = "OrderedKind", tags = "3, 5, 6")]
     pub kind: Option<OrderedKind>,
 }
 
-/// What an [`OrderedValue`] is.
+/// The kind of an [`OrderedValue`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum OrderedKind {
     /// Text.

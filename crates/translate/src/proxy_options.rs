@@ -1,4 +1,4 @@
-//! What of a proxy's ProxyConfig its configuration depends on.
+//! The parts of a proxy's ProxyConfig that its configuration depends on.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::pb::hcm::http_connection_manager::{
 };
 use crate::proto::bool_value;
 
-/// What of a proxy's ProxyConfig its configuration depends on. Proxies that differ in it share no resources.
+/// The parts of a proxy's ProxyConfig that its configuration depends on. Proxies that differ in it share no resources.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ProxyOptions {
     /// `gatewayTopology.numTrustedProxies`.
@@ -59,10 +59,10 @@ pub struct ProxyOptions {
     pub has_log_service: bool,
 }
 
-/// Which requests a proxy traces, and what it says of them.
+/// Sampling and tags of a proxy's tracing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TracingOptions {
-    /// Share of requests that are traced although nobody says so, in millionths.
+    /// Share of requests that are traced without an explicit request for tracing, in millionths.
     pub sampling: u32,
     /// The longest path in a span, in bytes.
     pub max_path_bytes: Option<u32>,
@@ -87,7 +87,7 @@ impl TracingOptions {
     /// One percent.
     const PERCENT: f64 = 10_000.0;
 
-    /// Those of this configuration; `None`: it says nothing of tracing.
+    /// Returns the options of this configuration; `None`: it sets nothing about tracing.
     fn of(config: &ProxyConfig) -> Option<Arc<Self>> {
         let said = config.tracing.as_ref()?;
         let tag = |(name, source): (&str, TagSource<'_>)| {
@@ -115,7 +115,7 @@ impl TracingOptions {
 }
 
 impl Default for TracingOptions {
-    /// Those of a proxy that says nothing of tracing.
+    /// Returns the options of a proxy without tracing settings.
     fn default() -> Self {
         let sampling = (ProxyConfig::default().sampling() * Self::PERCENT).round() as u32;
         Self { sampling, max_path_bytes: None, istio_tags: true, tags: Vec::new() }
@@ -134,7 +134,7 @@ pub enum ServerName {
     Named(Arc<str>),
 }
 
-/// The parts of a certificate in `x-forwarded-client-cert`; what is not said has Istio's default.
+/// The parts of a certificate in `x-forwarded-client-cert`; unset ones have Istio's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CertificateParts {
     subject: Option<bool>,
@@ -147,7 +147,7 @@ pub struct CertificateParts {
 /// Limits of connections from clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Connections {
-    /// Whether Envoy's recommendations for the edge fill what is not given, in gateways.
+    /// Whether Envoy's recommendations for the edge fill unset fields, in gateways.
     edge: bool,
     /// Idle connections are closed after this time.
     pub idle: Option<Duration>,
@@ -169,22 +169,22 @@ pub struct Connections {
     pub stream_window: Option<u32>,
     /// HTTP/2's window of a connection, in bytes.
     pub connection_window: Option<u32>,
-    /// What happens to requests that have a header with an underscore.
+    /// How requests with an underscore in a header's name are handled.
     pub underscores: Option<HeadersWithUnderscoresAction>,
     /// Whether successive slashes are merged.
     pub merge_slashes: Option<bool>,
-    /// What happens to `%2F` and `%5C` in the path.
+    /// How `%2F` and `%5C` in the path are handled.
     pub escaped_slashes: Option<PathWithEscapedSlashesAction>,
 }
 
 impl ProxyOptions {
-    /// Those of a proxy without settings.
+    /// Returns the options of a proxy without settings.
     pub fn none() -> Arc<Self> {
         static NONE: LazyLock<Arc<ProxyOptions>> = LazyLock::new(Arc::default);
         NONE.clone()
     }
 
-    /// Those of this configuration.
+    /// Returns the options of this configuration.
     pub fn of(config: &ProxyConfig) -> Self {
         let topology = config.gateway_topology.as_ref();
         let headers = config.proxy_headers.as_ref();
@@ -229,7 +229,7 @@ impl ProxyOptions {
             transparent: config.is_transparent(),
             forwards_ambiguous: config.forwards_ambiguous(),
             tracing: TracingOptions::of(config),
-            // The node knows what its bootstrap has, whatever is written later.
+            // Only the node knows what its bootstrap contains, whatever is written later.
             has_collector: false,
             has_log_service: false,
         }

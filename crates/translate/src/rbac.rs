@@ -39,9 +39,9 @@ pub(crate) enum Layer {
 
 /// The rules of one filter.
 struct FilterRules {
-    /// Those that are enforced.
+    /// The enforced rules.
     enforced: Option<RbacRules>,
-    /// Those of `istio.io/dry-run`, which are only logged and counted.
+    /// Rules of `istio.io/dry-run`, which are only logged and counted.
     shadow: Option<RbacRules>,
 }
 
@@ -134,7 +134,7 @@ fn with_refusals<'p>(
     Some(rules)
 }
 
-/// DENY policies that match nothing need no filter.
+/// Returns the DENY rules. DENY policies that match nothing need no filter.
 fn deny_rules(
     context: Context<'_>,
     denying: &[&AuthorizationPolicy],
@@ -150,13 +150,13 @@ fn deny_rules(
     (!policies.is_empty()).then_some(RbacRules { action: Action::Deny as i32, policies })
 }
 
-/// ALLOW policies that match nothing refuse everything.
+/// Returns the ALLOW rules. ALLOW policies that match nothing deny everything.
 fn allow_rules(context: Context<'_>, allowing: &[&AuthorizationPolicy], layer: Layer) -> Option<RbacRules> {
     if allowing.is_empty() {
         return None;
     }
     let mut policies = compile(allowing, context.snapshot.mesh(), layer);
-    // Beside other policies, a refused one is named by a rule that nothing matches.
+    // If there are other policies, a refused one is named by a rule that matches nothing.
     policies.extend(allowing.iter().filter(|policy| policy.refused).map(|policy| (name_of(policy), nothing())));
     Some(RbacRules { action: Action::Allow as i32, policies })
 }
@@ -177,7 +177,7 @@ pub(crate) fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, laye
     compiled
 }
 
-/// A rule that nothing matches. Our proxy names it when no other of an ALLOW filter matched; Envoy says `none`.
+/// Returns a rule that matches nothing. Our proxy names it when no other of an ALLOW filter matched; Envoy says `none`.
 fn nothing() -> Policy {
     let any = Permission { rule: Some(PermissionRule::Any(true)) };
     Policy {
@@ -323,7 +323,7 @@ fn principals(value: &StringMatch, mesh: &MeshConfig) -> Vec<Identifier> {
     trust_domains::principals(value, mesh).into_iter().map(|value| authenticated(matcher(value))).collect()
 }
 
-/// The trust domain of a SPIFFE id: what stands before its path.
+/// Returns the trust domain of a SPIFFE id: the part before its path.
 fn trust_domain(value: &StringMatch) -> StringMatcher {
     let inner = match value {
         StringMatch::Exact(text) => quote(text),

@@ -43,7 +43,7 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
     }
 }
 
-/// Whether a program can dial a service. Another name of a host has no listener of its own.
+/// Whether a program can dial a service. An alias of a host has no listener.
 fn can_be_dialed(service: &Service) -> bool {
     !service.host.is_wildcard() && service.alias_of.is_none()
 }

@@ -82,7 +82,7 @@ impl Class {
     pub fn tell(&mut self, generation: u64) -> Option<(Arc<ResourceSet>, ChangedNames)> {
         let before = self.sent.take_if(|sent| !self.set.is_same(sent))?;
         let touched = ChangedNames::between(&before, &self.set);
-        // Only positions in files have changed: there is nothing to tell, and the generation stays.
+        // Only positions in files have changed: proxies need not be told, and the generation stays.
         let generation = if touched.is_empty() { before.generation } else { generation };
         let now = Arc::new(self.set_at(generation));
         self.sent = Some(now.clone());

@@ -41,7 +41,7 @@ struct Member {
     users: usize,
 }
 
-/// What a proxy that changes its group takes along.
+/// The state that a proxy keeps when it changes its group.
 #[derive(Debug)]
 pub struct CarryOver {
     /// What was last sent to it.
@@ -60,7 +60,7 @@ impl Member {
         Self { client, holding, units, users }
     }
 
-    /// Its own units, generated again.
+    /// Generates its own units again.
     fn made_anew(&self, maker: &mut UnitMaker<'_>) -> Vec<(Unit, UnitResult)> {
         let anew = |(unit, made): &(Unit, UnitResult)| (unit.clone(), maker.make(unit, &self.client, &[], Some(made)));
         self.units.iter().map(anew).collect()

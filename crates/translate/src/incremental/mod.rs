@@ -42,7 +42,7 @@ struct GroupKey {
     sidecar: Option<Arc<Sidecar>>,
     /// See [`Client::registry_only`].
     registry_only: bool,
-    /// What of the ProxyConfig resources depend on.
+    /// The parts of the ProxyConfig that resources depend on.
     options: Arc<ProxyOptions>,
 }
 

@@ -92,7 +92,7 @@ fn bound(context: Context<'_>) -> impl Iterator<Item = (IpAddr, &IngressListener
     bound.filter_map(move |listener| Some((listener.bind.or_else(|| context.address())?, listener)))
 }
 
-/// The ports with filter chains of their own: those of services, and those that a PeerAuthentication names.
+/// Returns the ports with separate filter chains: those of services, and those that a PeerAuthentication names.
 fn targets(context: Context<'_>) -> Vec<Target> {
     let ports = context.inbound_ports();
     let applies = |p: &PeerAuthentication| !p.selector.is_empty() && context.selected_by(&p.selector);
@@ -102,7 +102,7 @@ fn targets(context: Context<'_>) -> Vec<Target> {
     ports.iter().filter_map(|port| Target::port(context, port)).chain(unserved.map(Target::named)).collect()
 }
 
-/// What a workload accepts on a port; 0 stands for ports without a service.
+/// Returns the mode of mutual TLS that a workload accepts on a port; 0 stands for ports without a service.
 fn mode(context: Context<'_>, port: u16) -> MtlsMode {
     context.snapshot.mtls_mode(context.namespace(), &context, port)
 }
@@ -141,7 +141,7 @@ impl Target {
         }
     }
 
-    /// A port without a service, with a mode of its own.
+    /// Returns a port without a service that has its own mode.
     fn named(port: u16) -> Self {
         let name = names::wildcard_listener(port);
         Self { port: Some(port), service_port: port, http_name: name.clone(), tcp_name: name, ..Self::rest() }

@@ -1,4 +1,4 @@
-//! Where a workload's connections go: by the address they were meant for.
+//! Routing of a workload's connections, by their original destination.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::{access_log, dynamic_dns, stat_names};
 
 /// Any IPv4 address.
 const ANY_ADDRESS: &str = "0.0.0.0";
-/// What the HTTP inspector finds in plaintext that can be routed as HTTP.
+/// The protocols by which the HTTP inspector marks plaintext that can be routed as HTTP.
 pub const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
 /// Takes every captured connection, and hands it to the listener of its destination; what has none passes or ends here.
@@ -270,7 +270,7 @@ pub fn of_socket(context: Context<'_>, path: &str, parts: &[&Part], out: &mut Ou
     shared_by(context, &place, parts, out);
 }
 
-/// Where services share a listener.
+/// The address of a listener that services share.
 struct Place {
     /// The listener's name.
     name: String,
@@ -361,7 +361,7 @@ fn l4_chains_by(
         true => !targets.is_empty(),
         false => chains.iter().any(|chain| chain.filter_chain_match.is_none()),
     };
-    // Without TLS, a connection names no host that could be looked up.
+    // Without TLS, a connection carries no host name that could be resolved.
     if !is_complete && (port.protocol.is_tls() || !dynamic_dns::is_looked_up(service)) {
         let cluster = outbound_name(port, "", service, InnerProtocol::Tcp);
         let policy = context.policy(service, port.number, None);
@@ -383,7 +383,7 @@ fn sni_filters<'s>(port: &ServicePort, services: impl IntoIterator<Item = &'s Ar
 /// The chain for connections that no other chain matches: the outbound policy decides.
 fn unknown(context: Context<'_>, port: u16) -> FilterChain {
     let policy = match context.outbound_policy_on(port) {
-        // Without redirection, only HTTP says where it wants to go.
+        // Without redirection, only HTTP names its destination.
         SidecarOutboundPolicy::AllowAnyDynamicDns if context.is_bound(port) => &SidecarOutboundPolicy::RegistryOnly,
         policy => policy,
     };

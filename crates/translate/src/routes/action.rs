@@ -28,7 +28,7 @@ use crate::pb::previous_priorities::PreviousPrioritiesConfig;
 use crate::proto::{any, bool_value, duration, regex, u32_value};
 use crate::traffic::InnerProtocol;
 
-/// Default retry conditions, as in Istio: nothing that a server may have acted on is sent twice.
+/// Default retry conditions, as in Istio: no request that a server may have processed is sent twice.
 const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 /// Default number of retries, as in Istio.
 const DEFAULT_RETRIES: u32 = 2;

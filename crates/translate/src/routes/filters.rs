@@ -20,7 +20,7 @@ pub const FAULT: &str = "envoy.filters.http.fault";
 /// Envoy's name of the CORS filter.
 const CORS: &str = "envoy.filters.http.cors";
 
-/// The filters, in Istio's order. They do nothing on routes that do not configure them.
+/// Returns the filters, in Istio's order. They do nothing on routes that do not configure them.
 pub fn all() -> [HttpFilter; 2] {
     [fault(), filter(CORS, any(&cors::Cors {}))]
 }
@@ -43,7 +43,7 @@ fn filter(name: &str, config: Any) -> HttpFilter {
     }
 }
 
-/// What a route configures, by the names of the filters.
+/// Returns a route's filter configuration, by the names of the filters.
 pub fn of_route(route: &HttpRoute) -> BTreeMap<String, Any> {
     let fault = route.fault.as_ref().map(|fault| (FAULT.to_owned(), any(&http_fault(fault))));
     let cors = route.cors.as_ref().map(|cors| (CORS.to_owned(), any(&cors_policy(cors))));

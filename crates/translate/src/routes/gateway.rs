@@ -106,7 +106,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     give_host(context, table, &made, Some(origin), None, out);
 }
 
-/// Sorts the routes of all objects whose order means nothing, in place of the first of them.
+/// Sorts the routes of all objects in which the order has no meaning, in place of the first of them.
 fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
     let is_one = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.sorted_by_path);
     if all.iter().filter(|of| is_one(of)).count() < 2 {

@@ -66,7 +66,7 @@ fn without_header(unwanted: &HeaderMatch) -> HeaderMatcher {
     HeaderMatcher { invert_match: true, treat_missing_header_as_empty: by_value, ..matcher }
 }
 
-/// What the name of a claim begins with in a condition on headers.
+/// Prefix of a claim's name in a condition on headers.
 const CLAIMS: &str = "@request.auth.claims";
 
 /// The keys of a claim, from the outermost object in (`@request.auth.claims.a.b`, `@request.auth.claims[a][b]`); `None`: it
