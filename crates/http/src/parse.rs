@@ -611,7 +611,7 @@ mod tests {
         }
     }
 
-    /// Heads used for request smuggling: all of them are refused, whatever another parser makes of them.
+    /// Heads used for request smuggling: all of them are rejected, whatever another parser would do.
     #[test]
     fn refused_heads() {
         use HeadError as E;
@@ -791,7 +791,7 @@ mod tests {
         ) {
             let wire = format!("POST / HTTP/1.1\r\nhost: a\r\n{}\r\n", lines.concat());
             if let Ok(Some((head, info))) = request(wire.as_bytes()) {
-                // What was accepted is one unambiguous message: encoded anew it parses to the same framing.
+                // An accepted head is one unambiguous message: encoded again, it parses to the same framing.
                 let mut out = Vec::new();
                 encode::request(&mut out, &head, info.framing, encode::Connection::Default);
                 let (_, again) = request(&out).expect("valid").expect("complete");

@@ -4,7 +4,7 @@
 
 use crate::bytes::ByteSet;
 
-/// A path that no server should be asked for: it does not start with `/` or holds `%00`.
+/// A path that must not be requested from any server: it does not start with `/` or contains `%00`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the path cannot be normalized")]
 pub struct PathError;
@@ -221,7 +221,8 @@ mod tests {
                 let dots = |segment: &[u8]| matches!(split_parameters(segment), b"." | b"..");
                 prop_assert!(!only_path.split(|b| *b == b'/').any(dots));
                 prop_assert!(only_path.starts_with(b"/"));
-                // What the next proxy makes of it is the same path, or a gateway's policies would judge another one than a sidecar's.
+                // The next proxy's normalization gives the same path; otherwise a gateway's policies would judge another path
+                // than a sidecar's.
                 prop_assert_eq!(normalize(&first), Ok(None));
             }
         }

@@ -3,10 +3,10 @@
 
 use crate::headers::Headers;
 
-/// What happens to the fields of a request whose names have an underscore (`headers_with_underscores_action`).
+/// How fields of a request whose names have an underscore are handled (`headers_with_underscores_action`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Underscores {
-    /// They are fields like others.
+    /// They are treated like others.
     #[default]
     Allow,
     /// They are dropped, and do not count against limits.

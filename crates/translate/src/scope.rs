@@ -224,7 +224,7 @@ impl<'a> Context<'a> {
         self.snapshot.sees_any_under(host, self, is_seen)
     }
 
-    /// What happens to traffic for unknown destinations.
+    /// Returns how traffic to unknown destinations is handled.
     pub fn outbound_policy(&self) -> &'a SidecarOutboundPolicy {
         if self.registry_only() {
             return &SidecarOutboundPolicy::RegistryOnly;

@@ -15,7 +15,7 @@ use crate::output::{Collection, Output, Part};
 use crate::pb::{core, tls};
 use crate::view::ProxyView;
 
-/// What the names of these secrets begin with, as in Istio.
+/// Prefix of the names of these secrets, as in Istio.
 const SCHEME: &str = "kubernetes://";
 
 /// The resource with the certificate and key of a Secret.
@@ -41,7 +41,7 @@ pub fn of_gateways(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// Has a secret made for the proxy, if it may have it.
+/// Requests a secret for the proxy, if it may have it.
 pub fn want(name: String, origin: &Span, out: &mut Output) {
     out.give(Collection::Secret(name.into()), Part::Secret(origin.clone()));
 }
@@ -76,13 +76,13 @@ pub fn secret(context: Context<'_>, resource: &str, out: &mut Output) {
 /// Why a proxy does not get a secret that it asks for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedSecret {
-    /// It is none of Kubernetes.
+    /// The name is not that of a Kubernetes Secret.
     #[error("the control plane serves secrets with names `{SCHEME}NAME` only")]
     Foreign,
-    /// It comes without a certificate.
+    /// The proxy has no certificate.
     #[error("only a proxy that has proved its namespace gets secrets, over the TLS port")]
     Unproved,
-    /// It is of another namespace.
+    /// The Secret is in another namespace.
     #[error("the Secret is in the namespace `{0}`, and proxies get only Secrets of their own")]
     OtherNamespace(String),
     /// There is none.
@@ -93,10 +93,10 @@ pub enum RefusedSecret {
         /// The name.
         name: String,
     },
-    /// It has not what is asked for.
+    /// The Secret does not contain what is needed.
     #[error("the Secret cannot be used: {0}")]
     Unusable(String),
-    /// Nothing that applies to it names the Secret.
+    /// No object that applies to the proxy names the Secret.
     #[error("no Gateway or DestinationRule that applies to the proxy names the Secret")]
     Unnamed,
 }

@@ -19,7 +19,7 @@ const COOKIE_LABEL: &str = "istio.io/persistent-session";
 const HEADER_LABEL: &str = "istio.io/persistent-session-header";
 const FILTER: &str = "envoy.filters.http.stateful_session";
 
-/// The filter, which does nothing on routes that do not configure it.
+/// Returns the filter, which does nothing on routes that do not configure it.
 pub fn filter() -> HttpFilter {
     HttpFilter {
         name: FILTER.to_owned(),

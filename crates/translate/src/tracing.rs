@@ -23,7 +23,7 @@ use crate::proxy_options::{TagValue, TracingOptions};
 
 const ALL: Percent = Percent { value: 100.0 };
 
-/// What policies that are only tried out would have decided, by Istio's names of the tags.
+/// Tags for what policies on trial would have decided, with Istio's names.
 const DRY_RUN_TAGS: [(&str, &str); 4] = [
     ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
     ("istio.authorization.dry_run.allow_policy.result", "istio_dry_run_allow_shadow_engine_result"),
@@ -126,7 +126,7 @@ fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
     let (cluster, host) = context.provider_cluster(&collector.service)?;
     let header = |(name, value): &(Arc<str>, Arc<str>)| HeaderValue {
         key: name.to_string(),
-        // No format string: what a user writes is sent as it is.
+        // Not a format string: the user's text is sent unchanged.
         value: value.replace('%', "%%"),
         ..HeaderValue::default()
     };
@@ -193,7 +193,7 @@ pub fn decorate(context: Context<'_>, route: &mut Route, rule: &str, port: u16) 
     route.decorator = Some(Decorator { operation, ..Default::default() });
 }
 
-/// The same with a name that is known already.
+/// Like [`decorate`], with a name that is already known.
 pub fn decorate_as(context: Context<'_>, route: &mut Route, operation: &str) {
     if context.sends_spans() {
         route.decorator = Some(Decorator { operation: operation.to_owned(), ..Default::default() });

@@ -11,9 +11,9 @@ use evenkeel_model::{Labels, Workload};
 use crate::pb::core::{Locality, Node};
 use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
-/// Longest node id accepted, in bytes.
+/// Maximum length of a node id, in bytes.
 const MAX_NODE_ID_BYTES: usize = 1024;
-/// What of `tracing` is for the agent only.
+/// Fields of `tracing` that only the agent uses.
 const OF_AGENT_IN_TRACING: [&str; 2] = ["zipkin", "tlsSettings"];
 
 /// The properties of a proxy that its configuration depends on. Equal views get equal resources.
@@ -31,7 +31,7 @@ pub struct ProxyView {
     pub service_account: Arc<str>,
     /// Its labels (metadata `LABELS`), which Gateways and policies select by.
     pub labels: Labels,
-    /// Its own word on where it runs, `region/zone/subzone`; empty if it did not send it.
+    /// Its locality as it reports it, `region/zone/subzone`; empty if it did not.
     pub locality: Arc<str>,
     /// The kind of client, and how much of the mesh it wants to hold.
     pub client_kind: ClientKind,
@@ -80,7 +80,7 @@ pub enum ClientKind {
     Envoy,
     /// An Evenkeel proxy that holds all it may use (`full`).
     EvenkeelFull,
-    /// An Evenkeel proxy that requests what its workload uses, on first use (`learned`).
+    /// An Evenkeel proxy that requests resources when its workload first uses them (`learned`).
     EvenkeelLearned,
     /// A gRPC program without a proxy (metadata `GENERATOR: grpc`, as Istio's agent writes it).
     Grpc,
@@ -314,7 +314,7 @@ fn of_value(value: &Value) -> serde_json::Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
         Some(Kind::BoolValue(value)) => (*value).into(),
-        // Whole numbers are written without a fraction, as they are read.
+        // Integers are written without a fraction, as they are read.
         Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 1e15 => (*number as i64).into(),
         Some(Kind::NumberValue(number)) => (*number).into(),
         Some(Kind::StringValue(text)) => text.as_str().into(),

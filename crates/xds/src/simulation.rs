@@ -20,7 +20,7 @@ use crate::server::{Announcement, ChangedNames, Interest, Response, Status, delt
 use crate::{Resource, ResourceSet, ResourceType, pack};
 
 const NAMES: usize = 6;
-/// What a resource of this serial carries is refused by the client.
+/// The client rejects resources with this serial.
 const BAD: u32 = 13;
 
 enum Server {
@@ -144,14 +144,14 @@ fn resource(kind: ResourceType, index: usize, serial: u32) -> Resource {
 const KINDS: [ResourceType; 4] =
     [ResourceType::Cluster, ResourceType::Endpoint, ResourceType::Listener, ResourceType::Route];
 
-/// What a client does with a response of which it refuses a part.
+/// How a client handles a response of which it rejects a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Takes the rest, and says which part to a server that understands.
+    /// Accepts the rest, and reports the rejected part to a server that understands.
     Ours,
     /// Takes the rest, and names the part in its message.
     Naming,
-    /// Takes nothing, and does not say why.
+    /// Accepts nothing, and does not report why.
     AllOrNothing,
 }
 
@@ -167,9 +167,9 @@ struct World {
     current: ResourceSet,
     /// The last set given to the server.
     published: ResourceSet,
-    /// Serials of everything the server ever had, by kind and bytes.
+    /// Serials of all resources the server ever had, by kind and bytes.
     serials: BTreeMap<Vec<u8>, u32>,
-    /// What the client has applied.
+    /// The resources that the client has applied.
     applied: BTreeMap<(ResourceType, String), Vec<u8>>,
     wanted: BTreeMap<ResourceType, BTreeSet<String>>,
 }
@@ -248,7 +248,7 @@ impl World {
         self.client.on_connect();
     }
 
-    /// Moves one message somewhere, or does nothing when there is none.
+    /// Delivers one message, or does nothing if there is none.
     fn deliver(&mut self) -> bool {
         while let Some(request) = self.client.poll_request() {
             self.to_server.push_back(request);
@@ -292,7 +292,7 @@ impl World {
             self.applied.remove(&(kind, name.clone()));
         }
         self.client.answer(&update, &rejected);
-        // Clusters ask for their endpoints and listeners for their routes, as a proxy does.
+        // Like a proxy, subscribes to the endpoints of clusters and the routes of listeners.
         for (from, to) in
             [(ResourceType::Cluster, ResourceType::Endpoint), (ResourceType::Listener, ResourceType::Route)]
         {
@@ -305,7 +305,7 @@ impl World {
     }
 
     fn check_settled(&self, seed: u64) {
-        // The version before one that is refused may use clusters that are gone.
+        // The version before a rejected one may use clusters that are gone.
         let is_bad = |kind| self.current.of(kind).values().any(|resource| self.serials[resource.value()] == BAD);
         let kept = [ResourceType::Listener, ResourceType::Route].into_iter().any(is_bad);
         for kind in KINDS {
@@ -372,7 +372,7 @@ fn state_of_the_world_converges_whatever_happens() {
     (0..400).for_each(|seed| run(seed, Protocol::Sotw));
 }
 
-/// A client that holds something else than was applied, for whatever reason, is found out by its digest and healed.
+/// A client that holds something else than was applied, for any reason, is detected by its digest and healed.
 #[test]
 fn a_divergence_is_found_and_healed() {
     let mut world = World::new(3, Protocol::Delta);

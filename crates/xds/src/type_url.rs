@@ -25,7 +25,7 @@ pub const REJECTIONS: &str = "type.googleapis.com/evenkeel.xds.v1.Rejections";
 /// `type.googleapis.com/evenkeel.xds.v1.Report`
 pub const REPORT: &str = "type.googleapis.com/evenkeel.xds.v1.Report";
 
-/// What every type URL here begins with.
+/// Prefix of every type URL here.
 pub const PREFIX: &str = "type.googleapis.com/";
 
 /// The type URL of a message.

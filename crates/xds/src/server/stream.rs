@@ -305,7 +305,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
     }
 }
 
-/// Most secrets of a stream of which it is said that they are not there, in names.
+/// Maximum number of missing secrets of a stream that are reported.
 const MAX_MISSING_SECRETS: usize = 100;
 
 /// The secrets that a client asks for.
@@ -326,7 +326,7 @@ impl RequestedSecrets {
         self.asked.extend(new.cloned());
     }
 
-    /// Tells of those that are not there.
+    /// Reports secrets that do not exist.
     fn look(&mut self, set: &ResourceSet) {
         for name in std::mem::take(&mut self.asked) {
             if set.get(ResourceType::Secret, &name).is_none() && self.missing.insert(name.clone()) {
@@ -336,7 +336,7 @@ impl RequestedSecrets {
     }
 }
 
-/// Most bytes that are kept of what is wrong with a workload.
+/// Maximum size of the text about a workload's health that is kept, in bytes.
 const MAX_HEALTH_BYTES: usize = 1024;
 
 fn shortened(text: &str) -> String {

@@ -16,7 +16,8 @@ use super::{MAX_NAME_BYTES, MAX_NAMES_PER_TYPE, RequestError};
 use crate::resource_set::{TypeSet, differences};
 use crate::{Resource, ResourceType, Version};
 
-/// Most bytes of resources in one delta response; the rest goes into the next one. It is far more than a change needs;
+/// Maximum size of the resources in one delta response, in bytes; the rest goes into the next one. It is far more than a
+/// change needs;
 /// it keeps the first response of a large mesh below what clients accept
 /// ([`crate::client::connection::MAX_RESPONSE_BYTES`]).
 pub(super) const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
@@ -60,15 +61,15 @@ struct PendingName {
     forced: bool,
 }
 
-/// What a client holds under a name.
+/// The client's state for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Nothing, and it was not told that the resource does not exist.
+    /// It holds nothing, and was not told that the resource does not exist.
     Nothing,
-    /// Nothing, and it was told that the resource does not exist.
+    /// It holds nothing, and was told that the resource does not exist.
     Absent,
     Version(Version),
-    /// Something: a version in another format, or one of two versions.
+    /// It holds a resource whose version is not known: one in another format, or one of two versions.
     Unknown,
 }
 
@@ -122,7 +123,7 @@ struct NameDiff<'a> {
     forced: bool,
 }
 
-/// What may be sent now.
+/// The changes that may be sent now.
 #[derive(Clone, Copy)]
 pub(super) struct Allowed<'a> {
     /// Whether removals are allowed; called only if there is something to remove.
@@ -299,7 +300,7 @@ impl Subscription {
         }
     }
 
-    /// What the client holds for a name, as far as is known.
+    /// Returns the client's state for a name, as far as it is known.
     pub fn held(&self, name: &str) -> Held {
         if let Some(behind) = self.behind.get(name) {
             return behind.held;

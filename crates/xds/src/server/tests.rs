@@ -102,7 +102,8 @@ fn every_type_says_of_a_name_that_there_is_nothing() {
     }
 }
 
-/// A client that learns of a secret too late would go on with a listener without certificate; what names the secret now comes first.
+/// A client that learns of a secret too late would continue with a listener without certificate; resources that name the
+/// secret now come first.
 #[test]
 fn a_secret_is_said_to_be_gone_after_what_named_it() {
     let mut stream = delta::Stream::new(Announcement::default());
@@ -111,14 +112,14 @@ fn a_secret_is_said_to_be_gone_after_what_named_it() {
     let (texts, listeners) = sent(&mut stream);
     assert_eq!(texts, ["LDS +web"]);
     stream.on_request(&subscribe(Secret, &["zero"]), Duration::ZERO).unwrap();
-    // The listener names another secret before the client has asked for the first.
+    // The listener names another secret before the client has subscribed to the first.
     stream.on_snapshot(&set(2, &[(Listener, "web", "with two"), (Secret, "two", "1")]));
     stream.on_request(&subscribe(Secret, &["one"]), Duration::ZERO).unwrap();
     assert!(sent(&mut stream).0.is_empty(), "neither is there, but the first listener is not answered yet");
     stream.on_request(&ack(&listeners[0]), Duration::ZERO).unwrap();
     let (texts, listeners) = sent(&mut stream);
     assert_eq!(texts, ["LDS +web"]);
-    // What is there waits for nobody.
+    // Existing resources wait for nobody.
     stream.on_request(&subscribe(Secret, &["two"]), Duration::ZERO).unwrap();
     let (texts, secrets) = sent(&mut stream);
     assert_eq!(texts, ["SDS +two"]);
@@ -264,7 +265,7 @@ fn a_named_culprit_is_held_back_and_the_rest_sent_again() {
     // Others change meanwhile; the bad one waits.
     stream.on_snapshot(&set(2, &[(Cluster, "a", "2"), (Cluster, "b", "1"), (Cluster, "c", "1")]));
     assert_eq!(settle(&mut stream, Duration::ZERO, &["b"], ""), ["CDS +a"]);
-    // It changes: it is sent at once.
+    // It changes, so it is sent at once.
     stream.on_snapshot(&set(3, &[(Cluster, "a", "2"), (Cluster, "b", "2"), (Cluster, "c", "1")]));
     assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +b"]);
     assert!(stream.status().is_live(3));
@@ -383,7 +384,7 @@ fn routes_move_before_the_cluster_goes() {
     assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +old", "RDS +r", "VHDS +r/h"]);
     stream.on_snapshot(&set(2, &[(Cluster, "new", "1"), (Route, "r", "new"), (VirtualHost, "r/h", "new")]));
     assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +new", "RDS +r", "VHDS +r/h", "CDS -old"]);
-    // A route that is refused goes on naming the old cluster: it stays as long as that is so.
+    // A rejected route keeps naming the old cluster: the cluster stays as long as that is so.
     stream.on_snapshot(&set(3, &[(Cluster, "newer", "1"), (Route, "r", "newer"), (VirtualHost, "r/h", "newer")]));
     let log = settle(&mut stream, Duration::ZERO, &["r/h"], "r/h is bad");
     assert_eq!(log, ["CDS +newer", "RDS +r", "VHDS +r/h"]);
