@@ -21,7 +21,7 @@ pub enum LabError {
     Program {
         /// Its name.
         program: &'static str,
-        /// What happened.
+        /// The error.
         what: String,
         /// The end of its log.
         log: String,

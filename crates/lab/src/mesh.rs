@@ -90,7 +90,7 @@ impl Mesh {
         self.write_routes(service, endpoints, FIRST_TIER)
     }
 
-    /// The same; its first route is for requests whose header `x-tier` has this value.
+    /// Writes the service with a route; its first route is for requests whose header `x-tier` has this value.
     pub fn write_routes(&self, service: usize, endpoints: &[Address], tier: &str) -> Result<Instant, LabError> {
         let text = self.service(service, endpoints, tier);
         self.replace(&file(service), &text)

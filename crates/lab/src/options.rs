@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub changes: usize,
 
-    /// What the proxies subscribe to.
+    /// The subscriptions of the proxies.
     #[arg(long, value_enum, default_value_t = Scope::Full)]
     pub scope: Scope,
 

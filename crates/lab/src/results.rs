@@ -27,7 +27,7 @@ pub struct Results {
     pub changes: Vec<ChangeRecord>,
     /// The changes by kind.
     pub summary: Vec<KindSummary>,
-    /// What the server spent on the scenario, without the start.
+    /// The server's resource usage during the scenario, without the start.
     pub cost: Cost,
     /// The measurements of a restart of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub struct MeshFacts {
     pub stuck: usize,
     /// Gateways among the simulated proxies.
     pub gateways: usize,
-    /// What the proxies subscribed to.
+    /// The subscriptions of the proxies.
     pub scope: Scope,
     /// The kind of objects that defined the services.
     pub kind: ServiceKind,
@@ -171,7 +171,7 @@ pub struct KindSummary {
     pub first_use_ms: Option<Distribution>,
 }
 
-/// What the server spent from the first change until all proxies had acknowledged the last one.
+/// The server's resource usage from the first change until all proxies had acknowledged the last one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// The duration of that time, in seconds.

@@ -292,7 +292,7 @@ impl Testbed {
         })
     }
 
-    /// What the server spent since `mark`.
+    /// Returns the server's resource usage since `mark`.
     pub fn cost_since(&self, mark: Checkpoint) -> Result<Cost, LabError> {
         let usage = self.server.usage()?;
         let totals = self.fleet.totals().since(mark.totals);

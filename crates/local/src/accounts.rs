@@ -22,7 +22,7 @@ use crate::view::{View, ViewError};
 /// The first user and group ids to assign, in order of preference: systemd leaves ids from 1879048192 up unused, and a
 /// container may have only few ids.
 const FIRST_IDS: [u32; 2] = [1_900_000_000, 50_000];
-/// Most ids that are assigned: half to identities, half to proxies.
+/// Maximum number of ids that are assigned: half to identities, half to proxies.
 const MAX_IDS: u32 = 10_000;
 
 /// How programs get their users.
@@ -164,7 +164,7 @@ impl Accounts {
         }
     }
 
-    /// The container of the name server and egress, which sees nothing of the state directory.
+    /// Returns the container of the name server and egress, in which the state directory is not visible.
     pub fn of_egress(&mut self) -> ContainerSpec {
         let account = self.next_own();
         let view =

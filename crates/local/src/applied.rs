@@ -21,9 +21,9 @@ use serde_json::{Map, Value};
 use crate::cleanup::StateDir;
 use crate::names;
 
-/// Longest file name for an object, in bytes; a longer one is replaced by a digest.
+/// Maximum length of a file name for an object, in bytes; a longer one is replaced by a digest.
 const MAX_FILE_NAME: usize = 200;
-/// Most objects applied to one mesh; permanent objects belong in files.
+/// Maximum number of objects applied to one mesh; permanent objects belong in files.
 const MAX_APPLIED: usize = 10_000;
 
 /// The unique key of an object.
@@ -32,13 +32,13 @@ type Id = (Kind, Arc<str>, Arc<str>);
 /// The outcome for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did not exist.
+    /// The object did not exist.
     Created,
-    /// It was changed.
+    /// The object was changed.
     Configured,
-    /// It was already the same.
+    /// The object was already the same.
     Unchanged,
-    /// It was deleted.
+    /// The object was deleted.
     Deleted,
     /// There was no such object to delete.
     NotFound,
@@ -154,7 +154,7 @@ impl Applied {
     /// Locks, so that there is only one change at a time.
     fn lock(&self) -> io::Result<Flock<File>> {
         self.prepare()?;
-        // Its name begins with a dot: it is not read as configuration.
+        // The name begins with a dot, so that the file is not read as configuration.
         let file = File::options().create(true).truncate(false).write(true).open(self.folder.join(".lock"))?;
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
     }

@@ -7,7 +7,7 @@ use evenkeel_base::Span;
 
 use crate::workloads::Build;
 
-/// Why nothing was started.
+/// Why a build failed, so that nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: the build step `{run}` {reason}; nothing was started")]
 pub struct BuildError {
@@ -15,7 +15,7 @@ pub struct BuildError {
     place: Span,
     /// The command.
     run: String,
-    /// What happened.
+    /// The error.
     reason: String,
 }
 

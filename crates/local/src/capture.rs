@@ -13,22 +13,22 @@ use std::net::Ipv4Addr;
 use evenkeel_api::annotations::CaptureRules;
 use evenkeel_base::cidr::IpNet;
 
-/// Socket mark of everything the proxy and the agent send themselves. Istio sets this mark, too, on what its proxy sends.
+/// Socket mark of all traffic of the proxy and the agent themselves. Istio also sets this mark on its proxy's traffic.
 pub const PROXY_MARK: u32 = 1338;
 /// Mark of the connections between a sidecar and its application that have the client's address, as in Istio.
 const CLIENT_MARK: u32 = 1337;
-/// Where captured outbound connections arrive.
+/// Port for captured outbound connections.
 pub const OUTBOUND_PORT: u16 = 15001;
-/// Where captured inbound connections arrive.
+/// Port for captured inbound connections.
 pub const INBOUND_PORT: u16 = 15006;
-/// Where captured DNS queries arrive.
+/// Port for captured DNS queries.
 pub const DNS_PORT: u16 = 15053;
 /// Source address of connections from a sidecar to its own application (Istio's `InboundPassthroughBindIpv4`).
 pub const INBOUND_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 /// Ports served by the sidecar itself, which are never captured: HBONE, admin, agent health, readiness, Prometheus.
 pub const SIDECAR_PORTS: [u16; 5] = [15008, 15000, 15020, 15021, 15090];
 
-/// How inbound connections reach the sidecar.
+/// How inbound connections are redirected to the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Redirected: the application sees the sidecar's address.
@@ -166,7 +166,7 @@ fn interfaces(direction: &str, rules: &CaptureRules) -> String {
     match rules.except_interfaces.as_slice() {
         [] => String::new(),
         names => {
-            // Their names have been checked: nothing else stands between the quotation marks.
+            // The names have been validated: nothing else can be between the quotation marks.
             let list = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
             format!("    {direction} {{ {list} }} return\n")
         }
@@ -190,7 +190,7 @@ fn ranges(verdict: &str, ranges: &[IpNet]) -> String {
     ours.map(|range| format!("    ip daddr {range} meta l4proto tcp {verdict}\n")).collect()
 }
 
-/// A rule set that does nothing but ask the kernel whether it can redirect; loading it is the test.
+/// A rule set that only tests whether the kernel can redirect, which is known once it is loaded.
 pub const PROBE: &str = "\
 table ip evenkeel_probe {
   chain outbound {
@@ -274,7 +274,7 @@ mod tests {
             assert_eq!(lines, [expected], "{text}");
             assert!(text.contains("meta l4proto tcp ct mark 1337 meta mark set 1337"), "{text}");
             assert!(routes.starts_with(&format!("rule add fwmark {CLIENT_MARK} lookup ")), "{routes}");
-            // What the sidecar sends with the client's address is neither captured again nor taken for its own.
+            // The sidecar's traffic with the client's address is neither captured again nor taken for its own.
             assert_ne!(CLIENT_MARK, PROXY_MARK);
         };
         check(CaptureRules::default(), "meta l4proto tcp tproxy to :15006 meta mark set 1337 accept");

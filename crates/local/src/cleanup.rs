@@ -29,11 +29,11 @@ use crate::pidfd::PidFd;
 /// Longest path of a state directory, in bytes: the path of a Unix socket has at most 107, of which `/pods/…` needs the
 /// rest.
 pub const MAX_STATE_PATH_BYTES: usize = 80;
-/// Longest path of a replica's folder in bytes, leaving room for its socket's name.
+/// Maximum length of a replica's folder path in bytes, leaving room for its socket's name.
 const MAX_POD_PATH_BYTES: usize = 107 - "/sds.sock".len();
 /// Least free disk space to start with, in bytes.
 const LEAST_SPACE_BYTES: u64 = 1024 * 1024;
-/// Longest record of a run that is read, in bytes: a path and two processes.
+/// Maximum size of a run's record, in bytes: a path and two processes.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
 /// How long a killed supervisor of an earlier run may take to disappear.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Another run holds it.
+    /// Another run holds the lock.
     #[error(
         "another `evenkeel up` uses {}{holder}; stop it, or choose another directory: --state DIR",
         .state.display()
@@ -166,7 +166,7 @@ impl StateDir {
         self.0.join("check")
     }
 
-    /// Where `evenkeel exec` asks for a replica's namespaces.
+    /// Returns the path of the socket on which `evenkeel exec` requests a replica's namespaces.
     pub fn exec_socket(&self) -> PathBuf {
         self.0.join("exec.sock")
     }
@@ -206,7 +206,7 @@ impl StateDir {
         for folder in ["control", "runtime", "pods", "data", "logs"] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join(folder)).map_err(io)?;
         }
-        // Nobody else can get here, but the control plane checks the mode of its key directory itself.
+        // No other user can get here, but the control plane checks the mode of its key directory itself.
         fs::set_permissions(self.control(), fs::Permissions::from_mode(0o700)).map_err(io)?;
         Ok((Claim { state: self.clone(), directory: directory.to_path_buf(), lock }, leftovers))
     }
@@ -219,7 +219,7 @@ impl StateDir {
     }
 
     fn read_record(&self) -> Option<Record> {
-        // The next run kills the process in this record, so a record that somebody else may have written is ignored.
+        // The next run kills the process in this record, so a record that another user may have written is ignored.
         let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(self.record()).ok()?;
         check_owner(&self.record(), &file.metadata().ok()?).ok()?;
         let mut text = String::new();
@@ -257,7 +257,7 @@ impl StateDir {
     }
 }
 
-/// What was removed of a crashed run.
+/// The remains of a crashed run that were removed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Leftovers {
     /// Its supervisor, if it was still running; everything inside ended with it.

@@ -21,10 +21,10 @@ pub const MAX_BODY_BYTES: usize = 1 << 20;
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No connection, or it broke.
+    /// The connection could not be established, or broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Not HTTP, or closed before the answer was whole.
+    /// The answer is not HTTP, or was cut off.
     #[error("no HTTP answer: {0}")]
     Http(String),
     /// No answer in time.

@@ -1,5 +1,4 @@
-//! Checks in the background what proxies would refuse of the files, whenever the files or the certificates they name
-//! change.
+//! Checks in the background what proxies would reject in the files, whenever the files or the certificates they name change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -62,7 +61,7 @@ impl Compiled {
         }
     }
 
-    /// Completes when there is something to report. Dropping the future loses nothing.
+    /// Completes when there is something to report. The future may be dropped without losing anything.
     pub(crate) async fn news(&mut self) -> FindingsDiff {
         loop {
             let Some(running) = &mut self.running else { return std::future::pending().await };
@@ -189,7 +188,7 @@ mod tests {
             ("a.pem", "good again", None, Some("a.pem")),
         ] {
             write(name, text);
-            // At the first look it may be half of a change.
+            // At the first check it may be half of a change.
             compiled.look();
             assert!(compiled.running.is_none());
             compiled.look();

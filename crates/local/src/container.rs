@@ -127,7 +127,7 @@ impl Container {
         setns(&processes, CloneFlags::CLONE_NEWPID)?;
         let result = fork();
         if setns(home, CloneFlags::CLONE_NEWPID).is_err() {
-            // Everything started from here on would be in the container, so the process cannot go on.
+            // Everything started from here on would be in the container, so the process cannot continue.
             std::process::abort();
         }
         Ok(result)

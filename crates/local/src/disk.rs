@@ -1,4 +1,4 @@
-//! Detects a full disk and reports it once: the mesh goes on without writing.
+//! Detects a full disk and reports it once: the mesh continues without writing.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use nix::sys::statvfs::statvfs;
 
-/// With less free space than this the disk counts as full, in bytes: enough for state and a line of each log.
+/// Minimum free space, in bytes: with less the disk counts as full. It is enough for state and a line of each log.
 const MIN_FREE_BYTES: u64 = 1024 * 1024;
 /// With this much free space it no longer counts as full. The difference avoids that a log at the limit makes the state
 /// change every second.

@@ -1,4 +1,4 @@
-//! How a replica is taken out without losing a request: proxies stop sending it new ones, then it answers those it has.
+//! Takes a replica out of service without losing a request: proxies stop sending it new ones, then it answers those it has.
 //!
 //! 1. Its Pod object becomes not ready, and the control plane removes its endpoints.
 //! 2. Every proxy that used them acknowledges the removal ([`wait_until_unused`]).
@@ -21,7 +21,7 @@ use crate::namespace::Namespace;
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two checks.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
-/// Asks clients of inbound listeners to close their connections, and goes on accepting new ones.
+/// Asks clients of inbound listeners to close their connections, and keeps accepting new ones.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 /// Connections of the inbound listener.
 const CONNECTIONS: &str = "/stats?filter=_15006.downstream_cx_active";

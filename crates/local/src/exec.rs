@@ -27,7 +27,7 @@ use crate::confine::Privileges;
 use crate::container::Container;
 use crate::tools::find_program;
 
-/// Longest request and answer, in bytes.
+/// Maximum size of a request and an answer, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 256 * 1024;
 /// Number of descriptors, in the order user, pid, network, mount, UTS.
 const DESCRIPTORS: usize = 5;
@@ -71,7 +71,7 @@ impl std::str::FromStr for ContainerName {
     }
 }
 
-/// Why nothing was run.
+/// Why no command was run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     /// No `up` answers in that directory.
@@ -133,7 +133,7 @@ pub struct ReplicaInfo {
     pub workload: String,
     /// Its name.
     pub pod: String,
-    /// Its processes that keep ending.
+    /// Its processes that keep crashing.
     #[serde(default)]
     pub failing: Vec<Failing>,
 }

@@ -20,7 +20,7 @@ use crate::workloads::INGRESS_NAME;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most restarts that may wait, in requests.
+/// Maximum number of waiting restarts.
 const MAX_WAITING_RESTARTS: usize = 16;
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -23,7 +23,7 @@ use crate::workloads::{Build, Manifest};
 
 /// Quiet time after a file event before files are read, because editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often the control plane is asked for its findings.
+/// How often the control plane's findings are fetched.
 const FINDINGS_PERIOD: Duration = Duration::from_millis(500);
 
 /// A message for the user, or a change for the mesh.
@@ -83,7 +83,7 @@ impl Follower {
         })
     }
 
-    /// The next change. Dropping the future loses nothing.
+    /// Returns the next change. The future may be dropped without losing one.
     pub async fn next(&mut self) -> Change {
         loop {
             if let Some(text) = self.pending.take() {
@@ -171,7 +171,7 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
             if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
                 events.say(format!("error: {conflict}"));
             }
-            // The present replicas go on running; the next edit tries again.
+            // The present replicas keep running; the next edit tries again.
             if let Err(error) = mesh.follow(&manifest).await {
                 events.say(format!("error: {error}"));
             }

@@ -23,7 +23,8 @@ use crate::ports::{GatewayPort, HostPort};
 const MAX_CONNECTIONS: usize = 1024;
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// How long a connection waits for the gateway to listen: it hears of a Gateway a moment after the port has been opened.
+/// How long a connection waits for the gateway to listen: the gateway learns of a Gateway a moment after the port has been
+/// opened.
 const LISTENER_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const LISTENER_RETRY: Duration = Duration::from_millis(20);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::probe::{Probe, ProbeContext};
 use crate::process::{Phase, State};
 
-/// Longest time for a `postStart` hook.
+/// Time limit of a `postStart` hook.
 const POST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Probes and hooks of a program, without its readiness probe.

@@ -25,15 +25,15 @@ pub fn limit(folder: &Path) {
     }
 }
 
-/// Records the position in a log at which the next run of its program begins, beside that of the previous run. If the
-/// disk cannot be written, this is lost like the log.
+/// Records the position in a log at which the next run of its program begins, beside that of the previous run. If the disk
+/// cannot be written, this is lost like the log.
 pub(crate) fn note_start(log: &Path) {
     let here = fs::metadata(log).map_or(0, |found| found.len());
     let before = starts(log).last().map(|start| format!("{start}\n")).unwrap_or_default();
     let _ = fs::write(log.with_extension(STARTS), format!("{before}{here}\n"));
 }
 
-/// What is left of the previous run's output; `None` if there was no previous run.
+/// Returns the previous run's output, as far as it is kept; `None` if there was no previous run.
 ///
 /// # Errors
 /// When a log cannot be read.

@@ -40,11 +40,11 @@ use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
 };
 
-/// How long the control plane may take until it serves.
+/// How long the control plane may take to become ready.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a starting control plane is checked.
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
-/// How long a restart request waits for the restart to finish; the restart goes on in any case.
+/// How long a restart request waits for the restart to finish; the restart continues in any case.
 const RESTART_LIMIT: Duration = Duration::from_secs(20);
 
 /// The namespace of the control plane.
@@ -83,7 +83,7 @@ pub enum MeshError {
     /// A tool failed.
     #[error(transparent)]
     Tool(#[from] crate::tools::ToolError),
-    /// The kernel refused something.
+    /// The kernel refused an operation.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// A token could not be made or written.
@@ -134,7 +134,7 @@ pub struct Mesh {
     /// Replicas that are being taken out, by namespace and name. Their names are free only when they have ended.
     leaving: JoinSet<(String, String)>,
     leaving_now: BTreeMap<(String, String), RetiringReplica>,
-    /// Whether something could not be started; this is tried again after the next edit.
+    /// Whether something could not be started; it is retried after the next edit.
     stalled: bool,
     /// Whether a rollout is in progress.
     rolling: bool,
@@ -147,7 +147,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Makes a mesh in which nothing is started yet.
+    /// Creates a mesh in which nothing is started yet.
     pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
         settle_mesh_config(&plan.state, plan.manifest.has_mesh_config)?;
         let tokens = Tokens::begin(&plan.state.control())?;
@@ -447,7 +447,7 @@ impl Mesh {
             captured.then(|| {
                 let mode = if workload.proxy.transparent { Mode::Transparent } else { Mode::Redirect };
                 let mut rules = workload.capture.clone();
-                // The agent's page is its own, at whatever port.
+                // The agent's page is not captured, at any port.
                 rules.except_inbound_ports.extend(workload.proxy.status_port.filter(|port| *port != 0));
                 Capture::new(mode, BRIDGE_ADDRESS, &rules, workload.proxy.captures_dns != Some(false))
             }),
@@ -632,7 +632,7 @@ fn next_of<'a>(
     }
 }
 
-/// Starts a component of the mesh itself, in a container of its own in the mesh's network.
+/// Starts a component of the mesh itself, in a separate container in the mesh's network.
 async fn beside(mut program: Program, spec: ContainerSpec) -> Result<Program, MeshError> {
     let made = tokio::task::spawn_blocking(move || {
         let here = Namespace::of_this_thread()?;

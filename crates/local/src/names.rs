@@ -1,6 +1,6 @@
 //! Short names made from long ones, the same in every run.
 
-/// Digits as Kubernetes picks them for its own generated names: no vowels, nothing easily confused.
+/// Digits as in Kubernetes' generated names: no vowels, nothing easily confused.
 const DIGITS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// `length` digits (13 at most are of use) that stand for `text`.
@@ -15,7 +15,7 @@ pub fn digest(text: &str, length: usize) -> String {
     (0..length).map(|_| digit()).collect()
 }
 
-/// FNV-1a, 64 bits: it tells names apart, nothing more.
+/// The 64-bit FNV-1a hash: it only distinguishes names.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -56,7 +56,7 @@ impl Namespace {
         setns(&self.0.network, CloneFlags::CLONE_NEWNET)?;
         let result = work();
         if setns(home, CloneFlags::CLONE_NEWNET).is_err() {
-            // Later sockets of this process would be opened in the wrong network, so the process cannot go on.
+            // Later sockets of this process would be opened in the wrong network, so the process cannot continue.
             std::process::abort();
         }
         Ok(result)

@@ -22,7 +22,7 @@ use crate::volumes::{self, Mount};
 /// The bridge's link address. By default a bridge has the lowest address of its ports, which changes as replicas are
 /// added; packets to the old address would be lost for a second or more.
 const BRIDGE_MAC: &str = "02:ee:0a:f4:00:01";
-/// Most replicas in one run: 254 subnets of 250 addresses, far more than one machine can run.
+/// Maximum number of replicas in one run: 254 subnets of 250 addresses, far more than one machine can run.
 pub const MAX_PODS: u32 = 254 * 250;
 
 /// How long the kernel may take to activate a bridge port.

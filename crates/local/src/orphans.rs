@@ -1,4 +1,4 @@
-//! Process 1 inherits every orphan of its namespace and must collect those that end.
+//! Collects orphans: process 1 inherits every orphan of its namespace and must collect those that end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// Collects ended children that nobody waits for.
+/// Collects ended children that no other code waits for.
 ///
 /// The code that started a program collects it within milliseconds, and would get an error if somebody else had. So a
 /// child counts as an orphan only if it has ended and is still there at the next check.

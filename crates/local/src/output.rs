@@ -189,7 +189,7 @@ impl<W: Write> Log<W> {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many more bytes.
+    /// A disk with room for a number of bytes.
     #[derive(Default)]
     struct Disk {
         room: usize,

@@ -22,7 +22,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct HostPages {
     listener: TcpListener,
-    /// Where it listens.
+    /// The address of the pages.
     pub address: SocketAddr,
 }
 
@@ -60,7 +60,7 @@ impl HostPages {
     }
 }
 
-/// Where the pages of a run with this state directory are; `None` if none runs.
+/// Returns the address of the pages of a run with this state directory; `None` if none runs.
 pub fn of_run(state: &Path) -> Option<SocketAddr> {
     let state = crate::cleanup::StateDir::new(state).ok()?;
     std::fs::read_to_string(state.pages()).ok()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What to run: the user's options, and what was decided from them before anything is started.
+//! The plan of a run: the user's options, and the decisions made from them before anything is started.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub struct Options {
     pub trust_domain: String,
     /// Folder with the operator's certificate authority.
     pub ca_certs: Option<PathBuf>,
-    /// Who signs the workloads' certificates instead, if somebody else does.
+    /// The external signer of the workloads' certificates, if there is one.
     pub signer: SignerOptions,
     /// Worker threads of each sidecar.
     pub sidecar_concurrency: u32,
@@ -48,7 +48,7 @@ pub struct Options {
     pub compile: fn(&[Object]) -> Diagnostics,
 }
 
-/// Everything that was decided before the namespaces were entered.
+/// All decisions made before the namespaces were entered.
 #[derive(Debug)]
 pub struct Plan {
     /// The user's options.

@@ -65,7 +65,7 @@ pub struct ProxySettings {
     pub agent_config: serde_json::Map<String, serde_json::Value>,
     /// The port of its admin interface, if it is another than Istio's.
     pub admin_port: Option<u16>,
-    /// Where its program shows metrics for the agent to merge, as JSON.
+    /// The location of its program's metrics, which the agent merges, as JSON.
     pub program_metrics: Option<String>,
     /// The port of the agent's page, if one is named; 0: there is none.
     pub status_port: Option<u16>,
@@ -177,7 +177,7 @@ fn replace(folder: &Path, document: &str) -> io::Result<()> {
 /// The YAML documents; scalars are quoted as JSON strings, which YAML includes.
 fn render<'a>(pods: impl Iterator<Item = &'a PodStatus>) -> String {
     let mut out = String::from("# Written by `evenkeel up`: the replicas that run now.\n");
-    // What registers itself is not a Pod, but a WorkloadEntry that the control plane writes.
+    // A replica that registers itself is not a Pod, but a WorkloadEntry that the control plane writes.
     for status in pods.filter(|status| status.pod.proxy.membership.is_none()) {
         render_pod(&mut out, status);
     }

@@ -80,7 +80,7 @@ impl FromStr for PortChoice {
     }
 }
 
-/// One port a Gateway asks for.
+/// A port of a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayPort {
     /// `servers[].port.number`.
@@ -132,7 +132,7 @@ impl GatewayPort {
 pub struct HostPort {
     /// The proxy's listener port, which names the socket when it is handed over.
     pub listener: u16,
-    /// Where it listens on the host.
+    /// The address on the host.
     pub address: SocketAddr,
     /// The scheme of the URL: `http` or `https`; `tcp` for ports that are not for browsers.
     pub scheme: &'static str,

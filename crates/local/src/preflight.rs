@@ -1,4 +1,4 @@
-//! What the machine must allow for `up` to isolate anything, and what to enable if it does not.
+//! Checks that the machine allows what `up` needs to isolate programs, and says what to enable if it does not.
 
 use std::fs;
 use std::io;

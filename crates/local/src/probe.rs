@@ -19,7 +19,7 @@ const MAX_SAID_CHARS: usize = 160;
 /// A probe, from `readinessProbe` or otherwise for the first declared port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What is checked.
+    /// The check.
     pub check: Check,
     /// How often it runs once the replica is ready (`periodSeconds`; 1 s if not given).
     pub period: Duration,
@@ -60,7 +60,7 @@ pub enum Check {
     },
 }
 
-/// Where probes and hooks run: inside a replica, in its program's container.
+/// The context of probes and hooks: inside a replica, in its program's container.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeContext<'a> {
     /// Its namespaces could not be made.
@@ -170,7 +170,7 @@ impl Probe {
 /// The body of a failed answer, which often says why, in one line after a colon.
 fn said(body: &str) -> String {
     let lines: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // The text goes to a terminal, and the program may be anything.
+    // The text goes to a terminal, and the program may print anything.
     let line = lines.join(": ").replace(char::is_control, "");
     let short: String = line.chars().take(MAX_SAID_CHARS).collect();
     match (short.is_empty(), short.len() < line.len()) {

@@ -20,7 +20,7 @@ use crate::program::Program;
 /// First wait before a crashed program is restarted. It is short, because callers wait for a program that was healthy,
 /// and it doubles for one that is not.
 pub const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest wait between two starts.
+/// Maximum wait between two starts.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A program that ran this long is healthy: its next crash waits [`FIRST_BACKOFF`] again.
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
@@ -29,10 +29,10 @@ pub const SERVED_AFTER: Duration = Duration::from_secs(1);
 /// A program that kept ending counts as stable when it has run for twice the time between its last two ends, for at
 /// least [`STABLE_AFTER`] and at most this time.
 pub const PAST_AFTER: Duration = Duration::from_secs(600);
-/// Longest wait of a program that no other replica can replace ([`Process::shorten_backoff`]).
+/// Maximum wait for a program that no other replica can replace ([`Process::shorten_backoff`]).
 pub const ALONE_BACKOFF: Duration = Duration::from_secs(1);
 
-/// What a supervised program is doing.
+/// The state of a supervised program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// Not started yet.
@@ -48,7 +48,7 @@ pub enum Phase {
 /// A program's phase and history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// What it is doing.
+    /// Its state.
     pub phase: Phase,
     /// How often it was started again after a crash.
     pub restarts: u32,
@@ -61,7 +61,7 @@ pub struct State {
 /// An exit that was not requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// How it ended.
+    /// Why it ended.
     pub reason: String,
     /// When.
     pub at: Instant,
@@ -83,7 +83,7 @@ impl Exit {
     }
 }
 
-/// What to do with a program.
+/// An order to a program's supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Run,
@@ -151,7 +151,7 @@ impl Process {
         }
     }
 
-    /// Ends it: SIGTERM to its process group, then SIGKILL to what is left after `grace`.
+    /// Ends it: SIGTERM to its process group, then SIGKILL to the rest after `grace`.
     pub async fn stop(&mut self, grace: Duration) {
         let _ = self.order.send(Order::Stop(grace));
         let _ = (&mut self.task).await;
@@ -434,13 +434,13 @@ mod tests {
         }
     }
 
-    /// Says its argument to the manager. As `exec` keeps a process id, whoever runs it so says it itself.
+    /// Sends its argument to the manager. As `exec` keeps the process id, the program that runs it sends it itself.
     const TELL: &str = "import os, socket, sys
 socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os.environ['NOTIFY_SOCKET'])
 ";
     const NAME_IT: &str = "python3 tell.py MAINPID=$(cat successor)";
 
-    /// A program whose first process leaves a successor, and then goes on as `first`; run again it says so.
+    /// A program whose first process leaves a successor, and then continues as `first`; run again, it reports that.
     fn replaced(folder: &tempfile::TempDir, successor: &str, first: &str) -> Program {
         std::fs::write(folder.path().join("tell.py"), TELL).expect("our own folder");
         let script = format!(
@@ -477,7 +477,7 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
             let folder = tempfile::tempdir().expect("a temporary folder");
             let successor =
                 "sh -c 'trap \"echo drained > drained; exit\" TERM; touch ready; while :; do sleep 0.01; done'";
-            // In a group of its own: it hears nothing of what is said to the first one's.
+            // In a separate group: it gets no signals for the first one's.
             let mut process = Process::start(replaced(&folder, &format!("setsid {successor}"), &first));
             let successor = number_in(&folder, "successor").await;
             exists(&folder, "ready").await;
@@ -528,7 +528,7 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
         nix::sys::signal::kill(Pid::from_raw(process), nix::sys::signal::Signal::SIGKILL).expect("it runs");
     }
 
-    /// Whether it is there, and not only waits to be collected.
+    /// Whether the process exists, and is not only waiting to be collected.
     fn runs(process: i32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))

@@ -181,7 +181,7 @@ impl Program {
         let directory = CString::new(self.directory.as_os_str().as_bytes())?;
         let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
         let move_in = move || {
-            // It fails only for one that leads a group of processes already.
+            // It only fails for a process that already leads a group.
             let _ = setsid();
             if let Some((handles, privileges)) = &confined {
                 handles.enter()?;
@@ -232,7 +232,7 @@ fn hand_over(listeners: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// The words of a file in `/proc`, each of which ends with a NUL.
+/// Returns the words of a file in `/proc`, each of which ends with a NUL.
 fn words(text: &[u8]) -> impl Iterator<Item = &OsStr> {
     text.strip_suffix(&[0]).into_iter().flat_map(|text| text.split(|byte| *byte == 0)).map(OsStr::from_bytes)
 }

@@ -91,7 +91,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         arguments.extend(key.iter().flat_map(|key| words(["--metadata", &format!("{key}={value}")])));
     }
     if role == "sidecar" {
-        // The rules of a replica stay as they are; its listeners have to be made for them, whatever is written later.
+        // The rules of a replica do not change; its listeners have to match them, whatever is written later.
         let mode = if pod.proxy.transparent { "TPROXY" } else { "REDIRECT" };
         arguments.extend(words(["--metadata", &format!("INTERCEPTION_MODE={mode}")]));
     }
@@ -119,7 +119,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         let annotations = serde_json::json!(pod.proxy.for_agent).to_string();
         program.environment.push((ANNOTATIONS_VARIABLE.to_owned(), annotations));
     }
-    // For commands that are run beside the proxy.
+    // For commands that users run beside the proxy.
     let admin = pod.proxy.admin_port.map(|_| (ADMIN_VARIABLE.to_owned(), pod.proxy.admin().to_string()));
     program.environment.extend(admin);
     let metrics = pod.proxy.program_metrics.iter();

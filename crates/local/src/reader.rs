@@ -23,7 +23,7 @@ pub fn despite_closed_pipes<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Output that ignores errors when nobody reads it any more, so that the command goes on.
+/// Output that ignores errors when nobody reads it any more, so that the command continues.
 #[derive(Debug)]
 pub struct IgnoreBrokenPipe<W>(pub W);
 

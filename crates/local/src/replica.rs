@@ -29,7 +29,7 @@ pub const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 /// Least time for a program to end after a `preStop` hook that used up the grace period.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
-/// What to start.
+/// The parts of a replica to start.
 #[derive(Debug)]
 pub struct ReplicaSpec {
     /// Its identity and address.
@@ -54,14 +54,14 @@ pub struct ReplicaSpec {
     pub proxy_grace: Duration,
 }
 
-/// How a replica is to end.
+/// How a replica has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retirement {
     /// Not yet.
     None,
     /// Without losing a request: see [`draining`].
     Graceful,
-    /// Together with all others: nobody is left to send requests.
+    /// Together with all others: no replica is left to send requests.
     Now,
 }
 
@@ -127,7 +127,7 @@ impl Replica {
         *self.processes.borrow()
     }
 
-    /// Its processes that keep ending.
+    /// Returns its processes that keep crashing.
     pub fn failing(&self, now: Instant) -> Vec<LastExit> {
         let roster = self.roster.borrow();
         let ends = roster.get(&key(&self.pod)).into_iter().flat_map(|status| &status.ends);
@@ -404,7 +404,7 @@ impl ManagedProgram {
         });
     }
 
-    /// Runs the `preStop` hook of a running program. Returns what is left of its grace period.
+    /// Runs the `preStop` hook of a running program. Returns the rest of its grace period.
     async fn before_stop(&self, task: &ReplicaTask, runs: bool) -> Duration {
         let Some(hook) = self.lifecycle.pre_stop.as_ref().filter(|_| runs) else { return self.grace() };
         let begun = Instant::now();

@@ -22,7 +22,7 @@ pub struct CurrentReplica<'a> {
     pub current: bool,
 }
 
-/// What to do now, as names of Pods.
+/// The step to take now, as names of Pods.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step<'a> {
     /// Pods to start.
@@ -135,10 +135,10 @@ mod tests {
         check(3, "db-0~ db-1~ db-2+", same("retire db-1"));
         check(3, "db-0~ db-1+ db-2+", same("retire db-0"));
         check(3, "db-0+ db-1+ db-2+", same(""));
-        // What is not ready any more, or never was, stops it, unless it is what is to be replaced.
+        // A replica that is not ready stops the rollout, unless it is the one to be replaced.
         check(3, "db-0- db-1~ db-2+", same(""));
         check(3, "db-0~ db-1! db-2~", same("retire db-1"));
-        // Fewer: the highest first, the next when that one is gone and the others are ready.
+        // Scaled down: the highest goes first, the next when that one is gone and the others are ready.
         check(1, "db-0+ db-10+ db-9+", ["retire db-10", "retire db-10, retire db-9"]);
         check(1, "db-0+ db-10x db-9+", ["", "retire db-9"]);
         check(1, "db-0- db-9+", ["", "retire db-9"]);
@@ -166,7 +166,7 @@ mod tests {
         check("c d", "a+ b+ c+", "start d, retire a");
         check("c d", "b+ c+ d-", "");
         check("c d", "b+ c+ d+", "retire b");
-        // A new one that is never ready leaves the old ones alone; what is not ready is not missed.
+        // A new replica that never becomes ready leaves the old ones alone; one that is not ready is not missed.
         check("c d", "a+ b- c-", "start d, retire b");
         // More of them may be missing for a moment: one of four.
         check("e f g h", "a+ b+ c+ d+", "start e, start f, retire a");
@@ -177,7 +177,7 @@ mod tests {
         check("", "a+ b-", "retire b, retire a");
     }
 
-    /// Whatever becomes ready or not in between, never are fewer ready than may be, and it comes to an end.
+    /// Whatever becomes ready or not in between, never are fewer ready than allowed, and the rollout ends.
     #[test]
     fn every_rollout_ends_and_never_leaves_too_few() {
         for count in 0..=9_usize {

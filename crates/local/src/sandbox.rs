@@ -39,7 +39,7 @@ pub enum SandboxError {
     /// The kernel or its configuration does not allow it.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Something more basic failed.
+    /// Another I/O error.
     #[error("cannot start the supervisor: {0}")]
     Io(#[from] io::Error),
 }
@@ -93,7 +93,7 @@ pub fn run(
 
 fn keeper_signals() -> SigSet {
     let mut signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGCHLD].into_iter().collect();
-    // Under nohup the process goes on without its terminal.
+    // Under nohup the process continues without its terminal.
     if !is_ignored(Signal::SIGHUP) {
         signals.add(Signal::SIGHUP);
     }

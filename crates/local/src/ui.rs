@@ -1,4 +1,4 @@
-//! What the user sees: a live table on a terminal, plain lines elsewhere; events above the table.
+//! The output for the user: a live table on a terminal, plain lines elsewhere; events above the table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -387,7 +387,7 @@ mod tests {
             screen(true).differences(&replaced),
             "replaced   web-1: another proxy has taken over and is supervised from now on\n"
         );
-        // One that never becomes ready is told of, too.
+        // A replica that never becomes ready is reported, too.
         let mut again = screen(false).shown;
         again.values_mut().for_each(|status| (status.restarts, status.detail) = (3, "starting".to_owned()));
         assert_eq!(screen(false).differences(&again), "restarted  web-1 (restarts: 3): exited with status 7\n");

@@ -87,7 +87,7 @@ pub enum UpError {
     },
 }
 
-/// The control plane has a network of its own, so the loopback address is not the machine's.
+/// Checks the signer's address: the control plane has a separate network, so the loopback address is not the machine's.
 fn check_signer(options: &Options) -> Result<(), UpError> {
     let Some(address) = &options.signer.external_signer else { return Ok(()) };
     let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host).trim_matches(['[', ']']);
@@ -223,7 +223,7 @@ fn read(
     }
 }
 
-/// Most files named in one line.
+/// Maximum number of files named in one line.
 const MAX_SKIPPED_NAMED: usize = 5;
 
 /// One line for all files without Kubernetes objects.

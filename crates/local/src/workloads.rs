@@ -42,7 +42,7 @@ pub const SCOPE_ANNOTATION: &str = "evenkeel.dev/scope";
 pub const INJECT_ANNOTATION: &str = "sidecar.istio.io/inject";
 /// Variable that names the Envoy binary.
 pub const ENVOY_VARIABLE: &str = "EVENKEEL_ENVOY";
-/// Most replicas of one Deployment on one machine.
+/// Maximum number of replicas of one Deployment on one machine.
 pub const MAX_REPLICAS: u32 = 100;
 
 /// Labels of the ingress gateway that is started for Gateways which select them; Istio's own.

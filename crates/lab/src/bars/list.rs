@@ -12,7 +12,7 @@ pub type RunResults = BTreeMap<String, Results>;
 /// One bar: a measurement and the limit that it must not exceed.
 #[derive(Debug, Clone, Copy)]
 pub struct Bar {
-    /// What is measured.
+    /// The measurement.
     pub what: &'static str,
     /// Its unit.
     pub unit: &'static str,

@@ -71,7 +71,7 @@ pub struct Summary {
 /// One bar and its measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What is compared with the limit.
+    /// The quantity that is compared with the limit.
     pub what: String,
     /// Its unit.
     pub unit: String,

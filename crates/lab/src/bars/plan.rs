@@ -162,7 +162,7 @@ pub const RUNS: &[Run] = &[
 /// Runs in which each sidecar holds the whole mesh. Comparing them shows how the cost of a change grows.
 pub const GROWTH_FULL: [&str; 6] =
     ["services-100", "services-350", "full", "services-5600", "proxies-50", "proxies-400"];
-/// The same for learned scope.
+/// The runs of that series with learned scope.
 pub const GROWTH_LEARNED: [&str; 3] = ["learned", "learned-5600", "learned-1000"];
 /// The runs of growing numbers of services, with 200 sidecars.
 pub const BY_SERVICES: [&str; 4] = ["services-100", "services-350", "full", "services-5600"];

@@ -25,7 +25,7 @@ const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9
 /// A figure: panels in rows of two.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// What it shows.
+    /// The title.
     pub title: String,
     /// The conditions of the measurement.
     pub subtitle: String,
@@ -36,7 +36,7 @@ pub struct Figure {
 /// One plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panel {
-    /// What it shows.
+    /// The title.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,

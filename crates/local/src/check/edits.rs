@@ -17,7 +17,7 @@ use crate::client::Call;
 
 /// Time within which an edit or an exit must take effect.
 const EFFECT: Duration = Duration::from_secs(1);
-/// How long to wait before reporting that something did not happen.
+/// How long to wait before an expected event counts as missing.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers in a row that prove the new weights: by chance at 10 %, one in 10^25.
 const PROOF: u32 = 25;

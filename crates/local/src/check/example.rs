@@ -1,4 +1,4 @@
-//! The running example as the check's steps see it.
+//! The running example, as used by the check's steps.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

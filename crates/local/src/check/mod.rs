@@ -1,4 +1,4 @@
-//! `--check`: runs through the example once and prints line by line what was verified.
+//! `--check`: runs through the example once and prints one line for each thing that was verified.
 //!
 //! It works on a copy of the directory, in which it adds two callers of its own and edits files. Steps for the capitals
 //! example are skipped for any other directory.
@@ -28,7 +28,7 @@ use crate::workloads::Manifest;
 pub const HOST_SOCKETS: usize = 64;
 /// How long all replicas may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most files copied from the directory; a directory with more is not an application's configuration.
+/// Maximum number of files copied from the directory; one with more is not an application's configuration.
 const MAX_FILES: usize = 10_000;
 /// The two callers a check adds: one inside the mesh under an identity nothing is allowed to, one outside it.
 const CALLERS: &str = include_str!("callers.yaml");
@@ -101,7 +101,7 @@ pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
     u8::from(!passed)
 }
 
-/// The keeper's part after everything has ended: verifies that nothing is left.
+/// Runs in the keeper after everything has ended: verifies that nothing is left.
 pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
     // Process 1 of the mesh's namespace is gone, so the kernel has killed everything in it, and checking our own
     // children covers all processes.

@@ -7,9 +7,9 @@ use std::fmt;
 pub struct Line {
     /// Whether it held.
     pub holds: bool,
-    /// What was verified.
+    /// The property that was verified.
     pub what: String,
-    /// What was seen instead.
+    /// The observation, if it failed.
     pub seen: String,
 }
 

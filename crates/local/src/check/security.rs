@@ -35,7 +35,7 @@ pub async fn plaintext(example: &Example<'_>) -> Line {
     let address = SocketAddr::from((info.pod.address, 8080));
     match Call::get(address.to_string(), "/capitals/France").send(Some(&outsider.namespace), address).await {
         Ok(answer) => Line::failed(what, answer),
-        // A connection that is closed is the refusal; one that hangs is not.
+        // A closed connection is the expected denial; one that hangs is not.
         Err(error @ crate::client::CallError::TimedOut(_)) => Line::failed(what, error),
         Err(_) => Line::held(what),
     }

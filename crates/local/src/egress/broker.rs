@@ -146,7 +146,7 @@ async fn answer(message: Message, has_slot: bool, role: &Role) {
         Ok(socket) => reply.send("0", Some(socket.as_fd())).await,
         Err(error) => reply.send(&(*error as i32).to_string(), None).await,
     };
-    // If the client has gone meanwhile, the socket is closed with the answer.
+    // If the client has disconnected meanwhile, the socket is closed with the answer.
     drop(sent);
 }
 

@@ -9,7 +9,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Longest message, in bytes: `tcp [` an IPv6 address with its scope `]:65535`.
+/// Maximum length of a message, in bytes: `tcp [` an IPv6 address with its scope `]:65535`.
 pub const MAX_MESSAGE_BYTES: usize = 80;
 
 /// Creates a pair of sockets that preserve message boundaries and are closed on exec.

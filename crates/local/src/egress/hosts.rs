@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use evenkeel_agent::dns::HostEntry;
 
-/// Largest file that is read, in bytes: block lists have some megabytes.
+/// Maximum size of the file, in bytes: block lists have some megabytes.
 pub const MAX_HOSTS_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The entries of a hosts(5) file. Loopback addresses there mean the machine, so they become `machine`, or are left out

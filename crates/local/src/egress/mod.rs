@@ -1,4 +1,4 @@
-//! Egress from the mesh: to the machine, and to what the machine can reach.
+//! Egress from the mesh: to the machine, and to hosts that the machine can reach.
 //!
 //! The mesh's network has no link to the machine's network. So nothing is set up there that could be left behind, and
 //! no privileges are needed. Egress traffic goes through user space:

@@ -17,9 +17,9 @@ pub const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
 /// Reserved addresses, 240.0.0.0/4, from which ServiceEntries without an address get theirs: they never leave the mesh
 /// either.
 pub const RESERVED: (Ipv4Addr, u8) = (Ipv4Addr::new(240, 0, 0, 0), 4);
-/// Where connections of sidecars and gateways arrive.
+/// Port for connections of sidecars and gateways.
 pub const PROXIES_PORT: u16 = 15097;
-/// Where connections of replicas without a sidecar arrive.
+/// Port for connections of replicas without a sidecar.
 pub const PLAIN_PORT: u16 = 15098;
 
 /// A replica's access to destinations outside the mesh.

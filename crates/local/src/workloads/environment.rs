@@ -43,7 +43,7 @@ pub enum Field {
     Node,
 }
 
-/// The variables of all containers in order; the error says what is missing.
+/// Reads the variables of all containers in order; the error says what is missing.
 pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) -> Result<Vec<Variable>, String> {
     let mut variables = Vec::new();
     for container in &template.spec.containers {

@@ -1,4 +1,4 @@
-//! WorkloadGroups as workloads of this machine: what stands for a virtual machine. Its replica registers itself with the control
+//! WorkloadGroups as workloads of this machine, in place of virtual machines. Its replica registers itself with the control
 //! plane, which makes its WorkloadEntry; there is no Pod.
 
 use evenkeel_api::annotations::CaptureRules;

@@ -10,7 +10,7 @@ use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 
 use crate::pods::ProxySettings;
 
-/// What the files say about proxies.
+/// The ProxyConfigs in the files.
 #[derive(Debug, Default)]
 pub(super) struct ProxyConfigs(Snapshot);
 

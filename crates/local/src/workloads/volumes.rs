@@ -14,7 +14,7 @@ const DEFAULT_MODE: u32 = 0o644;
 /// Directories that a program on this machine needs, so that no volume is mounted over them.
 const NEEDED: [&str; 10] = ["/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev"];
 
-/// The volumes of a template; the error says what is missing.
+/// Reads the volumes of a template; the error says what is missing.
 pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) -> Result<Vec<Directory>, String> {
     let mut all = Vec::new();
     for volume in &template.spec.volumes {
