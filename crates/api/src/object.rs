@@ -38,7 +38,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Whether both were written the same way in the same place, so that all positions in them are the same too.
+    /// Whether both have the same text in the same place, so that all positions in them are the same too.
     pub fn same_as_written(&self, other: &Self) -> bool {
         self.text == other.text && self.origin == other.origin && self == other
     }

@@ -55,7 +55,7 @@ macro_rules! kinds {
                 match self { $( Self::$kind => matches!(Scope::$scope, Scope::Namespaced), )* }
             }
 
-            /// What an object of this kind accepts, besides `apiVersion`, `kind` and `metadata`.
+            /// Returns the schema of an object of this kind, besides `apiVersion`, `kind` and `metadata`.
             pub fn schema(self) -> Schema {
                 match self { $( Self::$kind => <$ty>::schema(), )* }
             }
@@ -136,7 +136,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What `apiVersion` and `kind` refer to.
+/// The meaning of `apiVersion` and `kind`.
 pub(crate) enum Named {
     /// A supported kind.
     Supported(Kind),
@@ -151,7 +151,7 @@ pub(crate) enum Named {
 }
 
 impl Kind {
-    /// Who defines it, for messages.
+    /// Returns who defines it, for messages.
     pub(crate) fn owner(self) -> &'static str {
         if self.group().ends_with("istio.io") { "Istio" } else { "Kubernetes" }
     }

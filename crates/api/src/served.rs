@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(object.reference().to_string(), object.origin.to_string());
         assert_eq!(ObjectKey::of_json(&route), Some(object.key()));
         assert_eq!(object.generation, Some(3));
-        // What an API server counts besides what was said is no change.
+        // A change of what the API server itself counts is no change.
         route["metadata"]["resourceVersion"] = json!("8");
         assert!(load(&route).0[0].same_as_written(object));
         route["spec"]["hosts"] = json!(["b"]);

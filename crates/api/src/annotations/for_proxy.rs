@@ -66,7 +66,7 @@ fn problem_of_status_port(text: &str) -> Option<String> {
 pub struct LogLevels {
     /// The proxy's.
     pub proxy: Option<String>,
-    /// Those of an Envoy's components, as its flag `--component-log-level` has them.
+    /// Log levels of Envoy's components, in the format of its flag `--component-log-level`.
     pub components: Option<String>,
     /// The agent's.
     pub agent: Option<String>,
@@ -118,7 +118,7 @@ fn agent_level(text: &str) -> Option<String> {
     })
 }
 
-/// What of `{"PREFIX": [BOUND, …], …}` is left out.
+/// Returns which part of `{"PREFIX": [BOUND, …], …}` is ignored, and why.
 fn problem_of_buckets(text: &str) -> Option<String> {
     let by_prefix: BTreeMap<String, Vec<f64>> = match serde_json::from_str(text) {
         Ok(by_prefix) => by_prefix,

@@ -42,12 +42,12 @@ pub(crate) fn check(kind: Kind, metadata: &Node, cx: &mut Context) {
     check_at(place_of(kind), metadata, cx);
 }
 
-/// The same for the metadata of a Pod template.
+/// Checks the metadata of a Pod template.
 pub(crate) fn check_template(metadata: &Node, cx: &mut Context) {
     check_at("Pod", metadata, cx);
 }
 
-/// The name of a kind in the tables. The Gateway API's Gateway has a name of its own.
+/// Returns the name of a kind in the tables. The Gateway API's Gateway has a separate name.
 fn place_of(kind: Kind) -> &'static str {
     match kind {
         Kind::KubernetesGateway => "KubernetesGateway",

@@ -7,13 +7,13 @@ pub struct Known {
     pub name: &'static str,
     /// The kinds where it has a meaning; empty: all. `Pod` includes Pod templates.
     pub places: &'static [&'static str],
-    /// What becomes of it.
+    /// How it is handled.
     pub verdict: Verdict,
-    /// What it does; or what happens instead.
+    /// Its effect, or what happens instead.
     pub note: &'static str,
 }
 
-/// What becomes of an annotation or label.
+/// How an annotation or label is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It has its effect.
@@ -22,7 +22,7 @@ pub enum Verdict {
     OnlyValues(&'static [&'static str]),
     /// It has no effect yet: a warning.
     NotYet,
-    /// There is nothing that it could affect, or it is not for users to set: a note.
+    /// There is nothing that it could affect, or users are not meant to set it: a note.
     Inert,
 }
 

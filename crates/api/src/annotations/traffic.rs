@@ -44,7 +44,7 @@ pub struct CaptureRules {
 }
 
 impl Default for CaptureRules {
-    /// Everything.
+    /// Captures everything.
     fn default() -> Self {
         Self {
             inbound_ports: None,
@@ -101,10 +101,10 @@ fn ranges(text: &str) -> Result<Option<Vec<IpNet>>, String> {
     entries(text).map(range).collect::<Result<_, _>>().map(Some)
 }
 
-/// Longest name of a network interface, in bytes (`IFNAMSIZ` of Linux without the zero).
+/// Maximum length of a network interface's name, in bytes (`IFNAMSIZ` of Linux without the zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
-/// Names of interfaces. They become part of a rule of nftables, so nothing else may stand in them.
+/// Parses names of interfaces. They become part of an nftables rule, so no other characters are allowed.
 fn interfaces(text: &str) -> Result<Vec<String>, String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
     let interface = |name: &str| match name.len() <= MAX_INTERFACE_NAME && name.chars().all(is_part) {
@@ -131,7 +131,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// What is expected there.
+/// Returns the expected value.
 pub(super) fn expected(name: &str) -> &'static str {
     match name {
         INCLUDE_OUTBOUND_RANGES => "expected `*`, or ranges such as \"10.1.0.0/16,10.2.3.4/32\"",

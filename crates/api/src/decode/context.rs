@@ -18,7 +18,7 @@ pub struct Context {
     owner: &'static str,
     /// Whether an error was found, even if it was dropped because of the limit.
     refused: bool,
-    /// If unknown fields are left out with a warning: the fields for which they are errors nevertheless.
+    /// Set if unknown fields are ignored with a warning: the fields for which they are errors nevertheless.
     lenient: Option<&'static [&'static str]>,
 }
 
@@ -30,7 +30,7 @@ enum Segment {
 }
 
 impl Context {
-    /// For a document of an API that `owner` (`Istio`, `Kubernetes`) defines.
+    /// Creates a context for a document of an API that `owner` (`Istio`, `Kubernetes`) defines.
     pub fn new(owner: &'static str) -> Self {
         Self { owner, ..Self::default() }
     }
@@ -46,12 +46,12 @@ impl Context {
         self.diagnostics
     }
 
-    /// Whether something has been found that refuses the document.
+    /// Whether there is an error, which refuses the document.
     pub fn has_errors(&self) -> bool {
         self.refused
     }
 
-    /// Reports something that refuses the document; the message is preceded by the path.
+    /// Reports an error, which refuses the document; the message is preceded by the path.
     pub fn error(&mut self, code: &'static str, span: &Span, message: impl fmt::Display, help: impl Into<String>) {
         self.report(Severity::Error, code, span, message, help);
     }

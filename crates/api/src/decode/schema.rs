@@ -1,4 +1,4 @@
-//! What a field accepts.
+//! The schema of a field: the values that it accepts.
 
 use evenkeel_base::suggest::one_of;
 
@@ -9,7 +9,7 @@ pub struct Field {
     pub name: &'static str,
     /// Whether it works.
     pub status: Status,
-    /// What it accepts; for fields that work.
+    /// Its schema; for fields that work.
     pub schema: Option<fn() -> Schema>,
     /// Whether it must be there.
     pub required: fn() -> bool,
@@ -31,7 +31,7 @@ pub enum Status {
     Inert,
 }
 
-/// What a value must be.
+/// The values that are accepted.
 #[derive(Debug, Clone)]
 pub enum Schema {
     /// Text, with a description of its content, e.g. `a duration such as 1.5s`.
@@ -60,7 +60,7 @@ pub enum Schema {
 }
 
 impl Schema {
-    /// What is expected, in words.
+    /// Describes the expected value in words.
     pub fn describe(&self) -> String {
         match self {
             Self::String(what) => (*what).to_owned(),

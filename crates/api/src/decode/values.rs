@@ -377,7 +377,7 @@ impl Decode for Decimal {
 pub struct RegexText(pub Arc<str>);
 
 impl RegexText {
-    /// Reads an expression; the error says what is wrong.
+    /// Parses an expression; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
         let compiled = RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
         compiled.map(|_| Self(text.into())).map_err(|error| {
@@ -451,7 +451,7 @@ impl Key for HeaderName {
 pub struct MatchName(pub Arc<str>);
 
 impl MatchName {
-    /// What the names of claims begin with.
+    /// Prefix of the names of claims.
     pub const CLAIMS: &'static str = "@request.auth.claims";
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -76,7 +76,7 @@ pub(super) fn check(config: &ProxyConfig, cx: &mut Context) {
     });
 }
 
-/// The fields of ProxyConfig that say nothing about what the control plane sends a proxy, but something to its agent.
+/// The fields of ProxyConfig that do not affect what the control plane sends a proxy, but are for its agent.
 /// [`ProxyConfig::for_agent`] writes these, and `tracing`.
 pub const OF_AGENT: [&str; 17] = [
     "readinessProbe",
@@ -114,7 +114,7 @@ impl ProxyConfig {
         usable(&self.status_port, STATUS_PORT).filter(|port| Some(*port) != self.admin_port())
     }
 
-    /// What the agent reads of it besides the readiness probe, as ProxyConfig's JSON.
+    /// Returns the fields that the agent reads, besides the readiness probe, as ProxyConfig's JSON.
     pub fn for_agent(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut add = |name: &str, value: Value| {
@@ -200,18 +200,18 @@ mod tests {
         with_tracing["tracing"] = tracing.clone();
         with_tracing.as_object_mut().expect("an object").remove("serviceCluster");
         check(with_tracing.clone(), with_tracing.clone());
-        // The control plane must not take any of it for all that is said of the proxy.
+        // The control plane must not take these fields for the complete settings of the proxy.
         for name in with_tracing.as_object().expect("an object").keys().filter(|name| *name != "tracing") {
             assert!(OF_AGENT.contains(&name.as_str()), "{name}");
         }
-        // Older names; and what is of the proxy is not the agent's.
+        // Older names are converted; the proxy's fields are not the agent's.
         check(json!({ "zipkinAddress": "zipkin.istio-system:9411" }), json!({ "tracing": tracing }));
         check(
             json!({ "tracing": { "sampling": 5, "customTags": { "a": { "literal": { "value": "b" } } } } }),
             json!({}),
         );
         check(json!({ "envoyMetricsServiceAddress": "m:1" }), json!({ "envoyMetricsService": { "address": "m:1" } }));
-        // What cannot be used is not passed on.
+        // Unusable values are not passed on.
         check(json!({ "zipkinAddress": "zipkin", "statsdUdpAddress": "statsd.default:8125" }), json!({}));
     }
 

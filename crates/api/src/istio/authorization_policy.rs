@@ -10,7 +10,7 @@ use super::{WorkloadSelector, never_matching};
 use crate::decode::Context;
 
 object! {
-    /// Who may call what.
+    /// Access control for workloads.
     pub struct AuthorizationPolicy {
         /// The specification; if it is missing, nothing is allowed.
         spec: Option<AuthorizationPolicySpec> = "spec",
@@ -19,13 +19,13 @@ object! {
 }
 
 object! {
-    /// Who may call what.
+    /// Access control for workloads.
     pub struct AuthorizationPolicySpec {
         /// The selected workloads of the namespace; all if not given.
         selector: Option<WorkloadSelector> = "selector",
-        /// What happens to requests that a rule matches; ALLOW if not given.
+        /// The action for requests that a rule matches; ALLOW if not given.
         action: Option<Action> = "action",
-        /// Who decides about the requests of a CUSTOM policy.
+        /// The provider that decides about the requests of a CUSTOM policy.
         provider: Option<Provider> = "provider",
         /// The rules.
         rules: Vec<Spanned<Rule>> = "rules",
@@ -38,7 +38,7 @@ object! {
 }
 
 choices! {
-    /// What happens to a request that matches.
+    /// The action for a request that matches.
     pub enum Action {
         /// The request is allowed.
         Allow = "ALLOW",
@@ -52,7 +52,7 @@ choices! {
 }
 
 object! {
-    /// Who decides: an extension provider of the MeshConfig.
+    /// The extension provider of the MeshConfig that decides.
     pub struct Provider {
         /// Its name there.
         name: Option<Spanned<String>> = "name",
@@ -278,7 +278,7 @@ const KEYS: &[&str] = &[
     "request.headers",
     "request.auth.claims",
 ];
-/// How many of them, from the last, have a name in brackets.
+/// How many of them, counted from the end, have a name in brackets.
 const IN_BRACKETS: usize = 2;
 /// Metadata of any filter: followed by its name without `envoy.filters.`, and a key in brackets.
 const OF_FILTER: &str = "experimental.envoy.filters.";

@@ -13,7 +13,7 @@ use super::{PortSelector, WorkloadSelector, check_export_to};
 use crate::decode::{Context, Decimal, HeaderName, Port};
 
 object! {
-    /// How a service is called.
+    /// Settings for calls to a service.
     pub struct DestinationRule {
         /// The specification.
         spec: DestinationRuleSpec = "spec",
@@ -22,11 +22,11 @@ object! {
 }
 
 object! {
-    /// How a service is called.
+    /// Settings for calls to a service.
     pub struct DestinationRuleSpec {
         /// The service; may be a wildcard.
         host: Spanned<Hostname> = "host",
-        /// For all subsets that do not say otherwise.
+        /// The settings of all subsets without their own.
         traffic_policy: Option<TrafficPolicy> = "trafficPolicy",
         /// Parts of the service.
         subsets: Vec<Spanned<Subset>> = "subsets",
@@ -45,7 +45,7 @@ object! {
         name: Spanned<String> = "name",
         /// Labels of its endpoints.
         labels: BTreeMap<String, String> = "labels",
-        /// What it overrides.
+        /// The settings that it overrides.
         traffic_policy: Option<TrafficPolicy> = "trafficPolicy",
     }
 }
@@ -53,7 +53,7 @@ object! {
 object! {
     /// Settings of connections.
     pub struct TrafficPolicy {
-        /// How an endpoint is chosen.
+        /// How an endpoint is selected.
         load_balancer: Option<LoadBalancer> = "loadBalancer",
         /// Limits on connections and requests.
         connection_pool: Option<ConnectionPool> = "connectionPool",
@@ -119,7 +119,7 @@ object! {
     pub struct PortTrafficPolicy {
         /// The port.
         port: Spanned<PortSelector> = "port",
-        /// How an endpoint is chosen.
+        /// How an endpoint is selected.
         load_balancer: Option<LoadBalancer> = "loadBalancer",
         /// Limits on connections and requests.
         connection_pool: Option<ConnectionPool> = "connectionPool",
@@ -147,7 +147,7 @@ object! {
         base_ejection_time: Option<Duration> = "baseEjectionTime",
         /// The largest share of endpoints that may be ejected, in percent.
         max_ejection_percent: Option<Spanned<u32>> = "maxEjectionPercent",
-        /// With fewer healthy endpoints than this, all are used.
+        /// Minimum share of healthy endpoints: with fewer, all are used.
         min_health_percent: Option<Spanned<u32>> = "minHealthPercent",
         /// The statuses that count as errors, instead of 5xx.
         http_error_codes: Vec<Spanned<u32>> = "outlierDetectionHttpErrorCodes",
@@ -163,14 +163,14 @@ object! {
         percent: Option<Spanned<Decimal>> = "percent",
         /// Retries that are always allowed; 3 if not given.
         min_retry_concurrency: Option<u32> = "minRetryConcurrency",
-        /// How long a request counts; if not given, while it is active.
+        /// The window in which requests are counted; if not given, they count while they are active.
         budget_interval: Option<Duration> = "budgetInterval",
     }
     check: check_budget;
 }
 
 object! {
-    /// How an endpoint is chosen.
+    /// How an endpoint is selected.
     pub struct LoadBalancer {
         /// A simple algorithm.
         simple: Option<SimpleLb> = "simple",
@@ -260,9 +260,9 @@ object! {
         weight_expiration_period: Option<Duration> = "weightExpirationPeriod",
         /// How often weights are computed; 1 s if not given, 100 ms at least.
         weight_update_period: Option<Duration> = "weightUpdatePeriod",
-        /// What the share of errors adds to the utilization, in percent; 0 if not given.
+        /// The percentage by which the error rate increases the utilization; 0 if not given.
         error_utilization_penalty_percent: Option<u32> = "errorUtilizationPenaltyPercent",
-        /// The metrics of which the greatest is the utilization, such as `named_metrics.NAME` and `cpu_utilization`.
+        /// The metrics whose maximum is the utilization, such as `named_metrics.NAME` and `cpu_utilization`.
         metric_names_for_computing_utilization: Vec<Spanned<String>> = "metricNamesForComputingUtilization",
     }
     check: check_utilization;
@@ -274,7 +274,7 @@ object! {
     pub struct ZoneAwareLbSetting {
         /// Whether it applies; it does if not given.
         enabled: Option<bool> = "enabled",
-        /// With fewer healthy endpoints in the client's region, zones do not count; 6 if not given.
+        /// Minimum number of healthy endpoints in the client's region: with fewer, zones are ignored; 6 if not given.
         min_cluster_size: Option<Spanned<u32>> = "minClusterSize",
         /// The region to go to when the client's region has no healthy endpoint.
         failover: Vec<Spanned<Failover>> = "failover",
@@ -335,7 +335,7 @@ object! {
 }
 
 choices! {
-    /// How an endpoint is chosen.
+    /// How an endpoint is selected.
     pub enum SimpleLb {
         /// The default.
         Unspecified = "UNSPECIFIED",
@@ -447,7 +447,7 @@ object! {
         private_key: Option<String> = "privateKey",
         /// Path of the trusted roots.
         ca_certificates: Option<String> = "caCertificates",
-        /// Names of which the server's certificate must have one.
+        /// Names, one of which the server's certificate must have.
         subject_alt_names: Vec<String> = "subjectAltNames",
         /// The name sent to the server.
         sni: Option<String> = "sni",
@@ -462,7 +462,7 @@ object! {
 }
 
 choices! {
-    /// What kind of TLS a client uses.
+    /// The kind of TLS that a client uses.
     pub enum ClientTlsMode {
         /// No TLS.
         Disable = "DISABLE",

@@ -1,4 +1,4 @@
-//! What a proxy does with requests of a VirtualService's HTTP route besides forwarding them: faults, mirrors, CORS.
+//! Policies of a VirtualService's HTTP route besides forwarding: faults, mirrors, CORS.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ object! {
 object! {
     /// Requests that wait before they are forwarded.
     pub struct FaultDelay {
-        /// How long.
+        /// The duration.
         fixed_delay: Option<Spanned<Duration>> = "fixedDelay",
         /// The share of requests; none if not given.
         percentage: Option<Percent> = "percentage",
@@ -81,24 +81,24 @@ object! {
         allow_headers: Vec<Spanned<String>> = "allowHeaders",
         /// Response headers that they may read.
         expose_headers: Vec<Spanned<String>> = "exposeHeaders",
-        /// How long browsers may keep the answer to a preflight request; whole seconds.
+        /// How long browsers may cache the response to a preflight request; whole seconds.
         max_age: Option<Spanned<Duration>> = "maxAge",
         /// Whether they may use credentials.
         allow_credentials: Option<bool> = "allowCredentials",
-        /// What happens to preflight requests of other origins.
+        /// How preflight requests of other origins are handled.
         unmatched_preflights: Option<UnmatchedPreflights> = "unmatchedPreflights",
     }
     check: check_cors;
 }
 
 choices! {
-    /// What happens to preflight requests of origins that are not allowed.
+    /// How preflight requests of origins that are not allowed are handled.
     pub enum UnmatchedPreflights {
         /// They are forwarded.
         Unspecified = "UNSPECIFIED",
         /// They are forwarded.
         Forward = "FORWARD",
-        /// The proxy answers, without headers that allow anything.
+        /// The proxy answers, without CORS headers.
         Ignore = "IGNORE",
     }
 }

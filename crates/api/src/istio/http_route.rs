@@ -1,4 +1,4 @@
-//! HTTP routes of a VirtualService: conditions, destinations, and what the proxy does by itself.
+//! HTTP routes of a VirtualService: conditions, destinations, and responses of the proxy itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ object! {
         name: Option<String> = "name",
         /// Any of these must hold.
         matches: Vec<Spanned<HttpMatch>> = "match",
-        /// Where requests go.
+        /// The destinations of requests.
         route: Vec<HttpRouteDestination> = "route",
         /// A redirect.
         redirect: Option<HttpRedirect> = "redirect",
@@ -31,7 +31,7 @@ object! {
         rewrite: Option<HttpRewrite> = "rewrite",
         /// Limit for the whole response.
         timeout: Option<Duration> = "timeout",
-        /// When requests are tried again.
+        /// The conditions for retries.
         retries: Option<HttpRetry> = "retries",
         /// Changes to headers.
         headers: Option<Headers> = "headers",
@@ -145,7 +145,7 @@ object! {
         scheme: Option<String> = "scheme",
         /// The port.
         port: Option<Port> = "port",
-        /// Where the port is taken from.
+        /// The source of the port.
         derive_port: Option<DerivePort> = "derivePort",
         /// The status; 301 if not given.
         redirect_code: Option<Spanned<u32>> = "redirectCode",
@@ -156,7 +156,7 @@ object! {
 }
 
 choices! {
-    /// Where a redirect's port is taken from.
+    /// The source of a redirect's port.
     pub enum DerivePort {
         /// The usual one of the scheme.
         FromProtocolDefault = "FROM_PROTOCOL_DEFAULT",
@@ -238,7 +238,7 @@ object! {
 }
 
 object! {
-    /// When requests are tried again.
+    /// The conditions for retries.
     pub struct HttpRetry {
         /// Retries after the first try.
         attempts: Option<u32> = "attempts",
@@ -248,7 +248,7 @@ object! {
         retry_on: Option<Spanned<String>> = "retryOn",
         /// Whether retries avoid hosts that were tried; they do if not given.
         retry_ignore_previous_hosts: Option<bool> = "retryIgnorePreviousHosts",
-        /// Longest pause before the first retry.
+        /// Maximum pause before the first retry.
         backoff: Option<Duration> = "backoff",
         /// Whether retries avoid localities that were tried.
         retry_remote_localities: Option<bool> = "retryRemoteLocalities",

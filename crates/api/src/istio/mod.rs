@@ -111,7 +111,7 @@ fn check_export_to(entries: &[Spanned<String>], cx: &mut Context) {
     check_export_to_at("exportTo", entries, cx);
 }
 
-/// The same under another name, for the mesh's defaults.
+/// Like `check_export_to`, for a field of another name in the mesh's defaults.
 fn check_export_to_at(field: &str, entries: &[Spanned<String>], cx: &mut Context) {
     cx.at_field(field, |cx| {
         for (index, entry) in entries.iter().enumerate() {

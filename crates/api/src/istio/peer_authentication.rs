@@ -8,7 +8,7 @@ use super::WorkloadSelector;
 use crate::decode::{Context, Port};
 
 object! {
-    /// What workloads accept.
+    /// The mutual TLS that workloads accept.
     pub struct PeerAuthentication {
         /// The specification; if it is missing, the mode is inherited.
         spec: Option<PeerAuthenticationSpec> = "spec",
@@ -17,7 +17,7 @@ object! {
 }
 
 object! {
-    /// What workloads accept.
+    /// The mutual TLS that workloads accept.
     pub struct PeerAuthenticationSpec {
         /// The selected workloads of the namespace; all if not given.
         selector: Option<WorkloadSelector> = "selector",
@@ -38,7 +38,7 @@ object! {
 }
 
 choices! {
-    /// What is accepted.
+    /// The accepted mode.
     pub enum MtlsMode {
         /// Inherited.
         Unset = "UNSET",

@@ -22,7 +22,7 @@ object! {
     pub struct ProxyConfig {
         /// Worker threads; 0: one per core; 2 if not given.
         concurrency: Option<u32> = "concurrency",
-        /// How long listeners that go are drained; only `terminationDrainDuration` has an effect.
+        /// How long removed listeners are drained; only `terminationDrainDuration` has an effect.
         drain_duration: Option<Spanned<Duration>> = "drainDuration",
         /// How long connections may continue when the proxy stops; 5 s if not given.
         termination_drain_duration: Option<Duration> = "terminationDrainDuration",
@@ -30,13 +30,13 @@ object! {
         hold_application_until_proxy_starts: Option<Spanned<bool>> = "holdApplicationUntilProxyStarts",
         /// How traffic is captured.
         interception_mode: Option<Spanned<InterceptionMode>> = "interceptionMode",
-        /// What stands before a gateway.
+        /// The proxies in front of a gateway.
         gateway_topology: Option<GatewayTopology> = "gatewayTopology",
         /// Headers that proxies add.
         proxy_headers: Option<ProxyHeaders> = "proxyHeaders",
         /// Limits of connections from clients.
         connection_settings: Option<ConnectionSettings> = "connectionSettings",
-        /// Further settings of the agent by their environment variables.
+        /// More settings of the agent, by their environment variables.
         proxy_metadata: BTreeMap<String, Spanned<String>> = "proxyMetadata",
         /// The statistics that the proxy reports; all if not given.
         proxy_stats_matcher: Option<ProxyStatsMatcher> = "proxyStatsMatcher",
@@ -48,11 +48,11 @@ object! {
         runtime_values: BTreeMap<String, Spanned<String>> = "runtimeValues",
         /// How often lines of the access log are written to its file; Evenkeel's proxy counts whole seconds.
         file_flush_interval: Option<Duration> = "fileFlushInterval",
-        /// So many KiB of lines are written before that time.
+        /// Size in KiB at which buffered lines are written before that time.
         file_flush_min_size_kb: Option<u32> = "fileFlushMinSizeKb",
         /// The name under which the proxy presents itself (`node.cluster`).
         service_cluster: Option<String> = "serviceCluster",
-        /// What this name is made of, without `serviceCluster`.
+        /// How this name is formed, without `serviceCluster`.
         tracing_service_name: Option<TracingServiceName> = "tracingServiceName",
         /// Port of the proxy's admin interface; 15000 if not given.
         proxy_admin_port: Option<Spanned<u32>> = "proxyAdminPort",
@@ -74,7 +74,7 @@ object! {
         envoy_access_log_service: Option<RemoteService> = "envoyAccessLogService",
         /// A bootstrap file in place of the agent's.
         custom_config_file: Option<Spanned<String>> = "customConfigFile",
-        /// The same; `customConfigFile` goes first.
+        /// Another name of that field; `customConfigFile` takes precedence.
         proxy_bootstrap_template_path: Option<Spanned<String>> = "proxyBootstrapTemplatePath",
     }
     later: [
@@ -96,7 +96,7 @@ object! {
 }
 
 choices! {
-    /// What the name of a proxy is made of.
+    /// How the name of a proxy is formed.
     pub enum TracingServiceName {
         /// The label `app`, else the workload's name, and the namespace.
         AppLabelAndNamespace = "APP_LABEL_AND_NAMESPACE",
@@ -120,11 +120,11 @@ choices! {
 }
 
 object! {
-    /// What stands before a gateway.
+    /// The proxies in front of a gateway.
     pub struct GatewayTopology {
         /// Number of trusted proxies: the client's address is the so-manieth from the right in `x-forwarded-for`.
         num_trusted_proxies: Option<u32> = "numTrustedProxies",
-        /// What happens to `x-forwarded-client-cert`.
+        /// How `x-forwarded-client-cert` is handled.
         forward_client_cert_details: Option<ForwardClientCert> = "forwardClientCertDetails",
         /// Whether connections begin with the PROXY protocol's header.
         proxy_protocol: Option<Anything> = "proxyProtocol",
@@ -132,7 +132,7 @@ object! {
 }
 
 choices! {
-    /// What happens to `x-forwarded-client-cert`.
+    /// How `x-forwarded-client-cert` is handled.
     pub enum ForwardClientCert {
         /// The default.
         Undefined = "UNDEFINED",
@@ -284,7 +284,7 @@ choices! {
 }
 
 choices! {
-    /// What happens to requests that have a header with an underscore.
+    /// How requests with an underscore in a header's name are handled.
     pub enum Underscores {
         /// They pass.
         Unspecified = "HEADERS_WITH_UNDERSCORES_UNSPECIFIED",
@@ -298,7 +298,7 @@ choices! {
 }
 
 choices! {
-    /// What happens to requests with `%2F` or `%5C` in the path.
+    /// How requests with `%2F` or `%5C` in the path are handled.
     pub enum EscapedSlashes {
         /// They pass unchanged.
         Unspecified = "PATH_WITH_ESCAPED_SLASHES_UNSPECIFIED",
@@ -326,7 +326,7 @@ object! {
 }
 
 impl ProxyStatsMatcher {
-    /// As ProxyConfig's JSON has it, which agents read.
+    /// Returns ProxyConfig's JSON, which agents read.
     pub fn to_json(&self) -> serde_json::Value {
         let regexps: Vec<&str> = self.inclusion_regexps.iter().map(|regexp| &*regexp.0).collect();
         let (prefixes, suffixes) = (&self.inclusion_prefixes, &self.inclusion_suffixes);
@@ -346,7 +346,7 @@ const SELF_DISCOVERY_LABELS: &str = "ISTIO_META_SELF_DISCOVERY_GROUPING_LABEL_NA
 const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
 /// Whether ServiceEntries without addresses get virtual ones.
 const DNS_AUTO_ALLOCATE: &str = "ISTIO_META_DNS_AUTO_ALLOCATE";
-/// What becomes of requests that policies and servers may read differently.
+/// How requests are handled that policies and servers may read differently.
 const AMBIGUOUS_REQUESTS: &str = "EVENKEEL_AMBIGUOUS_REQUESTS";
 /// Its values: they are refused, as without the setting, or forwarded.
 const AMBIGUOUS_VALUES: [&str; 2] = ["REFUSE", "FORWARD"];
@@ -417,7 +417,7 @@ impl ProxyConfig {
         (usable, diagnostics)
     }
 
-    /// The settings of a Pod's proxy from its annotations; `None`: they say nothing. The decoder has reported mistakes.
+    /// Returns the settings of a Pod's proxy from its annotations; `None`: there are none. The decoder has reported errors.
     pub fn of_pod(annotations: &BTreeMap<String, Spanned<String>>) -> Option<Self> {
         let own = annotations.get(PROXY_CONFIG_ANNOTATION).and_then(|text| Self::of_annotation(text).0);
         let mode = annotations.get(INTERCEPTION_ANNOTATION).and_then(|text| {
@@ -549,7 +549,7 @@ object! {
 }
 
 impl ProxyConfigSpec {
-    /// As settings of a proxy.
+    /// Returns the settings of a proxy.
     pub fn as_proxy_config(&self) -> ProxyConfig {
         ProxyConfig {
             concurrency: self.concurrency,

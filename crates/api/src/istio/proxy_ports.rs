@@ -1,10 +1,10 @@
-//! Ports on which a proxy listens itself, as Istio's do: another listener there cannot be made.
+//! Ports on which a proxy itself listens, as Istio's do: no other listener can use them.
 
 use evenkeel_base::Span;
 
 use crate::decode::Context;
 
-/// What a sidecar listens for.
+/// The ports of a sidecar.
 pub(crate) const OF_SIDECARS: &[(u16, &str)] = &[
     (15_000, "its administration"),
     (15_001, "captured connections from the workload"),
@@ -14,10 +14,10 @@ pub(crate) const OF_SIDECARS: &[(u16, &str)] = &[
     (15_053, "DNS queries"),
     (15_090, "its metrics"),
 ];
-/// The same of a gateway, which captures nothing.
+/// The ports of a gateway, which captures nothing.
 pub(super) const OF_GATEWAYS: &[(u16, &str)] = &[OF_SIDECARS[0], OF_SIDECARS[3], OF_SIDECARS[4], OF_SIDECARS[6]];
 
-/// What one of these uses a port for.
+/// Returns what one of these proxies uses a port for.
 pub(crate) fn use_of(own: &[(u16, &'static str)], port: u16) -> Option<&'static str> {
     own.iter().find(|(number, _)| *number == port).map(|(_, what)| *what)
 }

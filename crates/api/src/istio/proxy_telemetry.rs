@@ -21,7 +21,7 @@ object! {
         custom_tags: BTreeMap<String, CustomTag> = "customTags",
         /// The longest path in a span, in bytes; 256 if not given.
         max_path_tag_length: Option<u32> = "maxPathTagLength",
-        /// Percentage of requests that are traced although nobody says so; 1 if not given.
+        /// Percentage of requests that are traced without an explicit request for tracing; 1 if not given.
         sampling: Option<Spanned<Decimal>> = "sampling",
         /// TLS to the collector.
         tls_settings: Option<Spanned<ClientTlsSettings>> = "tlsSettings",
@@ -100,19 +100,19 @@ object! {
     check: check_service;
 }
 
-/// Where the value of a tag comes from.
+/// The source of a tag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagSource<'a> {
     /// This text.
     Literal(&'a str),
-    /// A variable of the proxy's environment, and what stands for it if there is none.
+    /// A variable of the proxy's environment, and the default value.
     Environment(&'a str, Option<&'a str>),
-    /// A header of the request, and what stands for it if there is none.
+    /// A header of the request, and the default value.
     Header(&'a HeaderName, Option<&'a str>),
 }
 
 impl CustomTag {
-    /// Where its value comes from; `None`: the check has said why it is left out.
+    /// Returns the source of its value; `None`: the check has reported why it is ignored.
     pub fn usable(&self) -> Option<TagSource<'_>> {
         let literal = self.literal.as_ref().map(|tag| (&*tag.value, TagSource::Literal(&tag.value)));
         let environment = self.environment.as_ref();
@@ -126,7 +126,7 @@ impl CustomTag {
     }
 }
 
-/// Most tags of a proxy's own.
+/// Maximum number of custom tags of a proxy.
 const MAX_TAGS: usize = 128;
 /// Istio's share of requests that are traced, in percent.
 const DEFAULT_SAMPLING: f64 = 1.0;
@@ -138,7 +138,8 @@ impl Tracing {
         usable.filter(|(name, _)| !name.is_empty()).take(MAX_TAGS)
     }
 
-    /// Percentage of requests that are traced although nobody says so: 0 stands for the default, as in Istio.
+    /// Returns the percentage of requests that are traced without an explicit request for tracing: 0 stands for the default,
+    /// as in Istio.
     pub fn sampling(&self) -> f64 {
         let said = self.sampling.as_ref().map(|sampling| sampling.value.0).filter(|percent| *percent > 0.0);
         said.unwrap_or(DEFAULT_SAMPLING).min(100.0)
@@ -146,23 +147,23 @@ impl Tracing {
 }
 
 impl ProxyConfig {
-    /// Percentage of requests that are traced although nobody says so.
+    /// Returns the percentage of requests that are traced without an explicit request for tracing.
     pub fn sampling(&self) -> f64 {
         self.tracing.as_ref().map_or(DEFAULT_SAMPLING, Tracing::sampling)
     }
 
-    /// HOST:PORT of the collector of spans, if there is one that can be used; `zipkinAddress` is an older name.
+    /// Returns HOST:PORT of the collector of spans, if there is a usable one; `zipkinAddress` is an older name.
     pub fn collector(&self) -> Option<&str> {
         let newer = self.tracing.as_ref().and_then(|tracing| tracing.zipkin.as_ref()?.address.as_ref());
         usable(newer.or(self.zipkin_address.as_ref()))
     }
 
-    /// HOST:PORT of the service that takes access logs, if there is one that can be used.
+    /// Returns HOST:PORT of the access log service, if there is a usable one.
     pub fn log_service(&self) -> Option<&str> {
         usable(self.envoy_access_log_service.as_ref()?.address.as_ref())
     }
 
-    /// Where the proxy's agent sends things, as ProxyConfig's JSON.
+    /// Adds the destinations of the proxy's telemetry, as ProxyConfig's JSON.
     pub(super) fn destinations(&self, fields: &mut Map<String, Value>) {
         if let Some(address) = self.collector() {
             let tls = self.tracing.as_ref().and_then(|tracing| tracing.tls_settings.as_ref());
@@ -238,7 +239,7 @@ fn is_ip_address(address: &str) -> bool {
 
 const ADDRESS_HELP: &str = "write HOST:PORT, e.g. zipkin.istio-system:9411";
 
-/// Names an address that is not HOST:PORT: nothing is sent there.
+/// Reports an address that is not HOST:PORT: nothing is sent there.
 fn check_address(name: &str, address: Option<&Spanned<String>>, cx: &mut Context) {
     let Some(address) = address.filter(|address| !address.value.is_empty() && !is_address(&address.value)) else {
         return;

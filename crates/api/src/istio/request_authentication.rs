@@ -45,7 +45,7 @@ object! {
         issuer: Spanned<String> = "issuer",
         /// The audiences that are accepted.
         audiences: Vec<String> = "audiences",
-        /// Where its keys are.
+        /// The URI of its keys.
         jwks_uri: Option<Spanned<String>> = "jwksUri",
         /// Its keys.
         jwks: Option<Spanned<String>> = "jwks",
@@ -75,7 +75,7 @@ object! {
     pub struct JwtHeader {
         /// Its name.
         name: HeaderName = "name",
-        /// What stands before the token.
+        /// The prefix of the token.
         prefix: Option<String> = "prefix",
     }
 }
@@ -116,7 +116,7 @@ fn is_url(text: &str) -> bool {
 }
 
 impl RequestAuthentication {
-    /// A stand-in for one that is refused: it may name any place for tokens.
+    /// Returns a stand-in for a refused one, which may read tokens anywhere.
     pub(crate) fn of_anything(selector: BTreeMap<String, String>) -> Self {
         let selector = (!selector.is_empty()).then_some(WorkloadSelector { match_labels: selector });
         Self {

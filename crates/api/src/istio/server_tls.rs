@@ -1,4 +1,4 @@
-//! The TLS settings of a server, and what fits together in them (Istio's `validateTLSOptions`).
+//! The TLS settings of a server, and the combinations that are valid (Istio's `validateTLSOptions`).
 
 use evenkeel_base::Spanned;
 use evenkeel_base::suggest::one_of;
@@ -30,7 +30,7 @@ object! {
         credential_names: Vec<Spanned<String>> = "credentialNames",
         /// The Secret with the roots for clients, if it is another one.
         ca_cert_credential_name: Option<Spanned<String>> = "caCertCredentialName",
-        /// Names of which a client's certificate must have one.
+        /// Names, one of which a client's certificate must have.
         subject_alt_names: Vec<String> = "subjectAltNames",
         /// SHA-256 hashes of accepted clients' keys (SPKI), in base64.
         verify_certificate_spki: Vec<Spanned<String>> = "verifyCertificateSpki",
@@ -61,7 +61,7 @@ object! {
 }
 
 choices! {
-    /// What a server does with TLS.
+    /// How a server handles TLS.
     pub enum ServerTlsMode {
         /// Passes TLS on unread.
         Passthrough = "PASSTHROUGH",
@@ -91,7 +91,7 @@ choices! {
     later: ["TLSV1_0", "TLSV1_1"];
 }
 
-/// Most certificates of a server: one for each kind of key that clients differ in, RSA and ECDSA.
+/// Maximum number of certificates of a server: one for each kind of key that clients support, RSA and ECDSA.
 const MAX_CERTIFICATES: usize = 2;
 
 /// The cipher suites of TLS 1.2 that Envoy and rustls have.
@@ -103,7 +103,7 @@ const CIPHER_SUITES: &[&str] = &[
     "ECDHE-ECDSA-CHACHA20-POLY1305",
     "ECDHE-RSA-CHACHA20-POLY1305",
 ];
-/// Those that only Envoy has: they lack forward secrecy or authenticated encryption.
+/// Suites that only Envoy supports: they lack forward secrecy or authenticated encryption.
 const OUTDATED_SUITES: &[&str] = &[
     "ECDHE-ECDSA-AES128-SHA",
     "ECDHE-RSA-AES128-SHA",
@@ -117,7 +117,7 @@ const OUTDATED_SUITES: &[&str] = &[
 ];
 /// The curves that Envoy and rustls have.
 const CURVES: &[&str] = &["X25519MLKEM768", "X25519", "P-256", "P-384"];
-/// The one that only Envoy has.
+/// The curve that only Envoy supports.
 const ENVOYS_CURVE: &str = "P-521";
 
 /// Checks the TLS settings of a server that uses TLS.

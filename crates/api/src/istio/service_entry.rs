@@ -37,7 +37,7 @@ object! {
         workload_selector: Option<LabelsSelector> = "workloadSelector",
         /// The namespaces that see it.
         export_to: Vec<Spanned<String>> = "exportTo",
-        /// Names of which a server's certificate must have one.
+        /// Names, one of which a server's certificate must have.
         subject_alt_names: Vec<String> = "subjectAltNames",
     }
     check: check;

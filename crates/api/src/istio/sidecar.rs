@@ -30,11 +30,11 @@ object! {
         workload_selector: Option<LabelsSelector> = "workloadSelector",
         /// Ports of the workload; those of its Services if none are given.
         ingress: Vec<IngressListener> = "ingress",
-        /// What the workload may call; everything that is exported to it if nothing is given.
+        /// The hosts that the workload may call; everything that is exported to it if nothing is given.
         egress: Vec<Spanned<EgressListener>> = "egress",
         /// Settings of connections to the workload, for ports without their own.
         inbound_connection_pool: Option<ConnectionPool> = "inboundConnectionPool",
-        /// What happens to calls of unknown hosts; the mesh's setting if not given.
+        /// How calls of unknown hosts are handled; the mesh's setting if not given.
         outbound_traffic_policy: Option<SidecarOutboundTrafficPolicy> = "outboundTrafficPolicy",
     }
     check: check;
@@ -61,7 +61,7 @@ object! {
 }
 
 object! {
-    /// What may be called, on one port or on all others.
+    /// The hosts that may be called on one port, or on all others.
     pub struct EgressListener {
         /// The port; all that no other entry names if not given.
         port: Option<EgressPort> = "port",
@@ -105,7 +105,7 @@ object! {
     check: check_egress_port;
 }
 
-/// Where an egress listener is called.
+/// The address of an egress listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EgressBind {
     /// At an address.
@@ -153,7 +153,7 @@ choices! {
 }
 
 object! {
-    /// What happens to calls of unknown hosts.
+    /// How calls of unknown hosts are handled.
     pub struct SidecarOutboundTrafficPolicy {
         /// Whether such calls pass; REGISTRY_ONLY if not given, as in Istio.
         mode: Option<OutboundTrafficPolicyMode> = "mode",
@@ -164,7 +164,7 @@ object! {
 }
 
 choices! {
-    /// What happens to calls of unknown hosts. Unlike the mesh's, it has no `ALLOW_ANY_DYNAMIC_DNS`, as in Istio.
+    /// How calls of unknown hosts are handled. Unlike the mesh's, it has no `ALLOW_ANY_DYNAMIC_DNS`, as in Istio.
     pub enum OutboundTrafficPolicyMode {
         /// Calls pass.
         AllowAny = "ALLOW_ANY",
@@ -382,7 +382,7 @@ fn check_egress_bind(listener: &EgressListener, node: &Node, cx: &mut Context) {
     }
 }
 
-/// Where an ingress listener forwards to.
+/// The target of an ingress listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngressEndpoint {
     /// On its loopback address.
@@ -472,7 +472,7 @@ fn check_ingress_tls(listener: &IngressListener, node: &Node, cx: &mut Context) 
     }
 }
 
-/// Longest path of a Unix socket, in bytes (unix(7)).
+/// Maximum length of a Unix socket's path, in bytes (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 fn check_policy(policy: &SidecarOutboundTrafficPolicy, node: &Node, cx: &mut Context) {

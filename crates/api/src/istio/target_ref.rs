@@ -1,4 +1,4 @@
-//! References from policies to the resources whose workloads they are for.
+//! References from policies to the resources whose workloads they apply to.
 
 use evenkeel_base::Spanned;
 use evenkeel_base::yaml::Node;

@@ -74,7 +74,7 @@ object! {
     pub struct TlsRoute {
         /// Any of these must hold.
         matches: Vec<TlsMatchAttributes> = "match",
-        /// Where connections go.
+        /// The destinations of connections.
         route: Vec<RouteDestination> = "route",
     }
     check: check_tls_route;
@@ -103,7 +103,7 @@ object! {
     pub struct TcpRoute {
         /// Any of these must hold.
         matches: Vec<L4MatchAttributes> = "match",
-        /// Where connections go.
+        /// The destinations of connections.
         route: Vec<RouteDestination> = "route",
     }
     check: check_tcp_route;

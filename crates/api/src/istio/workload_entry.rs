@@ -20,7 +20,7 @@ object! {
     pub struct WorkloadEntry {
         /// The specification.
         spec: WorkloadEntrySpec = "spec",
-        /// What is known of it.
+        /// Its status.
         status: Option<WorkloadEntryStatus> = "status",
     }
     check: check;
@@ -37,7 +37,7 @@ object! {
         labels: BTreeMap<String, String> = "labels",
         /// The network it is in; the same network if not given.
         network: Option<String> = "network",
-        /// Where it is, `region/zone/subzone`.
+        /// Its locality, `region/zone/subzone`.
         locality: Option<String> = "locality",
         /// Its share.
         weight: Option<u32> = "weight",
@@ -47,7 +47,7 @@ object! {
 }
 
 object! {
-    /// What is known of a workload.
+    /// The status of a workload.
     pub struct WorkloadEntryStatus {
         /// Its conditions.
         conditions: Vec<WorkloadCondition> = "conditions",
@@ -64,7 +64,7 @@ object! {
         status: String = "status",
         /// When it was checked.
         last_probe_time: Option<String> = "lastProbeTime",
-        /// Since when it is so.
+        /// Since when it has this status.
         last_transition_time: Option<String> = "lastTransitionTime",
         /// Why it is so.
         message: Option<String> = "message",

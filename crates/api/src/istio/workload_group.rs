@@ -1,4 +1,4 @@
-//! WorkloadGroup: what the WorkloadEntries of workloads that register themselves have in common.
+//! WorkloadGroup: the template of the WorkloadEntries of workloads that register themselves.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ object! {
 }
 
 object! {
-    /// What its WorkloadEntries have in common.
+    /// The common properties of its WorkloadEntries.
     pub struct WorkloadGroupSpec {
         /// Their labels and annotations.
         metadata: Option<WorkloadGroupMetadata> = "metadata",

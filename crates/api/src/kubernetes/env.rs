@@ -45,7 +45,7 @@ object! {
         resource: String = "resource",
         /// Its own container if not given.
         container_name: Option<String> = "containerName",
-        /// What the value is divided by; 1 if not given.
+        /// The divisor of the value; 1 if not given.
         divisor: Option<crate::decode::Quantity> = "divisor",
     }
 }

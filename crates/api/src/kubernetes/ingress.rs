@@ -20,7 +20,7 @@ object! {
     pub struct IngressSpec {
         /// Its class; the Ingress belongs to that class's controller.
         ingress_class_name: Option<Spanned<String>> = "ingressClassName",
-        /// Where requests go that no rule matches.
+        /// The backend of requests that no rule matches.
         default_backend: Option<Spanned<IngressBackend>> = "defaultBackend",
         /// Hosts that are served with TLS.
         tls: Vec<Spanned<IngressTls>> = "tls",
@@ -65,7 +65,7 @@ object! {
         path: Option<Spanned<String>> = "path",
         /// How it is matched.
         path_type: Option<PathType> = "pathType",
-        /// Where it leads.
+        /// Its backend.
         backend: Spanned<IngressBackend> = "backend",
     }
     check: check_path;
@@ -84,7 +84,7 @@ choices! {
 }
 
 object! {
-    /// Where requests go.
+    /// A backend of requests.
     pub struct IngressBackend {
         /// A Service.
         service: Option<IngressService> = "service",
@@ -123,7 +123,7 @@ object! {
 object! {
     /// The specification of an IngressClass.
     pub struct IngressClassSpec {
-        /// Who serves Ingresses of this class; Istio's is `istio.io/ingress-controller`.
+        /// The controller of Ingresses of this class; Istio's is `istio.io/ingress-controller`.
         controller: Option<String> = "controller",
     }
     inert: ["parameters"];

@@ -30,7 +30,7 @@ object! {
         cluster_ip: Option<Spanned<ClusterIp>> = "clusterIP",
         /// The type; ClusterIP if not given.
         kind: Option<ServiceType> = "type",
-        /// The name an ExternalName stands for.
+        /// The name of which an ExternalName is an alias.
         external_name: Option<Spanned<Hostname>> = "externalName",
         /// Whether Pods that are not ready take traffic, too.
         publish_not_ready_addresses: bool = "publishNotReadyAddresses",
@@ -41,7 +41,7 @@ object! {
     }
     later: ["externalIPs"];
     inert: [
-        // Istio's proxies balance as DestinationRules say, whatever the Service asks of kube-proxy.
+        // Istio's proxies balance as DestinationRules say, whatever the Service configures for kube-proxy.
         "sessionAffinity", "sessionAffinityConfig",
         "clusterIPs", "loadBalancerIP", "loadBalancerSourceRanges", "loadBalancerClass", "externalTrafficPolicy",
         "healthCheckNodePort", "ipFamilies", "ipFamilyPolicy", "allocateLoadBalancerNodePorts",

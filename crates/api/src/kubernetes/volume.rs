@@ -72,7 +72,7 @@ object! {
 }
 
 object! {
-    /// Where a container finds a volume.
+    /// The path at which a container has a volume.
     pub struct VolumeMount {
         /// The volume.
         name: String = "name",

@@ -45,7 +45,7 @@ pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
     }
 }
 
-/// Whether the policy is only logged and counted; then nothing was refused before, either.
+/// Whether the policy is only logged and counted; then nothing was denied before, either.
 fn is_dry_run(document: &Mapping) -> bool {
     let metadata = document.get("metadata").and_then(Node::as_mapping);
     let annotations = metadata.and_then(|metadata| metadata.get("annotations")).and_then(Node::as_mapping);
@@ -57,12 +57,12 @@ pub(super) fn everything(selector: BTreeMap<String, String>) -> AuthorizationPol
     of(Whom { selector, targets: Vec::new() }, Action::Deny, vec![anything()])
 }
 
-/// Nobody has written this rule.
+/// Returns a rule that nobody has written, which matches everything.
 fn anything() -> Spanned<Rule> {
     Spanned::new(Rule { from: Vec::new(), to: Vec::new(), when: Vec::new() }, Span::built_in())
 }
 
-/// Whom a stand-in is for: the workloads with these labels, or those of these resources.
+/// The workloads that a stand-in applies to: those with these labels, or those of these resources.
 struct Whom {
     selector: BTreeMap<String, String>,
     targets: Vec<TargetRef>,

@@ -1,4 +1,4 @@
-//! Stand-ins for objects that configure connections: no connection is less protected than was asked for.
+//! Stand-ins for objects that configure connections: no connection is less protected than requested.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Reads what can be read of a refused document, and makes the object that takes its place.
+//! Reads the readable parts of a refused document, and creates the object that takes its place.
 
 use crate::decode::{Context, Decode};
 use crate::{Object, Resource};
@@ -63,7 +63,7 @@ pub(super) fn name_at(span: &Span) -> Arc<str> {
     format!("{file}:{}", span.line).into()
 }
 
-/// The labels that can be read; they select what was meant and perhaps more.
+/// Returns the labels that can be read; they select the intended workloads and possibly more.
 pub(super) fn selector(document: &Mapping) -> BTreeMap<String, String> {
     labels(document.get("spec").and_then(|spec| spec.get("selector")).and_then(|s| s.get("matchLabels")))
 }
@@ -82,7 +82,7 @@ pub(super) fn near<'n>(mapping: &'n Mapping, name: &str) -> Option<&'n Node> {
     })
 }
 
-/// The text of a scalar, whatever it looks like.
+/// Returns the text of a scalar, whatever its type.
 pub(super) fn text_of(node: &Node) -> Option<&str> {
     match &node.value {
         Value::Scalar(Scalar { text, .. }) if !node.is_null() => Some(text),

@@ -103,7 +103,7 @@ fn a_deny_policy_refuses_what_its_rules_may_mean() {
     };
     let to = "to: [{operation: {paths: [/admin]}}]";
     let sound = "from: [{source: {namespaces: [a]}}]";
-    // What cannot be read of a rule matches anything; the rest of it, and other rules, stay.
+    // An unreadable part of a rule matches anything; the rest of it, and other rules, stay.
     check(&format!("action: DENY\nrules: [{{from: [{{source: {{notRequestPrincipalz: ['*']}}}}], {to}}}]"), " 0/1/0");
     check(
         &format!("action: DENY\nrules: [{{{sound}, to: [{{operation: {{pathz: [/a]}}}}]}}, {{{to}}}]"),
@@ -112,7 +112,7 @@ fn a_deny_policy_refuses_what_its_rules_may_mean() {
     check(&format!("action: DENY\nrules: [{{{to}, when: [{{key: 'request.auth.claim[a]', values: [b]}}]}}]"), " 0/1/0");
     check(&format!("action: DENY\nrules: [{{{to}, frm: []}}, 5]"), " 0/1/0 0/0/0");
     check("action: DENY\nrules: 5", " 0/0/0");
-    // Nobody is asked: what would have been asked about is refused.
+    // No provider is asked: requests that it would have been asked about are denied.
     check(&format!("action: CUSTOM\nprovider: {{nam: oidc}}\nrules: [{{{to}}}]"), " 0/1/0");
     check("action: CUSTOM\nprovider: {nam: oidc}", "");
 }
@@ -309,7 +309,7 @@ fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
     let only = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}";
     let own = "egress: [{hosts: ['./*']}]";
     check(&spec(&format!("{only}, {own}")), &[]);
-    // It says so.
+    // The document says so.
     check(&spec(&format!("{only}, {own}, bogus: 1")), &["Sidecar shop/web REGISTRY_ONLY 0/1"]);
     check(
         &spec(&format!("{only}, egress: [{{hosts: [nowhere]}}], {selector}")),
@@ -319,18 +319,18 @@ fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
         &spec(&format!("{only}, {own}, ingress: [{{port: {{number: 80, protocol: HTTP}}}}], x: 1")),
         &["Sidecar shop/web REGISTRY_ONLY 1/1"],
     );
-    // It may have said so.
+    // The document may have said so.
     check(&spec("outboundTrafficPolicy: {mode: REGISTRYONLY}"), &[closed]);
     check(&spec("outboundTrafficPolicy: {mode: ALLOW_ANY, x: 1}"), &[closed]);
     check(&spec("outboundTraficPolicy: {mode: ALLOW_ANY}"), &[closed]);
     check(&spec(&format!("{own}, outboundPolicy: {{}}")), &["Sidecar shop/web REGISTRY_ONLY 0/1"]);
     check(&format!("{head}spek: {{{only}}}\n"), &[closed]);
-    // What was to be judged elsewhere goes nowhere.
+    // Calls that were to go elsewhere go nowhere.
     check(&spec("outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: egress.shop.svc}}, x: 1"), &[closed]);
-    // It says something else, or leaves it to the mesh.
+    // The document says something else, or leaves it to the mesh.
     check(&spec("outboundTrafficPolicy: {mode: ALLOW_ANY}, bogus: 1"), &[]);
     check(&spec("egress: [{hosts: [nowhere]}]"), &[]);
-    // Whatever is wrong around it.
+    // Regardless of errors around it.
     let body = format!("metadata: {{name: web, namespace: shop}}\nspec: {{{only}}}\n");
     for head in [
         "apiVersion: networking.istio.io/v7\nkind: Sidecar\n",
@@ -349,7 +349,7 @@ fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
     assert_eq!(unread, ["\"\" DENY 0/0/0", "\"\" REGISTRY_ONLY 0/0"]);
 }
 
-/// A RequestAuthentication that cannot be read closes what it would have judged; policies that ask for what is in tokens are sound.
+/// An unreadable RequestAuthentication closes what it would have judged; policies that match claims are valid.
 #[test]
 fn what_judges_tokens_is_closed_and_what_asks_for_them_is_sound() {
     let tokens = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: t, namespace: shop}\nspec: {jwtRulez: [}]}\n";

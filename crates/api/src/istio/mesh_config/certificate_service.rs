@@ -15,7 +15,7 @@ object! {
         address: Option<Spanned<String>> = "address",
         /// TLS to it; without, it is verified with the system's roots.
         tls_settings: Option<Spanned<ClientTlsSettings>> = "tlsSettings",
-        /// How long an answer may take; 10 s if not given.
+        /// Time limit of an answer; 10 s if not given.
         request_timeout: Option<Duration> = "requestTimeout",
         /// Whether the control plane asks it, not the agents; `true` if not given.
         istiod_side: Option<bool> = "istiodSide",
@@ -29,13 +29,13 @@ pub struct SignerTls<'a> {
     pub roots: Option<&'a str>,
     /// Paths of the client's certificate and key.
     pub identity: Option<(&'a str, &'a str)>,
-    /// Names of which the server's certificate must have one; that of the address if there are none.
+    /// Names, one of which the server's certificate must have; that of the address if there are none.
     pub names: &'a [String],
     /// The name sent to the server.
     pub sni: Option<&'a str>,
 }
 
-/// What is said to who asks nevertheless.
+/// The error if it is used nevertheless.
 const UNUSABLE: &str = "`ca` of the mesh's settings cannot be used; the finding about it says why";
 
 /// Message and help.
@@ -47,7 +47,7 @@ impl CertificateService {
         self.istiod_side.unwrap_or(true)
     }
 
-    /// One that nobody can ask, in place of one that is refused.
+    /// Returns a service that cannot be used, in place of a refused one.
     pub(crate) fn unusable() -> Self {
         Self { address: None, tls_settings: None, request_timeout: None, istiod_side: None }
     }

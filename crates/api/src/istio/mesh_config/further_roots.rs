@@ -8,7 +8,7 @@ use crate::decode::Context;
 /// Begins a certificate in PEM.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-/// Where further roots come from.
+/// The source of additional roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FurtherRoots<'a> {
     /// Here they are, PEM.

@@ -65,7 +65,7 @@ impl MeshConfig {
         proxy_ports::use_of(proxy_ports::OF_SIDECARS, port).is_none().then(|| Spanned::new(port, written.span.clone()))
     }
 
-    /// A decoder for the settings: a field of a newer version is a warning, unless leaving it out could open something.
+    /// Returns a decoder for the settings: a field of a newer version is a warning, unless ignoring it could open something.
     pub(crate) fn context() -> Context {
         Context::new("Istio").lenient(Self::GUARDS)
     }
@@ -75,7 +75,7 @@ impl MeshConfig {
         matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == Self::CONFIG_MAP && map.data.contains_key(Self::KEY))
     }
 
-    /// The settings, if they can be used, and what is wrong with them.
+    /// Returns the settings, if they can be used, and the findings about them.
     pub(crate) fn read(object: &Object) -> Option<(Option<Self>, Diagnostics)> {
         let text = match &object.resource {
             Resource::ConfigMap(map) if Self::is_in(object) => map.data.get(Self::KEY)?,
@@ -106,9 +106,9 @@ object! {
         trust_domain_aliases: Vec<String> = "trustDomainAliases",
         /// The namespace whose policies apply to the mesh.
         root_namespace: Option<Label> = "rootNamespace",
-        /// What happens to calls of unknown hosts.
+        /// How calls of unknown hosts are handled.
         outbound_traffic_policy: Option<OutboundTrafficPolicy> = "outboundTrafficPolicy",
-        /// Where programs listen: at the address that was called, or at the loopback address.
+        /// The address on which programs listen: the one that was called, or the loopback address.
         inbound_traffic_policy: Option<InboundTrafficPolicy> = "inboundTrafficPolicy",
         /// How paths are normalized before anything matches them.
         path_normalization: Option<PathNormalization> = "pathNormalization",

@@ -1,4 +1,4 @@
-//! MeshConfig: what happens to traffic that nothing else decides about.
+//! MeshConfig: defaults for traffic that nothing else decides about.
 
 use evenkeel_base::Spanned;
 use evenkeel_base::suggest::{closest, one_of};
@@ -11,7 +11,7 @@ use super::MeshConfig;
 use crate::decode::Context;
 
 object! {
-    /// What happens to calls of unknown hosts.
+    /// How calls of unknown hosts are handled.
     pub struct OutboundTrafficPolicy {
         /// ALLOW_ANY if not given.
         mode: Option<Spanned<MeshOutboundMode>> = "mode",
@@ -24,7 +24,7 @@ object! {
 }
 
 choices! {
-    /// What happens to calls of unknown hosts.
+    /// How calls of unknown hosts are handled.
     pub enum MeshOutboundMode {
         /// Calls pass.
         AllowAny = "ALLOW_ANY",
@@ -36,7 +36,7 @@ choices! {
 }
 
 object! {
-    /// Where programs listen.
+    /// The address on which programs listen.
     pub struct InboundTrafficPolicy {
         /// PASSTHROUGH if not given.
         mode: Option<InboundTrafficPolicyMode> = "mode",
@@ -44,11 +44,11 @@ object! {
 }
 
 choices! {
-    /// Where programs listen.
+    /// The address on which programs listen.
     pub enum InboundTrafficPolicyMode {
-        /// At the address that was called.
+        /// The address that was called.
         Passthrough = "PASSTHROUGH",
-        /// At the loopback address.
+        /// The loopback address.
         Localhost = "LOCALHOST",
     }
 }
@@ -168,7 +168,7 @@ const CIPHER_SUITES: &[&str] = &[
     "AES256-SHA",
     "DES-CBC3-SHA",
 ];
-/// Those of them that proxies can use: with forward secrecy and authenticated encryption.
+/// The number of suites that proxies can use: those with forward secrecy and authenticated encryption.
 const USABLE_SUITES: usize = 6;
 
 fn check_outbound(policy: &OutboundTrafficPolicy, node: &Node, cx: &mut Context) {

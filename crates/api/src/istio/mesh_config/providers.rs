@@ -86,11 +86,11 @@ object! {
 object! {
     /// The part of a request's body that an authorization service gets.
     pub struct RequestBody {
-        /// Most bytes that it gets.
+        /// Maximum number of bytes that it gets.
         max_request_bytes: Option<u32> = "maxRequestBytes",
-        /// Of a longer body it gets the beginning; otherwise the request is refused with 413.
+        /// Whether it gets the beginning of a longer body; otherwise the request is refused with 413.
         allow_partial_message: Option<bool> = "allowPartialMessage",
-        /// It gets bytes, not text (gRPC).
+        /// Whether it gets bytes instead of text (gRPC).
         pack_as_bytes: Option<bool> = "packAsBytes",
     }
     check: check_body;
@@ -183,7 +183,7 @@ object! {
     }
 }
 
-/// What a provider is for.
+/// The purpose of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderKind {
     /// Authorization.
@@ -231,7 +231,7 @@ impl ExtensionProvider {
         kinds.contains(&true)
     }
 
-    /// What it is for.
+    /// Returns its purpose.
     pub fn kind(&self) -> Option<ProviderKind> {
         self.kinds().first().copied()
     }
@@ -423,7 +423,7 @@ fn is_path(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Names what of a provider nobody could be called with.
+/// Reports invalid paths of a provider, with which it could not be called.
 fn check_paths(provider: &ExtensionProvider, cx: &mut Context) {
     let zipkin = provider.zipkin.as_ref().and_then(|zipkin| zipkin.path.as_deref()).filter(|path| !path.is_empty());
     let otlp = provider.opentelemetry.as_ref().and_then(|otel| Some(otel.http.as_ref()?.path.as_str()));

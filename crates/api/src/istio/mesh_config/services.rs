@@ -43,7 +43,7 @@ object! {
         http: Option<OtlpHttp> = "http",
         /// Settings of gRPC.
         grpc: Option<OtlpGrpc> = "grpc",
-        /// Where attributes of the resource come from.
+        /// The source of the resource's attributes.
         resource_detectors: Option<Spanned<Anything>> = "resourceDetectors",
         /// Dynatrace's sampler.
         dynatrace_sampler: Option<Spanned<Anything>> = "dynatraceSampler",

@@ -56,7 +56,7 @@ pub(super) fn check(config: &MeshConfig, cx: &mut Context) {
     check_pattern("inboundClusterStatName", config.inbound_cluster_stat_name.as_ref(), cx);
 }
 
-/// What is between percent signs and no variable stays as it is, as in Istio. Most likely it is misspelt.
+/// Checks a pattern. As in Istio, text between percent signs that is not a variable is kept. Most likely it is misspelt.
 fn check_pattern(field: &str, pattern: Option<&Spanned<String>>, cx: &mut Context) {
     let Some(pattern) = pattern else { return };
     let known = || StatVariable::ALL.iter().map(|variable| variable.as_str());
