@@ -22,7 +22,7 @@ use crate::options::Options;
 /// The socket over which proxies hand over. It has a directory of its own, because others may be able to write to the
 /// state directory, for example a volume of a pod.
 const SOCKET: &str = "handover/proxy.sock";
-/// Longest path of a Unix socket on Linux, in bytes.
+/// Maximum length of a Unix socket's path on Linux, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// The suffix that the proxy uses while it replaces the socket: `.PID.new` instead of `.sock`.
 const NEW_SUFFIX_BYTES: usize = 10;

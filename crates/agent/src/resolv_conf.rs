@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// Most name servers used (`MAXNS` of resolv.conf(5)).
+/// Maximum number of name servers (`MAXNS` of resolv.conf(5)).
 const MAX_NAMESERVERS: usize = 3;
 
 /// The name servers of a resolv.conf, port 53, without the DNS proxy itself; none when the file is missing.

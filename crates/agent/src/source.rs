@@ -29,7 +29,7 @@ pub const SDS_SOCKET: &str = "/var/run/secrets/workload-spiffe-uds/socket";
 pub const CREDENTIALS: &str = "/var/run/secrets/workload-spiffe-credentials";
 /// The folder of mounted certificates with `FILE_MOUNTED_CERTS`, as Istio's.
 pub const MOUNTED_CERTS: &str = "/etc/certs";
-/// Largest file that is read, in bytes.
+/// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// How long the connection to the socket may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -180,7 +180,7 @@ impl Trusted {
     }
 }
 
-/// What has arrived so far.
+/// The secrets that have arrived so far.
 struct Held {
     certificate: String,
     roots: String,

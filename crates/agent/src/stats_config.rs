@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::options::Options;
 
-/// What Istio's proxies report in any case, and what is Evenkeel's own. Its agent needs the open connections, as Istio's
-/// does, to know when a proxy is drained.
+/// Prefixes of the statistics that Istio's proxies report in any case, and of Evenkeel's own. The agent needs the open
+/// connections, as Istio's does, to know when a proxy is drained.
 const PREFIXES: [&str; 9] = [
     "reporter=",
     "cluster_manager",

@@ -43,7 +43,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 /// The part of this time that the proxy and the program have; the rest is for sending the page.
 const SHARE: f64 = 0.8;
-/// Largest page of the proxy or the program, in bytes.
+/// Maximum size of a page of the proxy or the program, in bytes.
 const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
 /// Connections at a time, and among them scrapes: others wait.
 const MAX_CONNECTIONS: usize = 32;
@@ -146,7 +146,7 @@ impl Pages {
             tracing::warn!(reason, "the program's metrics are not merged with the proxy's");
             None
         });
-        // That would be this very page.
+        // Otherwise the page would request itself.
         let program = program.filter(|(port, path)| (*port, path.as_str()) != (own_port, METRICS));
         Self {
             admin: (!options.no_proxy).then_some(options.admin_port()),

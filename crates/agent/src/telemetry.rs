@@ -1,4 +1,4 @@
-//! Where the proxy sends spans, access logs and statistics, in its bootstrap: `tracing`, `envoyAccessLogService`,
+//! Destinations of the proxy's spans, access logs and statistics, in its bootstrap: `tracing`, `envoyAccessLogService`,
 //! `envoyMetricsService` and `statsdUdpAddress` of ProxyConfig (Istio's bootstrap template).
 
 use std::net::IpAddr;

@@ -18,7 +18,7 @@ use crate::options::Options;
 pub const BUNDLE_FILE: &str = "trust-bundle.pem";
 /// The trust domains that it told apart last, in the same place: until it says so again, each root counts for no other one.
 const DOMAINS_FILE: &str = "trust-domains.pb";
-/// Largest file of these that is read, in bytes.
+/// Maximum size of such a file, in bytes.
 const MAX_DOMAINS_BYTES: u64 = 16 * 1024 * 1024;
 /// Begins the first line of a bundle; the authority key identifier of current certificates follows.
 const SIGNER_COMMENT: &str = "# signer ";
@@ -135,8 +135,9 @@ impl Trust {
     }
 }
 
-/// The roots for whoever cannot tell trust domains apart (programs that use gRPC, Envoy with revocation lists): those of the
-/// own trust domain. With all of them, an authority could vouch for another trust domain. Empty if there are none.
+/// Returns the roots for clients that do not distinguish trust domains (programs that use gRPC, Envoy with revocation lists):
+/// those of the own trust domain. With all of them, an authority could vouch for another trust domain. Empty if there are
+/// none.
 pub(crate) fn roots_of_own(identity: &str, domains: &[(String, String)]) -> String {
     let own = spiffe::trust_domain_of(identity);
     let found = domains.iter().find(|(name, _)| Some(name.as_str()) == own);

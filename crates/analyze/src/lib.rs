@@ -1,5 +1,5 @@
-//! Findings about a mesh as a whole: those of reading and building it, with Istio's message codes, and those that only
-//! an analysis looks for.
+//! Findings about a mesh as a whole: those of reading and building it, with Istio's message codes, and those that only an
+//! analysis makes.
 //!
 //! | question | file |
 //! |---|---|

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::limits::MAX_SPIFFE_ID_BYTES;
 
-/// Longest name of a trust domain, in bytes (SPIFFE-ID section 2.1).
+/// Maximum length of a trust domain's name, in bytes (SPIFFE-ID section 2.1).
 const MAX_TRUST_DOMAIN_BYTES: usize = 255;
 
 /// `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT`.

@@ -28,8 +28,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// What an earlier run left in `folder`: only of scenarios that ran to their end, and only if it measured the same programs
-    /// as long and as often.
+    /// Adds the results of an earlier run in `folder`: only of scenarios that ran to their end, and only if it measured the
+    /// same programs with the same plan.
     pub fn resume(mut self, folder: &Path) -> Result<Self> {
         let path = folder.join("results.json");
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(self) };

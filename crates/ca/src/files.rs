@@ -37,7 +37,7 @@ pub enum AuthorityError {
     Identity {
         /// The certificate's file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: IdentityError,
     },
     /// The certificate is not a CA certificate.
@@ -64,7 +64,7 @@ pub enum AuthorityError {
     Certificate {
         /// The file of the certificate or key.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: rcgen::Error,
     },
 }

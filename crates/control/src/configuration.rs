@@ -64,7 +64,7 @@ pub enum ConfigurationError {
     AddressBook {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }

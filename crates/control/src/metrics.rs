@@ -27,13 +27,13 @@ layout! {
     /// The control plane's own.
     pub mod plane {
         counters {
-            /// Resources that differed from what is made from nothing.
+            /// Resources that differed from those built from scratch.
             pilot_total_xds_internal_errors,
-            /// Times what was left of a configuration was built anew.
+            /// Rebuilds of the configuration after most of it was removed.
             evenkeel_config_rebuilds,
             /// Streams refused because of who asked.
             evenkeel_xds_refused_streams,
-            /// Streams ended because those of their identity kept too many names subscribed.
+            /// Streams ended because the streams of their identity subscribed to too many names.
             evenkeel_xds_streams_over_names,
             /// Fetches of issuers' keys (JWKS) that succeeded.
             pilot_jwks_resolver_network_fetch_success_total,
@@ -51,15 +51,15 @@ layout! {
             evenkeel_csr_forbidden,
             /// Certificate requests that the external signer did not answer, or refused.
             evenkeel_external_signer_failures,
-            /// Answers of the external signer that are not what was asked for.
+            /// Answers of the external signer that did not match the request.
             evenkeel_external_signer_bad_answers,
-            /// Certificate requests not looked at, because there were so many.
+            /// Certificate requests refused unread, because there were too many.
             evenkeel_csr_throttled,
         }
         gauges {
             /// Connected xDS streams.
             pilot_xds,
-            /// xDS streams that wait until others have got their first resources, or for the translator.
+            /// xDS streams that wait for the first pushes of others, or for the translator.
             evenkeel_xds_waiting_streams,
             /// xDS streams that have not answered a response for too long.
             evenkeel_xds_unanswered,
@@ -71,7 +71,7 @@ layout! {
             evenkeel_config_refused_files,
             /// Workloads whose certificate has less than 30 % of its life left.
             evenkeel_leaves_expiring,
-            /// Certificate authorities of which that is true.
+            /// Certificate authorities whose certificate has less than 30 % of its life left.
             evenkeel_authorities_expiring,
         }
         histograms {
@@ -85,7 +85,7 @@ layout! {
 }
 
 layout! {
-    /// What this program is.
+    /// The version of this program.
     pub mod build {
         counters {}
         gauges {
@@ -111,7 +111,7 @@ layout! {
 }
 
 layout! {
-    /// What came of objects of the mesh's kinds.
+    /// Events of objects of the mesh's kinds.
     pub mod mesh_events {
         counters {
             /// Changes of objects of the mesh's kinds.
@@ -124,7 +124,7 @@ layout! {
 }
 
 layout! {
-    /// What came of objects of the registry's kinds.
+    /// Events of objects of the registry's kinds.
     pub mod registry_events {
         counters {
             /// Changes of objects of the registry's kinds.

@@ -371,7 +371,7 @@ mod tests {
         for scopes in [&one, &other, &Scopes::open(state.path())] {
             assert_eq!(recalled(scopes, "web"), ["80/a", "80/b", "80/c"]);
         }
-        // What was heard of last counts, whoever has heard it.
+        // The latest report counts, whoever received it.
         let late = FORGOTTEN_AFTER.as_secs() + 15;
         other.remember(workload("web"), hosts(["80/a".to_owned(), "80/d".to_owned()]), at(late));
         other.write(at(late));

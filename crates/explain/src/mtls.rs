@@ -1,5 +1,5 @@
-//! The ledger of a running mesh: who has talked to whom, and how each edge was secured. Proxies report what they have
-//! seen; the reports of both sides are joined.
+//! The ledger of a running mesh: which workloads have communicated, and how each edge was secured. Proxies report the edges
+//! that they have seen; the reports of both sides are joined.
 
 mod text;
 mod what_if;

@@ -1,5 +1,5 @@
-//! What a host name resolves to for a workload: the cluster's names through the Pod's search domains, then the names
-//! that the agent's DNS server knows, as a lookup in the Pod would.
+//! Resolves a host name for a workload, as a lookup in the Pod would: the cluster's names through the Pod's search domains,
+//! then the names that the agent's DNS server knows.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! What a rule of an AuthorizationPolicy misses: its conditions, asked one by one in the policy's own terms.
+//! Finds what a call lacks to match a rule of an AuthorizationPolicy, by checking its conditions one by one in the policy's
+//! own terms.
 //!
-//! The proxy's RBAC filter decides; this only says which condition stood in the way.
+//! The proxy's RBAC filter decides; this only names the condition that did not hold.
 
 use std::net::IpAddr;
 
@@ -144,7 +145,8 @@ impl Facts<'_> {
         test.all.into_iter().map(|missing| Missing { field: format!("{} ({key})", missing.field), ..missing }).collect()
     }
 
-    /// The namespace of an identity, if it is one of the mesh: as soon as trust domains are told apart, no other one has any.
+    /// Returns the namespace of an identity, if it is one of the mesh: once trust domains have their own roots, only
+    /// identities of the mesh's trust domain have a namespace.
     fn namespace<'p>(&self, principal: &'p str) -> Option<&'p str> {
         let domain = principal.split_once('/').map_or(principal, |(domain, _)| domain);
         let is_own = || self.mesh.own_trust_domains().any(|own| **own == *domain);

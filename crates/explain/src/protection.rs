@@ -1,7 +1,8 @@
-//! What protects a workload, and what does not: mutual TLS, tokens and policies, in the order in which its proxy asks
+//! What protects a workload, and what does not: mutual TLS, tokens and policies, in the order in which its proxy evaluates
 //! them.
 //!
-//! Rules are told from the user's YAML and not from the model's types, so a new attribute is told without a change here.
+//! Rules are described from the user's YAML and not from the model's types, so that a new attribute is described without a
+//! change here.
 
 mod answer;
 mod gaps;

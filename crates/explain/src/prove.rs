@@ -1,9 +1,9 @@
-//! Whether any request gets from one party to another: decided over all policies and routes, not sampled.
+//! Proves whether any request gets from one party to another: decided over all policies and routes, not sampled.
 //!
-//! Each call path from a caller to a workload (which address is called, which proxies are met, which route is taken, how the
-//! connection is secured) becomes a condition on the request. The values of each attribute fall into classes that no
-//! matcher on the call path can tell apart (`atoms.rs`); over these a search finds a request or shows that there is none
-//! (`formula.rs`). What it finds is tried with the proxies' own decision before it is called a witness.
+//! Each call path from a caller to a workload (the address that is called, the proxies on the path, the route that is taken,
+//! how the connection is secured) becomes a condition on the request. The values of each attribute fall into classes that no
+//! matcher on the call path can distinguish (`atoms.rs`); over these a search finds a request or shows that there is none
+//! (`formula.rs`). A request that it finds is tried with the proxies' own decision before it is called a witness.
 //!
 //! | question | file |
 //! |---|---|
@@ -107,8 +107,8 @@ impl World {
         Ok(proof)
     }
 
-    /// A caller inside the mesh may call a gateway as anybody outside may. Whether that is decided is told by whether anything gets
-    /// through from there.
+    /// Examines calls from gateways, which a caller inside the mesh may call as anybody outside may. If anything gets through
+    /// from there, the claim is undecided.
     fn look_beyond_gateways(&self, claim: &Claim, targets: &[Arc<Workload>], proof: &mut Proof) {
         for (gateway, note) in std::mem::take(&mut proof.gateways) {
             let client = Client::Outside(gateway);

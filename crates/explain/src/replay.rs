@@ -41,8 +41,8 @@ impl World {
     }
 }
 
-/// The call, with the listeners that would accept it if the one that did has gone, and a random number of its own that
-/// is the same each time.
+/// Returns the call, with the listeners that would accept it if the original one is gone, and a random number that is the
+/// same each time.
 pub fn completed(request: &RecentRequest) -> QueriedCall {
     let mut call = request.call.clone();
     let port_listeners = call.destination.iter().flat_map(|to| evenkeel_runtime_config::demand::listeners_of(*to));

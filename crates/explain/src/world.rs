@@ -40,8 +40,7 @@ impl World {
         Self::of_mesh(objects, texts, AddressBook::default(), MeshConfig::default())
     }
 
-    /// The same, with the virtual addresses that a running mesh has assigned, and what its control plane is told besides
-    /// objects.
+    /// Creates the world with the virtual addresses that a running mesh has assigned, and with its control plane's options.
     pub fn of_mesh(
         objects: Vec<Object>,
         texts: BTreeMap<Arc<str>, Arc<str>>,

@@ -11,7 +11,7 @@ const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
 /// Four bytes.
 const FIXED_32: u64 = 5;
-/// A length, and so many bytes.
+/// A length, and that many bytes.
 const LENGTH: u64 = 2;
 
 /// A message that is being written.

@@ -5,8 +5,8 @@ use percent_encoding::percent_encode_byte;
 use crate::bytes::TOKEN;
 use crate::names::HeaderId;
 
-/// Most options in the `Connection` lines of one message. A request with more is refused, as in Envoy; in a response
-/// further ones are ignored.
+/// Maximum number of options in the `Connection` lines of one message. A request with more is refused, as in Envoy; in a
+/// response further ones are ignored.
 pub(crate) const MAX_CONNECTION_OPTIONS: usize = 9;
 
 /// A range of the arena.

@@ -1,4 +1,4 @@
-//! Which audiences are accepted.
+//! The accepted audiences.
 
 /// The accepted audiences. As in Envoy, `http://` or `https://` in front and one `/` at the end make no difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

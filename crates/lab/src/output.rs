@@ -1,4 +1,4 @@
-//! Output files that the user asked for.
+//! Output files that the user has requested.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub fn json(results: &impl serde::Serialize) -> Result<String, LabError> {
     text.map(|text| text + "\n").map_err(|error| LabError::io("writing the results")(error.into()))
 }
 
-/// Writes a file the user asked for.
+/// Writes a file that the user has requested.
 pub fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(LabError::io(format!("writing {}", path.display())))
 }

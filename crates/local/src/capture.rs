@@ -1,12 +1,13 @@
-//! The rules that bring a replica's traffic to its sidecar: those of Istio's `istio-iptables`, said in nftables.
+//! nftables rules that redirect a replica's traffic to its sidecar, equivalent to those of Istio's `istio-iptables`.
 //!
-//! Outbound TCP goes to 15001, inbound to 15006, DNS to 15053; the original destination stays readable through
-//! `SO_ORIGINAL_DST`. Istio tells its proxy's own packets by user id 1337; one machine has no user to spare for that
+//! Outbound TCP goes to port 15001, inbound to 15006, DNS to 15053; the original destination stays readable through
+//! `SO_ORIGINAL_DST`. Istio recognizes its proxy's own packets by the user id 1337. On one machine there may be no spare user
 //! (an unprivileged namespace maps a single one), so the proxy marks its sockets with [`PROXY_MARK`] instead.
 //!
-//! In the mode TPROXY inbound connections are not redirected: the kernel gives them to the sidecar as they are, and the sidecar calls
-//! its application with the client's address. The application's answers go to that address, so they are sent back to the sidecar: by
-//! [`CLIENT_MARK`], the mark of such connections, which Istio's control plane tells the proxy (`OriginalSrc.mark`).
+//! In the mode TPROXY inbound connections are not redirected: the kernel delivers them to the sidecar with their addresses
+//! unchanged, and the sidecar connects to its application with the client's address. The application's answers are addressed
+//! to the client, so they have to be routed back to the sidecar, by [`CLIENT_MARK`]. The control plane sets this mark of such
+//! connections in the proxy, as Istio's does (`OriginalSrc.mark`).
 
 use std::net::Ipv4Addr;
 
@@ -60,8 +61,8 @@ impl Capture {
     }
 }
 
-/// What the sidecar and its application send each other with the client's address stays on this machine: the mark is [`CLIENT_MARK`],
-/// the routing table Istio's.
+/// Keeps the traffic with the client's address between the sidecar and its application on this machine: packets with the mark
+/// [`CLIENT_MARK`] are routed by Istio's routing table.
 fn client_routes() -> String {
     const TABLE: u32 = 133;
     format!("rule add fwmark {CLIENT_MARK} lookup {TABLE}\nroute add local 0.0.0.0/0 dev lo table {TABLE}\n")

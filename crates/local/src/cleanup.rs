@@ -26,8 +26,8 @@ use crate::disk;
 use crate::names;
 use crate::pidfd::PidFd;
 
-/// Longest path of a state directory, in bytes: the path of a Unix socket has at most 107, of which `/pods/…` needs the
-/// rest.
+/// Maximum length of a state directory's path, in bytes: the path of a Unix socket has at most 107, of which `/pods/…` needs
+/// the rest.
 pub const MAX_STATE_PATH_BYTES: usize = 80;
 /// Maximum length of a replica's folder path in bytes, leaving room for its socket's name.
 const MAX_POD_PATH_BYTES: usize = 107 - "/sds.sock".len();

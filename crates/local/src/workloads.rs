@@ -229,7 +229,7 @@ fn name_of(host: &str) -> Option<String> {
 }
 
 impl Workload {
-    /// Gives its replicas new names, as `kubectl rollout restart` does, so that they are replaced.
+    /// Renames its replicas, as `kubectl rollout restart` does, so that they are replaced.
     pub fn renew(&mut self, times: u32) {
         self.template_hash = names::digest(&format!("{} restarted {times}", self.template_hash), 9);
     }

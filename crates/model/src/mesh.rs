@@ -109,7 +109,7 @@ pub struct MeshConfig {
     pub access_log_json: bool,
     /// The access logs of `defaultProviders.accessLogging`; if there are any, they replace `access_log_file`.
     pub access_log_providers: Vec<AccessLogTarget>,
-    /// Where proxies send spans and further access logs.
+    /// Destinations of the proxies' spans and of further access logs.
     pub telemetry: Telemetry,
     /// The services that decide about the requests of CUSTOM policies.
     pub authz_providers: Vec<Arc<AuthzProvider>>,

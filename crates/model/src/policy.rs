@@ -1,4 +1,4 @@
-//! Who may call whom: mutual TLS and authorization.
+//! Mutual TLS and authorization.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,7 +74,7 @@ impl fmt::Display for AuthorizationAction {
     }
 }
 
-/// Who may call what.
+/// Access control for workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuthorizationPolicy {
     /// Its name.
@@ -249,9 +249,9 @@ impl Rule {
     }
 }
 
-/// What a workload accepts on a port, by the PeerAuthentications of its namespace and of the root namespace, each in
-/// the order of precedence. Port overrides workload, which overrides namespace, which overrides mesh; without any
-/// policy both are accepted.
+/// Returns the mode of mutual TLS that a workload accepts on a port, by the PeerAuthentications of its namespace and of the
+/// root namespace, each in the order of precedence. Port overrides workload, which overrides namespace, which overrides mesh;
+/// without any policy both are accepted.
 pub(crate) fn mtls_mode(
     own: &[Arc<PeerAuthentication>],
     root: &[Arc<PeerAuthentication>],

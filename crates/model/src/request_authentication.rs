@@ -1,4 +1,4 @@
-//! Which tokens (JWT) requests may carry.
+//! RequestAuthentications: the tokens (JWT) that requests may carry.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -225,7 +225,7 @@ pub enum Distribution {
 /// An endpoint for one port of a service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: EndpointAddress,
     /// The port it listens on; 0 for a Unix socket.
     pub port: u16,
@@ -254,7 +254,7 @@ pub struct Endpoint {
     pub mtls: bool,
 }
 
-/// Where an endpoint listens.
+/// The address on which an endpoint listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndpointAddress {
     /// An address.

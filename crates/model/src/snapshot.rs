@@ -221,8 +221,8 @@ impl Snapshot {
         })
     }
 
-    /// What a workload accepts on one of its ports. Port overrides workload, which overrides namespace, which overrides
-    /// mesh; without any policy both are accepted.
+    /// Returns the mode of mutual TLS that a workload accepts on one of its ports. Port overrides workload, which overrides
+    /// namespace, which overrides mesh; without any policy both are accepted.
     pub fn mtls_mode(&self, namespace: &str, workload: &impl Selectable, port: u16) -> MtlsMode {
         let root = &*self.mesh.root_namespace;
         policy::mtls_mode(self.peer_authentications_of(namespace), self.peer_authentications_of(root), workload, port)

@@ -55,7 +55,7 @@ impl Status {
     }
 }
 
-/// Where statuses are written: to the API server that the objects come from. Objects in files have none.
+/// The target of statuses: the API server that the objects come from. Objects in files have none.
 pub trait StatusSink {
     /// Writes the present status of an object.
     fn write(&mut self, object: &ObjectRef, status: &Arc<Status>);

@@ -1,4 +1,4 @@
-//! What a server gives up once it runs: it gains no privileges, keeps few of root's, runs no programs, and makes only the system
+//! Confines a server once it runs: it gains no privileges, keeps few of root's, runs no programs, and makes only the system
 //! calls that servers of this program make.
 //!
 //! An attacker who takes over such a process through a defect in it finds no `execve` to start a shell with, no `ptrace`, no `mount`, no
@@ -48,7 +48,7 @@ pub enum Writes<'p> {
 pub struct Confinement {
     /// System calls are filtered; or why not.
     pub seccomp: Result<(), String>,
-    /// Files are: whether all that was asked for is enforced, or why not.
+    /// Whether all requested file rules are enforced, or why not.
     pub landlock: Result<Enforced, String>,
     /// The capabilities that are left (`capabilities(7)`); or why others could not be given up.
     pub capabilities: Result<CapabilitySet, String>,

@@ -1,6 +1,6 @@
-//! A long-running process and its environment: [`signals`] it receives; the service [`manager`] that it reports to; the same
-//! protocol as a supervisor receives it from a [`service`]; protection of its memory ([`secrets`]); how its [`children`] end with
-//! it; its [`resources`]; what it gives up by itself ([`confinement`]).
+//! A long-running process and its environment: the [`signals`] it receives; the service [`manager`] that it reports to, and
+//! the receiving side of that protocol for a supervisor ([`service`]); protection of its memory ([`secrets`]); [`children`]
+//! that end with it; its [`resources`]; and its [`confinement`].
 
 pub mod children;
 pub mod confinement;

@@ -1,5 +1,4 @@
-//! Receives the notifications that a service sends to whoever started it: the other side of
-//! [`manager`](crate::manager).
+//! Receives the notifications that a service sends to its supervisor: the other side of [`manager`](crate::manager).
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;

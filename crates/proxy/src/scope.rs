@@ -1,10 +1,10 @@
 //! The on-demand scope: a proxy that subscribes only to what its workload uses. This tracks the subscribed names and when
 //! each was last used, and drops unused ones.
 //!
-//! Workers report what they need ([`Shared::take_demands`]); these names are subscribed along with everything else, and
-//! the answers become part of the next configuration. What has not been used for long is dropped
-//! ([`Shared::keep_scope`]). What the workload's other replicas use is known to the control plane, and subscribed from
-//! the start ([`memory`]).
+//! Workers report what they need ([`Shared::take_demands`]); these names are subscribed along with everything else, and the
+//! answers become part of the next configuration. Resources that have not been used for long are dropped
+//! ([`Shared::keep_scope`]). The control plane knows the names that the workload's other replicas use, and these are
+//! subscribed from the start ([`memory`]).
 
 pub(crate) mod memory;
 pub(crate) mod usage;

@@ -118,6 +118,6 @@ mod tests {
 /// Requesting clusters on demand, when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDemandClusters {
-    /// Longest time to hold a request or connection; 5 s when unset.
+    /// Maximum time to hold a request or connection; 5 s when unset.
     pub timeout: Duration,
 }

@@ -14,7 +14,7 @@ pub struct Http2Options {
     pub stream_window: u32,
     /// Window of a connection in bytes (8 MiB): what a peer may have in flight on it.
     pub connection_window: u32,
-    /// Largest dynamic table used to encode heads, and offered to decode them, in bytes (4096).
+    /// Maximum size of the dynamic table used to encode heads, and offered to decode them, in bytes (4096).
     pub hpack_table_bytes: u32,
     /// Whether extended CONNECT (RFC 8441) is offered (`allow_connect`).
     pub allow_connect: bool,

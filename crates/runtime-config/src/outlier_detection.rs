@@ -18,7 +18,7 @@ pub struct OutlierDetection {
     pub interval: Duration,
     /// Ejection time, multiplied by the number of ejections (30 s).
     pub base_ejection_time: Duration,
-    /// Longest ejection time without jitter (300 s, or the base if that is longer).
+    /// Maximum ejection time without jitter (300 s, or the base if that is longer).
     pub max_ejection_time: Duration,
     /// Random time added to an ejection time, up to this much (0 s).
     pub max_ejection_time_jitter: Duration,
@@ -67,7 +67,7 @@ pub struct SuccessRate {
     pub stdev_factor_thousandths: u32,
     /// Probability that an outlier is ejected, in percent (100).
     pub enforcing_percent: u32,
-    /// The same for local origin (100).
+    /// Percentage for local origin failures (100).
     pub enforcing_local_origin_percent: u32,
 }
 
@@ -82,7 +82,7 @@ pub struct FailurePercentage {
     pub request_volume: u64,
     /// Probability that an outlier is ejected, in percent (0).
     pub enforcing_percent: u32,
-    /// The same for local origin (0).
+    /// Percentage for local origin failures (0).
     pub enforcing_local_origin_percent: u32,
 }
 

@@ -24,7 +24,7 @@ pub struct RetryPolicy {
     pub per_try_idle_timeout: Option<Duration>,
     /// First back-off interval (25 ms when unset).
     pub base_interval: Duration,
-    /// Longest back-off interval (10 × base when unset).
+    /// Maximum back-off interval (10 × base when unset).
     pub max_interval: Duration,
     /// Back-off requested by the upstream.
     pub rate_limited: Option<RateLimitedBackOff>,
@@ -64,7 +64,7 @@ impl Default for RetryPolicy {
 pub struct RateLimitedBackOff {
     /// Headers that contain the time to wait; the first valid one counts.
     pub reset_headers: Vec<ResetHeader>,
-    /// Longest back-off accepted from the upstream (300 s when unset).
+    /// Maximum back-off accepted from the upstream (300 s when unset).
     pub max_interval: Duration,
 }
 

@@ -9,7 +9,7 @@ pub trait PerRoute: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PerRoute for T {}
 
-/// What one level (table, virtual host, route, weighted cluster) configures for the filters of one name.
+/// The configuration of one level (table, virtual host, route, weighted cluster) for the filters of one name.
 #[derive(Debug, Clone)]
 pub struct FilterOverride {
     /// The filters' name in the connection manager.

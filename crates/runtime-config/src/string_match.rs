@@ -2,7 +2,7 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Largest compiled regular expression in bytes; RE2's own limit is of this order.
+/// Maximum size of a compiled regular expression in bytes; RE2's own limit is of this order.
 const REGEX_SIZE_LIMIT_BYTES: usize = 1 << 20;
 
 /// `envoy.type.matcher.v3.StringMatcher`, compiled. With `ignore_case` the patterns are stored in lower case.

@@ -25,15 +25,15 @@ crate::layout! {
     /// `metric_series.NAME.`: the series of one [`Families`].
     pub mod metric_series {
         counters {
-            /// Times a series was asked for and not made, for there were as many as there may be: it is counted in overflow="true".
+            /// Times a series was requested and not created, because the limit was reached: it is counted in overflow="true".
             refused_total,
-            /// Series that are no longer reported, for nobody touched them for some time.
+            /// Series that are no longer reported, because they were unused for some time.
             expired_total,
         }
         gauges {
-            /// Series that are kept.
+            /// Series that exist.
             kept,
-            /// As many may be kept.
+            /// Maximum number of series.
             limit,
         }
         histograms {}

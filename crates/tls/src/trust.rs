@@ -17,13 +17,13 @@ pub const MAX_ROOTS: usize = 1000;
 /// Maximum number of trust domains of one bundle.
 pub const MAX_TRUST_DOMAINS: usize = 1000;
 
-/// One root or several, as during a rotation. Either all of them vouch for every name, or each only for the identities of its
-/// trust domain.
+/// One root or several, as during a rotation. Either all of them are trusted for every name, or each only for the identities
+/// of its trust domain.
 #[derive(Clone)]
 pub struct TrustBundle {
     /// All roots.
     roots: Arc<RootCertStore>,
-    /// If identities are told apart: the roots of each trust domain.
+    /// The roots of each trust domain, if they are separate.
     domains: Option<Arc<BTreeMap<Box<str>, Arc<RootCertStore>>>>,
     revocation: Option<RevocationLists>,
 }
@@ -149,7 +149,7 @@ impl TrustBundle {
         self.roots.clone()
     }
 
-    /// The roots of each trust domain, if identities are told apart.
+    /// Returns the roots of each trust domain, if they are separate.
     pub(crate) fn domains(&self) -> Option<&BTreeMap<Box<str>, Arc<RootCertStore>>> {
         self.domains.as_deref()
     }

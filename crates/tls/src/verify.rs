@@ -143,9 +143,9 @@ fn of_its_domain<'d, T>(
 
 /// Verifies a client: rustls' own verifier for the chain, then the subject alternative names.
 pub(crate) struct ClientVerifier {
-    /// With all roots: what clients are told, and how they are verified if identities are not told apart.
+    /// Verifies with all roots: its names are sent to clients, and it verifies clients if trust domains are not separate.
     chain: Arc<dyn ClientCertVerifier>,
-    /// If they are: the verifier for each trust domain.
+    /// The verifier for each trust domain, if they are separate.
     domains: Option<BTreeMap<Box<str>, Arc<dyn ClientCertVerifier>>>,
     rules: PeerRules,
     verified: VerifiedChains,

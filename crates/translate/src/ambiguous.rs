@@ -1,5 +1,5 @@
-//! What a proxy refuses because of its AuthorizationPolicies: requests whose path, host or method they judge, if a server may read
-//! these otherwise than the policies do.
+//! Denies ambiguous requests at proxies with AuthorizationPolicies: requests whose path, host or method the policies match,
+//! if a server may read these differently.
 //!
 //! A policy compares text. A server may decode escapes, merge slashes, resolve dot segments or drop path parameters before it uses
 //! the same text, and then a request for `/admin%2Fusers` is one for `/admin/users`, which a policy denies. Normalization

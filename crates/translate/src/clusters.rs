@@ -396,8 +396,8 @@ fn credential_of<'r>(context: Context<'_>, rule: Option<&DestinationRule>, serve
     server.credential.as_deref().filter(|_| !context.is_sidecar() || selected())
 }
 
-/// What requests say about the server that they call: without an SNI of the rule, the host of a call is sent as SNI, and
-/// without names its certificate must have that (istiod's `setAutoSniAndAutoSanValidation`).
+/// Returns how the called server is named and verified: without an SNI of the rule, the host of a call is sent as SNI, and
+/// without configured names its certificate must have that host (istiod's `setAutoSniAndAutoSanValidation`).
 fn naming(service: &Service, policy: &TrafficPolicy) -> Option<UpstreamHttpProtocolOptions> {
     let Some(ClientTls::Outside(server)) = &policy.tls else {
         // It has no effect without TLS, and the mesh's TLS has its own names.
@@ -407,7 +407,7 @@ fn naming(service: &Service, policy: &TrafficPolicy) -> Option<UpstreamHttpProto
     outside_naming(server, !outside_names(&service.subject_alt_names, server).is_empty())
 }
 
-/// The same of a server outside the mesh. `has_names`: its certificate must have one of some names.
+/// Returns the same for a server outside the mesh. `has_names`: its certificate must have one of some names.
 fn outside_naming(server: &OutsideTls, has_names: bool) -> Option<UpstreamHttpProtocolOptions> {
     let checked = server.insecure_skip_verify || has_names;
     server.sni.is_none().then(|| UpstreamHttpProtocolOptions {

@@ -83,8 +83,8 @@ impl<'a> Context<'a> {
         Self { client, facts, traced: false, snapshot }
     }
 
-    /// The same, for routes that name the position of their rule. Proxies are never sent such routes: a line added to a
-    /// file would change them all.
+    /// Returns the context for routes that name the position of their rule. Such routes are never sent to proxies: adding a
+    /// line to a file would change them all.
     pub(crate) fn traced(self, traced: bool) -> Self {
         Self { traced, ..self }
     }

@@ -28,8 +28,8 @@ pub fn looks_up_unknown(context: Context<'_>) -> bool {
     context.is_sidecar() && context.snapshot.mesh().outbound_traffic_policy == OutboundTrafficPolicy::AllowAnyDynamicDns
 }
 
-/// What requests say about the server that they call, where no rule says otherwise: with TLS, its certificate must have
-/// the host of the request. Envoy demands this of such clusters.
+/// Returns how the called server is named and verified, where no rule sets it: with TLS, its certificate must have the host
+/// of the request. Envoy demands this of such clusters.
 pub fn naming() -> UpstreamHttpProtocolOptions {
     UpstreamHttpProtocolOptions { auto_sni: true, auto_san_validation: true, ..Default::default() }
 }

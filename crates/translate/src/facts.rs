@@ -141,7 +141,8 @@ impl Client {
     }
 }
 
-/// What the proxy's configuration depends on. How its traffic is captured, and what its bootstrap has, is for its node to say.
+/// Returns the settings that the proxy's configuration depends on. The node determines how its traffic is captured, and what
+/// its bootstrap contains.
 fn options(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snapshot: &Snapshot) -> Arc<ProxyOptions> {
     let options = settings(view, workload, labels, snapshot);
     let transparent = view.transparent.unwrap_or(options.transparent);

@@ -162,8 +162,8 @@ fn requirement(names: &[String]) -> JwtRequirement {
     }
 }
 
-/// What stands in for the filter in gRPC programs, which have none: calls with something in a place where a rule looks for
-/// tokens are refused. gRPC has no query parameters.
+/// Returns a replacement of the filter for gRPC programs, which have none: it denies calls with a value where a rule reads
+/// tokens. gRPC has no query parameters.
 pub fn grpc_filter(context: Context<'_>) -> Option<HttpFilter> {
     let mut policies = BTreeMap::new();
     for rule in rules(context) {

@@ -251,8 +251,8 @@ impl CertificateParts {
 }
 
 impl Connections {
-    /// What applies in a gateway or sidecar: the profile EDGE fills what is not given, in gateways only (istiod's
-    /// `applyEdgeProfileDefaults`).
+    /// Returns the settings that apply in a gateway or sidecar: the profile EDGE fills unset fields, in gateways only
+    /// (istiod's `applyEdgeProfileDefaults`).
     #[must_use]
     pub fn at(self, is_gateway: bool) -> Self {
         if !self.edge || !is_gateway {

@@ -239,7 +239,7 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// What happens to traffic for unknown destinations on a port. Without redirection it cannot go to its original
+    /// Returns how traffic to unknown destinations on a port is handled. Without redirection it cannot go to its original
     /// destination.
     pub fn outbound_policy_on(&self, port: u16) -> &'a SidecarOutboundPolicy {
         match self.outbound_policy() {

@@ -1,4 +1,5 @@
-//! Which requests are traced, where their spans go, and what they are called (istiod's `pilot/pkg/networking/core/tracing.go`).
+//! Tracing of requests: sampling, the destination of spans, and their names (istiod's
+//! `pilot/pkg/networking/core/tracing.go`).
 
 use std::sync::Arc;
 
@@ -51,8 +52,8 @@ impl Context<'_> {
     }
 }
 
-/// What a connection manager traces; `None` if spans would go nowhere. Istio has the setting in any case; without a collector all it
-/// does is to mark one request id in a hundred.
+/// Returns the tracing settings of a connection manager; `None` if there is no destination for spans. Istio always has the
+/// setting; without a collector it only marks one request id in a hundred.
 pub fn of_requests(context: Context<'_>) -> Option<Tracing> {
     if !context.sends_spans() {
         return None;

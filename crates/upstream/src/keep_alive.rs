@@ -43,7 +43,7 @@ impl KeepAlive {
         }
     }
 
-    /// Notes that the host closed a connection that had been idle for at most this long.
+    /// Records that the host closed a connection that had been idle for at most this long.
     pub fn closed_after(&self, idle: Duration, now: Instant) {
         if idle < SHORTEST {
             return;

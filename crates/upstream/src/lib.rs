@@ -147,7 +147,7 @@ impl Upstreams {
         self.clusters.borrow().values().map(|cluster| cluster.snapshot()).collect()
     }
 
-    /// The same of one cluster.
+    /// Returns the snapshot of one cluster.
     pub fn snapshot_of(&self, name: &str) -> Option<ClusterSnapshot> {
         self.clusters.borrow().get(name).map(|cluster| cluster.snapshot())
     }

@@ -22,8 +22,8 @@ const MAX_MADE_HOSTS: usize = 10_000;
 pub(super) struct MadeHosts {
     /// By original destination (`ORIGINAL_DST`).
     by_address: RefCell<FastMap<SocketAddr, Rc<Host>>>,
-    /// By name and port (dynamic forward proxy). Clients choose the names, so the map is one whose collisions they cannot
-    /// choose.
+    /// By name and port (dynamic forward proxy). Clients choose the names, so the map's hash is randomized, and clients
+    /// cannot choose collisions.
     by_name: RefCell<ByName>,
     /// By address and client (`OriginalSrc`), each with the host that it is the same endpoint as. Clients choose their addresses.
     by_client: RefCell<HashMap<(EndpointAddress, ClientSource), ForClient>>,

@@ -226,22 +226,22 @@ impl Resource {
         }
     }
 
-    /// The same resource, with the position in the user's files.
+    /// Sets the position in the user's files.
     pub fn with_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
         self.origin = Some(origin.into());
         self.metadata = OnceLock::new();
         self
     }
 
-    /// The same resource, with the change that caused it.
+    /// Sets the change that caused it.
     pub fn with_cause(mut self, cause: Cause) -> Self {
         self.cause = cause;
         self.metadata = OnceLock::new();
         self
     }
 
-    /// The same resource, under further names: for a virtual host `ROUTE_CONFIGURATION/DOMAIN` of each of its domains, for
-    /// a host's entry of the name table its short names.
+    /// Sets its aliases: for a virtual host `ROUTE_CONFIGURATION/DOMAIN` of each of its domains, for a host's entry of the
+    /// name table its short names.
     pub fn with_aliases(mut self, aliases: impl IntoIterator<Item = Arc<str>>) -> Self {
         self.aliases = aliases.into_iter().filter(|alias| *alias != self.name).collect();
         self
@@ -252,8 +252,8 @@ impl Resource {
         &self.aliases
     }
 
-    /// The same resource, with all lazily computed values filled in. A server calls this while it allocates from its
-    /// heap for resources; streams that compute them later would allocate elsewhere.
+    /// Computes all lazily computed values. A server calls this while it allocates from its heap for resources; streams that
+    /// compute them later would allocate elsewhere.
     pub fn completed(self) -> Self {
         self.metadata();
         self.references();
@@ -322,7 +322,7 @@ impl Resource {
     }
 }
 
-/// The same bytes with a reference count, which otherwise would be allocated when they are first shared.
+/// Returns the same bytes with a reference count, which otherwise would be allocated when they are first shared.
 fn shared(bytes: Bytes) -> Bytes {
     drop(bytes.clone());
     bytes

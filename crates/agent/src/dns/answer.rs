@@ -11,12 +11,12 @@ use super::{Known, Table};
 
 /// Seconds a client may keep an answer. Istio's agent uses the same.
 pub(super) const TTL_SECONDS: u32 = 30;
-/// Largest response over UDP without EDNS, RFC 1035 section 4.2.1, in bytes.
+/// Maximum size of a response over UDP without EDNS, RFC 1035 section 4.2.1, in bytes.
 const UDP_PLAIN_BYTES: usize = 512;
-/// Largest response over UDP with EDNS that never fragments on an Ethernet path, in bytes.
+/// Maximum size of a response over UDP with EDNS that never fragments on an Ethernet path, in bytes.
 const UDP_EDNS_BYTES: usize = 1232;
 
-/// What to do with a query.
+/// How to handle a query.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Send these bytes back.

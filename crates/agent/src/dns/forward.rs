@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(6);
 /// Queries waiting for a resolver at one time; beyond it a query is answered SERVFAIL at once.
 const MAX_FORWARDS_IN_FLIGHT: usize = 256;
-/// Largest response over UDP, in bytes: no resolver's limit for EDNS lies above it (RFC 6891 section 6.2.5).
+/// Maximum size of a response over UDP, in bytes: no resolver's limit for EDNS is larger (RFC 6891 section 6.2.5).
 const MAX_UDP_BYTES: usize = 4096;
 
 /// The resolvers for names outside the mesh.

@@ -14,7 +14,7 @@ use super::alias::Chain;
 use super::answer::server_failure;
 use super::{Forwarder, Names, Outcome, Unavailable, Upstream, answer};
 
-/// Largest query over UDP, in bytes; longer datagrams are truncated and therefore refused.
+/// Maximum size of a query over UDP, in bytes; longer datagrams are truncated and therefore refused.
 const MAX_UDP_QUERY_BYTES: usize = 4096;
 /// TCP clients at one time; further ones wait in the backlog.
 const MAX_TCP_CLIENTS: usize = 64;
@@ -33,7 +33,7 @@ pub enum ServerError {
     /// The address cannot be bound.
     #[error("cannot listen for DNS on {address}: {source}")]
     Bind {
-        /// Address asked for.
+        /// The requested address.
         address: SocketAddr,
         /// The system's answer.
         source: std::io::Error,

@@ -5,8 +5,8 @@ use evenkeel_api::decode::MatchName;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_model::{Gateway, GatewayRef, HttpRoute, Snapshot};
 
-/// Routes that look at claims where no RequestAuthentication puts any (IST0149): a condition on a claim never holds there,
-/// and one in `withoutHeaders` always does.
+/// Reports routes that match claims where no RequestAuthentication provides any (IST0149): a condition on a claim never holds
+/// there, and one in `withoutHeaders` always does.
 pub fn without_tokens(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
     for set in snapshot.route_sets.iter() {
         let Some(rule) = set.http.iter().find(|rule| has_claims(rule)) else { continue };

@@ -33,13 +33,13 @@ const LEVELS: [&str; 10] = ["trace", "debug", "info", "warning", "warn", "error"
 const MERGE_METRICS: &str = "prometheus.istio.io/merge-metrics";
 /// The port of the agent's page.
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
-/// Where a program shows its metrics: what Istio's injector passes on to the agent, by the names it has there. They are Prometheus'
-/// annotations, and not the mesh's.
+/// The annotations with the location of a program's metrics, and the names under which Istio's injector passes them to the
+/// agent. They are Prometheus' annotations, and not the mesh's.
 const SCRAPE: [(&str, &str); 3] =
     [("scrape", "prometheus.io/scrape"), ("path", "prometheus.io/path"), ("port", "prometheus.io/port")];
 
-/// Where a Pod's program shows its metrics, as the agent reads it (`ISTIO_PROMETHEUS_ANNOTATIONS`); `None` if the agent is not to show
-/// them. `by_default`: the mesh's `enablePrometheusMerge`.
+/// Returns the location of a program's metrics in the format that the agent reads (`ISTIO_PROMETHEUS_ANNOTATIONS`); `None` if
+/// the agent should not show them. `by_default`: the mesh's `enablePrometheusMerge`.
 pub fn program_metrics(annotations: &BTreeMap<String, Spanned<String>>, by_default: bool) -> Option<String> {
     let said = annotations.get(MERGE_METRICS).and_then(|text| super::parse_bool(text));
     let values = SCRAPE.iter().filter_map(|(name, annotation)| Some((*name, annotations.get(*annotation)?.as_str())));

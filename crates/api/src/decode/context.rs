@@ -14,7 +14,7 @@ use super::{Decode, Field, Schema, Status};
 pub struct Context {
     path: Vec<Segment>,
     diagnostics: Diagnostics,
-    /// Whose API it is, for messages: `Istio` or `Kubernetes`.
+    /// The owner of the API, for messages: `Istio` or `Kubernetes`.
     owner: &'static str,
     /// Whether an error was found, even if it was dropped because of the limit.
     refused: bool,

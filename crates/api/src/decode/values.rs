@@ -446,7 +446,7 @@ impl Key for HeaderName {
     }
 }
 
-/// What a route may look at besides the path: a header, in lower case, or a claim of a token (`@request.auth.claims.NAME`).
+/// A header, in lower case, or a claim of a token (`@request.auth.claims.NAME`) that a route can match besides the path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatchName(pub Arc<str>);
 

@@ -15,9 +15,9 @@ const FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 /// Fields of `spec` that do not change the meaning of other fields.
 const SPEC_FIELDS: [&str; 6] = ["selector", "targetRef", "targetRefs", "action", "rules", "provider"];
 
-/// The stand-in for an ALLOW policy allows nothing. That for a DENY policy, and for a CUSTOM policy, whose provider is
-/// not asked, refuses what the readable parts of its rules match. If the action cannot be read, everything is refused.
-/// `None`: the policy would have refused nothing.
+/// Returns the stand-in for a policy. That for an ALLOW policy allows nothing. That for a DENY policy denies what the
+/// readable parts of its rules match; so does that for a CUSTOM policy, whose provider is not asked. If the action cannot be
+/// read, everything is denied. `None`: the policy would have denied nothing.
 pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
     let spec = document.get("spec").filter(|spec| !spec.is_null());
     if is_dry_run(document) {
@@ -68,8 +68,8 @@ struct Whom {
     targets: Vec<TargetRef>,
 }
 
-/// What can be read of `selector`, or of `targetRef` and `targetRefs`. With a mistake in a reference, or with references beside
-/// a selector, it is not known for whom the policy is: it is for the whole namespace.
+/// Reads `selector`, or `targetRef` and `targetRefs`, as far as possible. If a reference has an error, or if there are
+/// references besides a selector, it is unknown which workloads the policy applies to: it applies to the whole namespace.
 fn whom(document: &Mapping) -> Whom {
     let spec = document.get("spec").and_then(Node::as_mapping);
     let field = |name| spec.and_then(|spec| spec.get(name)).filter(|node: &&Node| !node.is_null());

@@ -149,7 +149,7 @@ fn sound_settings(node: &Node) -> Option<MeshConfig> {
     MeshConfig::decode(node, &mut cx).filter(|_| !cx.has_errors())
 }
 
-/// Gives a setting its strictest value.
+/// Sets a setting to its strictest value.
 fn restrict(name: &str, settings: &mut MeshConfig, span: &Span) {
     let newest = || TlsConfig {
         min_protocol_version: Some(MinTlsVersion::V1_3),

@@ -138,7 +138,7 @@ impl Node {
         }
     }
 
-    /// The same value as JSON. Numbers JSON cannot hold (`.inf`, `.nan`) become the strings protobuf's JSON form uses.
+    /// Returns the value as JSON. Numbers JSON cannot hold (`.inf`, `.nan`) become the strings protobuf's JSON form uses.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::{Number, Value as Json};
         match &self.value {

@@ -16,8 +16,8 @@ use std::time::Duration;
 /// The name in the server's certificate.
 pub const SERVER_NAME: &str = "backend.local";
 
-/// Longest that anything may take of proxies that do as they should: under callgrind on a busy machine both sides' handshakes take
-/// more than the 5 s that a connection has by default, TLS included.
+/// Time limit of any wait for proxies that work: under callgrind on a busy machine both sides' handshakes take more than the
+/// 5 s that a connection has by default, TLS included.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// TLS of one side of a listener or a cluster: this certificate, and peers' certificates have to be from this root.

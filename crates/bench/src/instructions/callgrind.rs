@@ -93,7 +93,7 @@ impl Profile {
         Self::parse(&text).with_context(|| format!("{}", path.display()))
     }
 
-    /// What the threads executed of whom a function with this in its name is known, of a program that ran with
+    /// Returns what the threads executed that ran a function with this in its name, of a program that ran with
     /// [`PER_THREAD`]: callgrind wrote one file each, `OUT.PART-01` and so on.
     pub fn total_of_threads_with(out: &Path, part: u32, function: &str) -> Result<u64> {
         let mut total = 0;

@@ -1,9 +1,10 @@
-//! Instructions per operation, counted by Valgrind's callgrind: the same on a busy machine as on an idle one, so that a test can
-//! hold them. Valgrind presents the same processor everywhere, so neither do they depend on which one runs the test.
+//! Instructions per operation, counted by Valgrind's callgrind. The counts are the same on a busy machine as on an idle one,
+//! so that a test can check them. Valgrind presents the same processor everywhere, so they do not depend on the machine
+//! either.
 //!
-//! The parts of a request's way that are pure are called from [`cases`], one function each, and callgrind's inclusive cost of that
-//! function counts. The whole hop is a proxy under callgrind: what it executed for many requests, less what it executed for few,
-//! divided by the difference; the pair is two of them.
+//! The CPU-bound parts of a request's processing are called from [`cases`], one function each; callgrind's inclusive cost of
+//! that function counts. The whole hop is a proxy under callgrind: the difference between what it executed for many requests
+//! and for few, divided by the difference of their numbers. The pair is two of them.
 
 mod callgrind;
 pub mod cases;
@@ -25,8 +26,9 @@ use crate::process::first_line;
 
 /// Growth that fails, in parts of the recorded count.
 const TOLERANCE: f64 = 0.03;
-/// The same of a pair, where the number of reads in which a response comes from one proxy to the other depends on time, and two runs
-/// differ by up to 7 %; and of registering a scope, which allocates: builds of the same code in two directories differ by 6 %.
+/// Tolerance for a pair, where the number of reads in which a response comes from one proxy to the other depends on time, and
+/// two runs differ by up to 7 %; and for registering a scope, which allocates: builds of the same code in two directories
+/// differ by 6 %.
 const WIDE_TOLERANCE: f64 = 0.1;
 /// Tolerance when the counts were recorded with another compiler, which generates other code.
 const OTHER_COMPILER_TOLERANCE: f64 = 0.15;
@@ -88,8 +90,8 @@ impl Recorded {
         text
     }
 
-    /// What is wrong with `now`, one line each: what grew by more than the tolerance, what is missing or new, and what shrank so much
-    /// that the record would hide the next growth.
+    /// Returns complaints about `now`, one line each: counts that grew by more than the tolerance, missing or new ones, and
+    /// counts that shrank so much that the record would hide the next growth.
     pub fn complaints(&self, now: &Self) -> Vec<String> {
         let same = self.compiler == now.compiler;
         let mut complaints = changes::complaints(&now.counts);

@@ -53,8 +53,8 @@ impl Requests {
     }
 }
 
-/// Where the answer at the start of `bytes` ends; `None` until it is all there. Only what the benchmarks' servers send is
-/// understood: status 200 with a `content-length`.
+/// Returns where the answer at the start of `bytes` ends; `None` until it is complete. Only answers of the benchmarks'
+/// servers are understood: status 200 with a `content-length`.
 pub fn answer_end(bytes: &[u8]) -> Result<Option<usize>> {
     const OK: &[u8] = b"HTTP/1.1 200";
     const LENGTH: &[u8] = b"\r\ncontent-length: ";

@@ -130,8 +130,8 @@ impl Subject {
         Ok(Values::from([(Metric::CpuMsPerChange, spent.as_secs_f64() * 1e3 / f64::from(changes))]))
     }
 
-    /// In each round, slices of requests with changes and without take turns, so that what else the machine does meets
-    /// both alike.
+    /// Runs the rounds. In each, slices of requests with and without changes alternate, so that other load on the machine
+    /// affects both alike.
     fn rounds(&mut self, contest: &Contest<'_>, cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
         self.slice(false)?;
         self.slice(true)?;

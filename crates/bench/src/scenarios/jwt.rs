@@ -1,4 +1,4 @@
-//! What checking a token (JWT) costs: a proxy that does and one that does not, side by side. The key is in the
+//! The cost of verifying a token (JWT): a proxy that does and one that does not, side by side. The key is in the
 //! configuration, and all requests carry the same token.
 
 use anyhow::Result;

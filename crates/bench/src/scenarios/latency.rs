@@ -1,4 +1,5 @@
-//! Latency at a fixed rate far below what any peer can carry, which is how services mostly live: what a sidecar pair adds.
+//! Latency at a fixed rate far below the capacity of any peer, which is how most services run: the latency that a sidecar
+//! pair adds.
 
 use anyhow::Result;
 

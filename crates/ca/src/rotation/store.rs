@@ -61,7 +61,7 @@ pub enum StoreError {
     State {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: serde_json::Error,
     },
     /// The requested rotation is not possible.
@@ -72,7 +72,7 @@ pub enum StoreError {
     FurtherRoots {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: TrustError,
     },
 }

@@ -116,7 +116,7 @@ pub(crate) enum AskError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// No response in time.

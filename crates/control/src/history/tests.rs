@@ -231,7 +231,7 @@ fn goes_on_after_a_time_in_which_nothing_could_be_written() {
     assert_eq!(past(live.state.path(), "client", live.now).expect("a past").generation, live.generation);
     live.check_all();
 
-    // It ran a generation of which nothing was written down, and is behind the newest when the log goes on.
+    // It ran a generation that was not recorded, and is behind the newest when the log continues.
     live.log.close();
     live.edit("a.yaml", Some(&service("a", 90)));
     live.acknowledge();

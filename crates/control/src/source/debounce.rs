@@ -30,7 +30,7 @@ pub enum DebounceError {
     Duration {
         /// The name of the variable.
         name: &'static str,
-        /// What is wrong.
+        /// The error.
         reason: evenkeel_base::duration::DurationError,
     },
     /// The value is not a boolean.

@@ -1,5 +1,5 @@
-//! Which clients would break if a PeerAuthentication were STRICT: those whose traffic was seen in plain text, and those
-//! whose configuration makes them send it.
+//! Finds the clients that would break if a PeerAuthentication were STRICT: those whose plaintext traffic was observed, and
+//! those whose configuration makes them send it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The call paths from callers to a workload: who calls which address, which proxies are met, and how each connection is secured.
+//! The call paths from callers to a workload: the called addresses, the proxies on the path, and how each connection is
+//! secured.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -144,7 +145,7 @@ pub fn upstreams(
         .collect()
 }
 
-/// What a workload may call, as far as it may lead somewhere in the mesh: addresses of services, and those of the
+/// Returns the addresses that a workload may call and that may lead into the mesh: those of services, and those of the
 /// targets. `host`, `port`: only these.
 pub fn dialled(world: &World, targets: &[Arc<Workload>], (host, port): (Option<&str>, Option<u16>)) -> Vec<Dialled> {
     let mut all = Vec::new();

@@ -188,8 +188,9 @@ impl<'e> Judge<'e> {
         }
     }
 
-    /// What a filter says of the request, most often of its token. Two rules that ask the same get the same answer; all others
-    /// are taken for independent, so that what is refused with every combination is refused whatever the filter says.
+    /// Returns the condition on what a filter says about the request, most often about its token. Two rules with the same
+    /// condition get the same answer; all others are assumed to be independent. So a request that is denied with every
+    /// combination is denied whatever the filter says.
     fn token(&self, matcher: &'e MetadataMatcher) -> Expr<'e> {
         // Without a request, and without a token, no condition on tokens holds.
         if *matcher.filter == *TOKENS && (self.without_tokens || !self.request) {
@@ -343,9 +344,9 @@ fn constant(value: &Format) -> Option<String> {
     }
 }
 
-/// Whether a policy refuses paths because servers may read their escapes, parameters or backslashes otherwise. Paths without
-/// these are looked at instead ([`Normal::plain`]): where nobody else tells these bytes from letters, a request with them that
-/// gets through has a counterpart without them.
+/// Whether a policy denies paths because servers may read their escapes, parameters or backslashes differently. Only paths
+/// without these are considered instead ([`Normal::plain`]): where nothing else distinguishes these bytes from letters, a
+/// request with them that gets through has a counterpart without them.
 pub fn is_about_escapes(policy: &str) -> bool {
     let reason = policy.strip_prefix("ambiguous-path[");
     reason.is_some_and(|reason| !reason.starts_with("dot-segment") && !reason.starts_with("empty-segment"))

@@ -112,7 +112,7 @@ fn limits(
     }
 }
 
-/// The timeout a gRPC client asked for, as far as the route allows. `None`: no limit.
+/// Returns the timeout that a gRPC client has set, as far as the route allows. `None`: no limit.
 fn grpc_timeout(headers: &Headers, route: GrpcTimeout) -> Option<Duration> {
     let asked = headers.find(b"grpc-timeout").and_then(parse_timeout).filter(|asked| !asked.is_zero());
     let asked = asked.map(|asked| if route.offset < asked { asked - route.offset } else { asked });

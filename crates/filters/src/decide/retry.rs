@@ -86,7 +86,7 @@ pub enum Policy<'c> {
 }
 
 impl Policy<'_> {
-    /// The same policy, modified for this request.
+    /// Returns the same policy, modified for this request.
     pub fn changed(self, change: impl FnOnce(&mut RetryPolicy)) -> Self {
         let mut own = match self {
             Self::Configured(policy) => Box::new(policy.clone()),

@@ -105,7 +105,7 @@ fn bytes_that_are_no_text_become_readable() {
     assert_eq!(message.into_bytes(), [0x18, 0xac, 0x02]);
 }
 
-/// What an answer comes to, in a word.
+/// Summarizes an answer in a word.
 fn verdict(message: &[u8]) -> &'static str {
     match Answer::of_grpc(message).verdict {
         Verdict::Allowed(_) => "allowed",

@@ -10,9 +10,9 @@ use evenkeel_runtime_config::listener::{FilterChain, Listener};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 
-/// What is known of a downstream connection. The record is completed while the listener handles the connection. From
-/// the moment a filter chain serves it, it is shared by its requests, by filters and logs, and by the other worker if
-/// the connection moves there.
+/// Data about a downstream connection. The record is completed while the listener handles the connection. From the moment a
+/// filter chain serves it, it is shared by its requests, by filters and logs, and by the other worker if the connection moves
+/// there.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
     /// The connection's ID in this process.

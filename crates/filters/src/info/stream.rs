@@ -12,7 +12,8 @@ use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 
 use super::{ResponseFlags, Times};
 
-/// What is known of a request, or of a connection that a TCP proxy serves, filled in as it proceeds. Its heads are kept separately.
+/// Data about a request, or about a connection that a TCP proxy serves, filled in as it proceeds. Its heads are kept
+/// separately.
 pub struct StreamInfo {
     /// Times of events.
     pub times: Times,

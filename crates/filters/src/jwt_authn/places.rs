@@ -65,8 +65,8 @@ fn values<'h>(head: &'h RequestHead, name: &[u8]) -> impl Iterator<Item = &'h [u
     head.headers.iter().filter(move |(_, own, _)| *own == name).map(|(_, _, value)| value)
 }
 
-/// What follows the prefix, which may stand anywhere; `None` if it does not occur. As in Envoy, characters that cannot
-/// begin a token are skipped.
+/// Returns the text after the prefix, which may occur anywhere; `None` if it does not occur. As in Envoy, characters that
+/// cannot begin a token are skipped.
 fn after_prefix<'h>(value: &'h [u8], prefix: &[u8]) -> Option<&'h [u8]> {
     if prefix.is_empty() {
         return Some(value);

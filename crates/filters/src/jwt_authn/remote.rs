@@ -325,7 +325,7 @@ mod tests {
         assert_eq!((state(&remote, at(1), false), remote.is_due(at(595))), ("known", false));
         // Newer ones are fetched before these expire, while requests go on.
         assert_eq!((state(&remote, at(597), false), remote.is_due(at(597))), ("known", true));
-        // Nobody has asked for a while: the next request waits for newer ones.
+        // There was no request for a while: the next one waits for newer keys.
         assert_eq!(state(&remote, at(700), false), "coming");
         // The issuer is away.
         for second in 700..720 {

@@ -1,5 +1,5 @@
-//! Which requests are traced. The decision is made where a request enters the mesh, and `x-request-id` carries it on: the
-//! first digit of the UUID's third group, which is 4 for a random UUID, says why the request is traced.
+//! Sampling: decides which requests are traced. The decision is made where a request enters the mesh, and `x-request-id`
+//! carries it on: the first digit of the UUID's third group, which is 4 for a random UUID, says why the request is traced.
 
 use evenkeel_http::{HeaderId, Headers};
 use evenkeel_runtime_config::tracing::{Sampling, Tracing};

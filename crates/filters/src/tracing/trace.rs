@@ -144,7 +144,7 @@ impl Trace {
         Some(operation).filter(|operation| !operation.is_empty())
     }
 
-    /// Names the span after the operation: the route's, or the one that the caller names to a server. A caller tells it
+    /// Names the span after the operation: the route's, or the one that the caller passes to a server. A caller passes it on
     /// to the server.
     fn decorate(&mut self, headers: &mut Headers) {
         let own = self.operation().map(str::to_owned);

@@ -51,8 +51,8 @@ impl Floods {
         self.streams_closed += 1;
     }
 
-    /// A stream was reset before it was answered. The limit is Envoy's: more than half of so many closed streams,
-    /// checked as soon as this is certain.
+    /// Records that a stream was reset before it was answered. The limit is Envoy's: more than half of the configured number
+    /// of closed streams, checked as soon as this is certain.
     pub(super) fn premature_reset(&mut self, options: &Options) -> Result<(), ConnectionError> {
         self.premature_resets += 1;
         let of = self.streams_closed.max(u64::from(options.premature_reset_total_stream_count));

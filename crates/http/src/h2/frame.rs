@@ -81,7 +81,8 @@ pub(super) struct Output {
     control: u32,
 }
 
-/// Largest payload of a frame that is sent: every peer takes it (RFC 9113 section 4.2), and larger ones would make other streams wait.
+/// Maximum payload of a sent frame: every peer accepts it (RFC 9113 section 4.2), and larger ones would make other streams
+/// wait.
 pub(super) const FRAME_BYTES: usize = 16 * 1024;
 
 /// Written bytes that may stay before the unwritten ones until they are removed.

@@ -11,8 +11,7 @@ use crate::names::HeaderId;
 use crate::parse::{check_authority, content_length};
 use crate::underscores::Underscores;
 
-/// Why a message is refused, with a text. Decoding still goes on to the end of the block, to keep the HPACK tables in
-/// sync.
+/// Why a message is refused, with a text. Decoding still continues to the end of the block, to keep the HPACK tables in sync.
 pub(super) type Refusal = (Fault, &'static str);
 
 /// State shared by all kinds of header lists.

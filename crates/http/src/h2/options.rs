@@ -39,10 +39,10 @@ pub struct Options {
     pub max_inbound_priority_frames_per_stream: u32,
     /// Maximum number of WINDOW_UPDATE frames per DATA frame sent, besides two per opened stream and five.
     pub max_inbound_window_update_frames_per_data_frame_sent: u32,
-    /// Most streams closed, half of them prematurely, before the connection ends (server role; Envoy's runtime key
-    /// `overload.premature_reset_total_stream_count`).
+    /// Maximum number of closed streams, half of them prematurely, before the connection ends (server role; Envoy's runtime
+    /// key `overload.premature_reset_total_stream_count`).
     pub premature_reset_total_stream_count: u32,
-    /// A stream reset before it was answered and before it was so many seconds old was reset prematurely
+    /// Age in seconds below which the reset of an unanswered stream is premature
     /// (`overload.premature_reset_min_stream_lifetime_seconds`). Needs [`super::Connection::tick`].
     pub premature_reset_min_stream_lifetime_seconds: u32,
     /// Bytes of output above which no more DATA is accepted until some is written.

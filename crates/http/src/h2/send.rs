@@ -210,10 +210,10 @@ impl Connection {
         }
     }
 
-    /// Gives the next queued stream that can send its turn. It leaves the queue, may send up to
-    /// [`super::Options::quantum_bytes`] before the next [`Connection::receive`] or [`Connection::written`], and joins
-    /// the end of the queue again if it has more. Returns `None` if no stream can send, or if the returned streams can
-    /// use up the connection's window and the room in the output.
+    /// Returns the next queued stream that can send. It leaves the queue, may send up to [`super::Options::quantum_bytes`]
+    /// before the next [`Connection::receive`] or [`Connection::written`], and joins the end of the queue again if it has
+    /// more. Returns `None` if no stream can send, or if the returned streams can use up the connection's window and the room
+    /// in the output.
     pub fn next_writable(&mut self) -> Option<StreamKey> {
         while self.room() > self.granted {
             let key = self.line.pop_front()?;
@@ -260,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// The application has consumed so many bytes of the stream; the stream's window is opened by them again, in
+    /// Releases bytes of the stream that the application has consumed; the stream's window is opened by them again, in
     /// batches.
     pub fn release_stream(&mut self, stream: StreamKey, bytes: usize) {
         self.release_and_widen(stream, bytes, 0);
@@ -305,7 +305,7 @@ impl Connection {
         self.stream_window_announced == self.stream_window
     }
 
-    /// So many bytes of any stream's data were consumed; the connection's window is opened by them again, in batches.
+    /// Releases consumed bytes of any stream's data; the connection's window is opened by them again, in batches.
     pub fn release_connection(&mut self, bytes: usize) {
         let most = i64::from(self.options.initial_connection_window_size);
         let outstanding = (most - self.recv_window).max(0) as u64;

@@ -69,8 +69,8 @@ pub struct Reset {
     pub reason: Reason,
     /// The peer did it; otherwise this side did, because of what the peer sent.
     pub by_peer: bool,
-    /// The peer has not looked at the request (REFUSED_STREAM, or above the last stream of its GOAWAY), so that it may be sent
-    /// again whatever it is (RFC 9113 section 8.7).
+    /// Whether the peer has not processed the request (REFUSED_STREAM, or above the last stream of its GOAWAY), so that it
+    /// may be sent again whatever its method (RFC 9113 section 8.7).
     pub unprocessed: bool,
     /// The error of the peer's message, if that is the reason.
     pub fault: Option<Fault>,
@@ -83,7 +83,7 @@ pub struct PeerSettings {
     pub max_concurrent_streams: u32,
     /// Whether the peer accepts extended CONNECT.
     pub enable_connect_protocol: bool,
-    /// Largest header list that the peer accepts, in bytes; `u32::MAX` if it has set no limit.
+    /// Maximum size of a header list that the peer accepts, in bytes; `u32::MAX` if it has set no limit.
     pub max_header_list_bytes: u32,
 }
 

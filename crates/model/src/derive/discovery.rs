@@ -1,4 +1,4 @@
-//! Which objects are read: those of the namespaces that `discoverySelectors` choose.
+//! Decides which objects are read: those of the namespaces that `discoverySelectors` select.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

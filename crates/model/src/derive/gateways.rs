@@ -277,7 +277,7 @@ fn certificates(tls: &istio::ServerTlsSettings) -> ServerCertificates {
     })
 }
 
-/// Where the roots for clients are: a Secret of their own, the Secret of the certificate, or a file.
+/// Returns the location of the roots for clients: a separate Secret, the Secret of the certificate, or a file.
 fn roots(tls: &istio::ServerTlsSettings) -> ClientRoots {
     let names = tls.ca_cert_credential_name.iter().chain(&tls.credential_name).chain(&tls.credential_names);
     if let Some(name) = names.map(secret_name).next() {

@@ -32,7 +32,7 @@ impl Default for FlushOptions {
 }
 
 impl FlushOptions {
-    /// Largest buffer of a worker for one file, in bytes: memory must not grow with what an option says.
+    /// Maximum size of a worker's buffer for one file, in bytes: memory must not grow with an option.
     pub const MAX_BYTES: usize = 1024 * 1024;
 
     /// Envoy's options: `--file-flush-interval-msec` and `--file-flush-min-size-kb`.

@@ -16,7 +16,7 @@ use crate::options::AdminWriters;
 
 /// The kernel's tables of TCP sockets.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-/// Largest table that is read, in bytes: 400,000 sockets.
+/// Maximum size of the table, in bytes: 400,000 sockets.
 const MAX_TABLE_BYTES: usize = 64 << 20;
 /// The inode of a socket that no process has open any more. Its user is shown as root then.
 const CLOSED: &str = "0";

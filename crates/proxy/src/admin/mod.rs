@@ -43,7 +43,7 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// Longest regular expression in a query, in bytes.
+/// Maximum length of a regular expression in a query, in bytes.
 const MAX_REGEX_BYTES: usize = 1024;
 /// Maximum size of the program that a regular expression in a query is compiled to, in bytes: it bounds the cost of a
 /// match.

@@ -1,4 +1,4 @@
-//! Which requests go to the same host: the hash that a route's policies compute for a request, and the cookies they give clients.
+//! Session affinity: the hash that a route's policies compute for a request, and the cookies that they set.
 
 use std::borrow::Cow;
 use std::io::Write;

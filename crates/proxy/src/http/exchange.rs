@@ -125,7 +125,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 return Poll::Ready(Err(self.active.down.why_gone(cx)));
             }
             if let Some(held) = &mut self.held {
-                // What the filter has released does not wait for what it holds back.
+                // Released bytes do not wait for bytes that the filter holds back.
                 if let Poll::Ready(Err(_)) = self.active.down.poll_flush(cx) {
                     return Poll::Ready(Err(self.active.down.why_gone(cx)));
                 }

@@ -30,8 +30,8 @@ use super::upstream::Upstream;
 use super::upstream::count::{count_failed_try, count_failure, count_reset};
 use crate::clock::unix_seconds;
 
-/// Largest request body, in bytes, that is kept for being sent again when no retry policy asks for that: a reused connection may be closed
-/// just when the request goes out.
+/// Maximum size of a request body, in bytes, that is kept for a repetition without a retry policy: a reused connection may be
+/// closed just when the request is sent.
 const MAX_KEPT_BYTES: u64 = 16 * 1024;
 
 /// A response head, and the stream it came on.

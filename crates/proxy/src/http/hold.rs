@@ -9,7 +9,8 @@ use crate::stats::http::{Counter, Histogram};
 use crate::worker::HoldError;
 
 impl ActiveStream<'_> {
-    /// Waits for the control plane's answer. Afterwards the configuration has what is demanded, or the request goes on without it.
+    /// Waits for the control plane's answer. Afterwards the configuration has the demanded resource, or the request continues
+    /// without it.
     pub(super) async fn hold(&mut self, demand: Demand) {
         let worker = &self.conn.worker;
         let stats = &self.conn.manager.http;

@@ -18,7 +18,7 @@ pub(super) async fn until_woken(pause: Pause) -> Woken {
     }
 }
 
-/// What a filter that holds back some of a response waits for.
+/// The pause of a filter that holds back some of a response.
 pub(super) struct Held {
     wait: Option<Wait>,
     limit: Pin<Box<Sleep>>,

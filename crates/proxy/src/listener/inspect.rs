@@ -8,7 +8,7 @@ use evenkeel_tls::{ClientHello, ClientHelloReader, Inspection};
 use evenkeel_upstream::proxy_protocol::{self, Header};
 use tokio::net::TcpStream;
 
-/// Longest request line the HTTP inspector waits for, in bytes.
+/// Maximum length of a request line that the HTTP inspector waits for, in bytes.
 const MAX_REQUEST_LINE_BYTES: usize = 8 * 1024;
 /// Buffer size for one read, in bytes: enough for a ClientHello with a post-quantum key share.
 const READ_BYTES: usize = 2 * 1024;

@@ -10,8 +10,8 @@ use evenkeel_runtime_config::substitution_format::TimePoint;
 
 use super::redact;
 
-/// Longest head that is kept whole, in bytes. With the default limit a worker keeps less than 3 MiB, however long the
-/// heads are.
+/// Maximum size of a head that is kept completely, in bytes. With the default limit a worker keeps less than 3 MiB, however
+/// long the heads are.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Whether a request failed, or was refused by this proxy.

@@ -1,4 +1,4 @@
-//! Which values of a request's head are secret.
+//! Decides which values of a request's head are secret.
 
 /// Parts of the names of headers and query parameters whose values are not kept.
 const SECRET: [&str; 17] = [

@@ -14,7 +14,7 @@ use super::change::Previous;
 use super::statsd::Datagrams;
 use super::{Counters, metrics, stats_sinks};
 
-/// Longest wait for room in the socket's buffer, for each datagram.
+/// Maximum wait for room in the socket's buffer, for each datagram.
 const SEND_LIMIT: Duration = Duration::from_millis(100);
 
 /// All sinks of the flushing thread.

@@ -1,8 +1,8 @@
 //! Sinks of statistics (`stats_sinks` of the bootstrap): every `stats_flush_interval`, all metrics go to StatsD servers and metrics
 //! services.
 //!
-//! A thread of its own reads the registry and makes datagrams and messages of it ([`flush`]); it sends the former, and the control thread
-//! the latter ([`service`]). No worker takes part.
+//! A separate thread reads the registry and encodes datagrams and messages ([`flush`]); it sends the former, and the control
+//! thread the latter ([`service`]). No worker takes part.
 
 mod change;
 mod flush;

@@ -24,7 +24,8 @@ use crate::subscribe::channel::{self, ChannelError};
 const MAX_WAITING_FLUSHES: usize = 1;
 /// Messages that may wait in a stream.
 const MAX_WAITING_MESSAGES: usize = 1;
-/// Most metric families of a message, if the configuration says nothing: some 2 MB, and gRPC's servers accept 4 MiB.
+/// Maximum number of metric families in a message, if the configuration sets none: some 2 MB, and gRPC's servers accept 4
+/// MiB.
 const MAX_FAMILIES: usize = 10_000;
 
 /// Starts the task, and returns where it gets the metrics of a flush.

@@ -1,19 +1,19 @@
 //! The StatsD protocol: a line for each metric, several lines in a datagram.
 //!
-//! Names are Envoy's, with `_` for characters that end a name in the protocol (`:`, `|`, `@`) and for blanks: Envoy sends them as they are,
-//! and servers misread them. Counters are what was counted since the last flush (`|c`), gauges are values (`|g`).
+//! Names are Envoy's, with `_` for blanks and for characters that end a name in the protocol (`:`, `|`, `@`): Envoy sends
+//! them unchanged, and servers misread them. Counters are the increase since the last flush (`|c`), gauges are values (`|g`).
 //!
-//! Envoy sends each value of a histogram when it is recorded, one datagram each. A histogram of ours has only buckets, which are shared by
-//! all requests since the last flush: there is a line for each bucket with new values, with a value of the bucket, and a sample rate that
-//! says how many there were (`:7.5|ms|@0.25` are four). With one such bucket the value is the mean of the new values, and so the sum is
-//! exact; else it is the bucket's middle.
+//! Envoy sends each value of a histogram when it is recorded, one datagram each. Our histograms only have buckets, which are
+//! shared by all requests since the last flush: there is a line for each bucket with new values, with a value of the bucket,
+//! and a sample rate that says how many values there were (`:7.5|ms|@0.25` are four). With one such bucket the value is the
+//! mean of the new values, so that the sum is exact; otherwise it is the bucket's middle.
 
 use std::fmt::Write;
 
 use super::change::{Change, Interval};
 
-/// Longest datagram in bytes: what Ethernet carries in one packet, less the headers of IPv6 and UDP and some room for tunnels. StatsD's own
-/// documentation recommends it, and all servers read several lines of a datagram.
+/// Maximum size of a datagram in bytes: an Ethernet packet, less the headers of IPv6 and UDP and some room for tunnels.
+/// StatsD's own documentation recommends it, and all servers read several lines from a datagram.
 const MAX_DATAGRAM_BYTES: usize = 1432;
 
 /// Packs lines into datagrams. `send` gets a datagram and the number of its lines.

@@ -50,8 +50,8 @@ impl Drop for Remembering {
     }
 }
 
-/// Interval at which an Evenkeel control plane is told what is held and how old it was when applied, unless the node's
-/// metadata sets another: `EVENKEEL: {REPORT_INTERVAL: SECONDS}`.
+/// Interval of reports to an Evenkeel control plane about the held resources and how old they were when applied, unless the
+/// node's metadata sets another: `EVENKEEL: {REPORT_INTERVAL: SECONDS}`.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest and longest interval that can be configured, in seconds. 0 disables reports.
 const REPORT_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;

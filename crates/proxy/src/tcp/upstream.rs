@@ -269,7 +269,7 @@ async fn connect(
     None
 }
 
-/// Waits for a cluster that the control plane was not asked for before (`on_demand`).
+/// Waits for a cluster that was not requested from the control plane before (`on_demand`).
 async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) {
     let missing = |config: &Config| config.unanswered_cluster(name).into_iter().collect();
     let stats = worker.generation().tcp_stats(&proxy.stat_prefix);

@@ -13,7 +13,7 @@ use crate::http2::{Http2Keepalive, Http2Options};
 const SMALLEST_WINDOW: u32 = 65_535;
 /// RFC 9113 section 6.9.1.
 const LARGEST_WINDOW: u32 = i32::MAX as u32;
-/// Largest HPACK table for encoding or decoding heads, in bytes.
+/// Maximum HPACK table for encoding or decoding heads, in bytes.
 const LARGEST_HPACK_TABLE: u32 = 1024 * 1024;
 /// Envoy's minimum of the keepalive interval and timeout.
 const SHORTEST_KEEPALIVE: Duration = Duration::from_millis(1);

@@ -1,5 +1,5 @@
-//! A route table of which some virtual hosts have changed. A control plane sends a table whole; here the cost is to depend on what differs, so
-//! virtual hosts whose bytes have not changed are kept as they were compiled.
+//! Compiles a route table of which some virtual hosts have changed. A control plane sends a table completely, but the cost
+//! here should depend on the difference. So virtual hosts whose bytes have not changed are reused as compiled.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -59,7 +59,8 @@ pub(crate) fn changed_table(
     cx.problems.is_empty().then_some(table)
 }
 
-/// What virtual hosts take from their table, beside `validate_clusters`: the limit on direct responses, and mirrors.
+/// The settings that virtual hosts inherit from their table, besides `validate_clusters`: the limit on direct responses, and
+/// mirrors.
 fn inherited(table: &route::RouteConfiguration) -> (u32, &[route::route_action::RequestMirrorPolicy]) {
     (max_direct_response_body_bytes(table), &table.request_mirror_policies)
 }

@@ -1,6 +1,6 @@
-//! Zone-aware routing: of the requests to a cluster's first priority, as many stay in the proxy's own locality as its hosts there
-//! can take; the others go where there is room. All proxies like this one are taken to get equal shares of the requests, so that
-//! comparing the two clusters' hosts by locality tells how much each locality has to give away.
+//! Zone-aware routing. Of the requests to a cluster's first priority, as many stay in the proxy's own locality as its hosts
+//! there can take; the others go where there is room. All proxies like this one are assumed to get equal shares of the
+//! requests, so comparing the two clusters' hosts by locality shows how much each locality has to give away.
 
 use std::cell::RefCell;
 use std::rc::Rc;

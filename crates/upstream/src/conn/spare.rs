@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-/// Most buffers in a worker's pool, and the largest capacity in bytes of one that is kept.
+/// Maximum number of buffers in a worker's pool, and maximum capacity in bytes of a pooled buffer.
 const MAX_POOLED: usize = 64;
 const MAX_POOLED_BYTES: usize = 64 * 1024;
 

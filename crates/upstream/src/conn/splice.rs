@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 /// Bytes requested of a socket at once, and the pipe's capacity. The kernel's default for pipes is 64 KiB.
 const PIPE_BYTES: usize = 512 * 1024;
-/// Most pipes per worker, idle and in use. Each takes two descriptors.
+/// Maximum number of pipes per worker, idle and in use. Each takes two descriptors.
 const MAX_PIPES: usize = 64;
 
 thread_local! {

@@ -27,11 +27,12 @@ impl<T> Spare<T> {
     }
 }
 
-/// Largest stream buffer that is kept, in bytes.
+/// Maximum size of a stream buffer that is kept, in bytes.
 const MAX_KEPT_BYTES: usize = 32 * 1024;
 /// Stream buffers that [`trim`] leaves in the pool.
 const RESTING_BODIES: usize = 64;
-/// Largest connection buffer that is kept, in bytes: the output of a turn in which hundreds of streams sent responses.
+/// Maximum size of a connection buffer that is kept, in bytes: the output of a turn in which hundreds of streams sent
+/// responses.
 const MAX_KEPT_OUTPUT_BYTES: usize = 1024 * 1024;
 
 thread_local! {

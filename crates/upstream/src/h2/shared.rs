@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// Notes that a stream's reader took `count` bytes.
+    /// Records that a stream's reader took `count` bytes.
     pub(super) fn took(&mut self, index: usize, count: usize) {
         let Some(entry) = self.streams.entries.get(index) else { return };
         if !entry.peer_ended {

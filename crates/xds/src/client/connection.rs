@@ -19,8 +19,7 @@ use crate::pb::envoy::service::secret::v3::secret_discovery_service_client::Secr
 /// Requests waiting for the transport. A client has at most one answer and one change of names per type to send.
 const REQUEST_QUEUE: usize = 4 * crate::ResourceType::ALL.len();
 
-/// Largest response accepted, in bytes. Istio's control plane sends whole meshes in one response and has the same
-/// limit.
+/// Maximum size of a response, in bytes. Istio's control plane sends whole meshes in one response and has the same limit.
 pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Which service of the server to call.

@@ -1,5 +1,5 @@
-//! What streams subscribe to, for the code that changes their resources: streams that a change does not affect are not
-//! woken, and the affected ones are found without looking at the others.
+//! The subscriptions of streams, for the code that changes their resources: streams that a change does not affect are not
+//! woken, and the affected ones are found without examining the others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

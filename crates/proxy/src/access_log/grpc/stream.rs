@@ -23,7 +23,7 @@ const METHOD: &str = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessL
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// How long the last entries may take once no more come.
 const LAST_ENTRIES: Duration = Duration::from_secs(1);
-/// Longest answer of a service in bytes; it is empty.
+/// Maximum size of a service's answer in bytes; it is empty.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// Sends what the buffer has until it is closed.

@@ -137,8 +137,8 @@ impl Http2 {
     }
 }
 
-/// Why the upstream's stream ended early. As in Envoy the error code counts, whoever sent it: a response that exceeds one of our limits
-/// counts as reset by the upstream.
+/// Returns why the upstream's stream ended early. As in Envoy the error code decides, whichever side sent it: a response that
+/// exceeds one of our limits counts as reset by the upstream.
 fn failure(reset: Reset) -> Failure {
     match reset.by {
         _ if reset.unprocessed => Failure::UpstreamRefused,

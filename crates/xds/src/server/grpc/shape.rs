@@ -4,8 +4,8 @@
 
 use crate::server::MAX_NAMES_PER_TYPE;
 
-/// Most names, and versions by name, in one request: the largest numbers of names to subscribe to, to drop, and to
-/// resume with.
+/// Maximum number of names, and versions by name, in one request: the largest numbers of names to subscribe to, to drop, and
+/// to resume with.
 const MAX_NAMES: usize = 3 * MAX_NAMES_PER_TYPE;
 /// Maximum size of the rest of a request, in bytes: the node, and the reason of a rejection.
 const MAX_OTHER_BYTES: usize = 1024 * 1024;
