@@ -3,7 +3,7 @@
 //! 1. Its Pod object becomes not ready, and the control plane removes its endpoints.
 //! 2. Every proxy that used them acknowledges the removal ([`wait_until_unused`]).
 //! 3. Its sidecar asks clients to close their connections (`/drain_listeners`), while the program keeps serving. When
-//!   no connection is left, or after a time limit, the program is told to end ([`drain`]).
+//!    no connection is left, or after a time limit, the program is told to end ([`drain`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

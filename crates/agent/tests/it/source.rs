@@ -1,4 +1,4 @@
-//! Where certificates and roots come from: the control plane while the agent runs, another SDS server, files.
+//! Sources of certificates and roots: the control plane while the agent runs, another SDS server, files.
 
 use std::path::Path;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Annotations and labels: each of Istio's names is in a table, and what is in none is named.
+//! Annotations and labels: each of Istio's names is in a table, and others are reported.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What users are told about their files.
+//! Findings about users' files.
 
 mod annotations;
 mod golden;

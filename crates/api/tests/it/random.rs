@@ -1,4 +1,4 @@
-//! Whatever a file holds, reading it ends with values or findings.
+//! Reading a file with any content ends with values or findings.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Changes of routes, rules, services and endpoints under load: what a new route needs is there before the route, and what
-//! an old one used goes after it, whatever is created, changed and deleted at a time, and in whatever order it is written.
+//! Changes of routes, rules, services and endpoints under load, at any time and in any order: the resources of a new route
+//! are there before the route, and those of an old one are removed after it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! From what the operator writes to the handshake of a real proxy: an authority of the operator's own, revocation lists, another
-//! mesh's roots, the alarm of a certificate that ends.
+//! From the operator's files to the handshake of a real proxy: an operator's authority, revocation lists, another mesh's
+//! roots, and the alarm of a certificate that expires.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 //! Certificates of a gateway's servers, and the roots that it verifies a server with, change under load: created, replaced,
-//! renamed and deleted with whatever uses them, in any order. No call fails whose credential exists.
+//! renamed and deleted with the objects that use them, in any order. No call fails if its credential exists.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

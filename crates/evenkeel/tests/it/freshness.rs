@@ -1,5 +1,5 @@
-//! How old changes were when real proxies applied them: in `evenkeel proxy-status`, its JSON, the page for browsers and
-//! the metrics.
+//! The age of changes when real proxies applied them: in `evenkeel proxy-status`, its JSON, the page for browsers and the
+//! metrics.
 
 use evenkeel_testkit::{Backend, eventually};
 use serde_json::Value;

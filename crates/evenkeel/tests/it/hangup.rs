@@ -1,4 +1,5 @@
-//! SIGHUP: an operator's is nothing to a process that follows its configuration anyway; a closed terminal ends it in order.
+//! SIGHUP: ignored when an operator sends it, because the process follows its configuration anyway; a closed terminal ends
+//! the process in order.
 
 use std::fs::File;
 use std::path::Path;

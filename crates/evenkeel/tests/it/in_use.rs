@@ -1,5 +1,5 @@
-//! What is renamed or deleted while requests use it: those under way end as they began, those that have an alternative take
-//! it, and for the others `analyze` names the object.
+//! Objects are renamed or deleted while requests use them: requests in flight end as they began, those that have an
+//! alternative take it, and for the others `analyze` names the object.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Commands that read files take who fetches the keys of issuers from the same variable as the control plane.
+//! Commands that read files use the same variable as the control plane for who fetches the keys of issuers.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 //! A call for each kind of object, made twice: `explain` decides it from the YAML, and a live proxy that the control plane
-//! configures carries it. Both come to the same.
+//! configures carries it. Both have the same outcome.
 
 use std::net::SocketAddr;
 use std::path::Path;

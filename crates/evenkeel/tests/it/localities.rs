@@ -1,4 +1,4 @@
-//! Where requests go by the places of client and endpoints: a control plane, proxies and backends over real sockets.
+//! Routing by the localities of client and endpoints: a control plane, proxies and backends over real sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

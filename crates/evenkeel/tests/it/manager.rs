@@ -1,4 +1,4 @@
-//! What a service manager hears of each process, on a socket as systemd's.
+//! The notifications that each process sends a service manager, on a socket like systemd's.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};

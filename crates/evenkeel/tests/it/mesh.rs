@@ -1,4 +1,4 @@
-//! A control plane and proxies of its, as processes: directories, ports, what the admin pages say.
+//! A control plane and its proxies, as processes: directories, ports, and the contents of the admin pages.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

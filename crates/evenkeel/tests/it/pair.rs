@@ -1,5 +1,5 @@
-//! Two gateways, each with an agent: what comes to `a` in plain text, it sends to `b` over mutual TLS, and `b` to a backend that answers
-//! with what it is told of its client.
+//! Two gateways, each with an agent: `a` forwards plaintext calls to `b` over mutual TLS, and `b` to a backend that answers
+//! with what it is told about its client.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! A control plane that is asked to end, or killed, and started again on the same directories, while two sidecars serve
-//! requests without a pause and files are edited before, during and after the gap.
+//! A control plane that is stopped or killed and started again on the same directories, while two sidecars serve requests
+//! without a pause and files are edited before, during and after the gap.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

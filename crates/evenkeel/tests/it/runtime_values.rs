@@ -1,4 +1,4 @@
-//! Runtime keys of ProxyConfig: what findings say of them is what the agent and the proxy do with them.
+//! Runtime keys of ProxyConfig: the findings describe what the agent and the proxy do with them.
 
 use clap::Parser;
 use evenkeel_base::runtime_key::RuntimeKey;

@@ -1,4 +1,4 @@
-//! Whoever has written a file and waits as `evenkeel apply --wait` does knows that the next request sees it.
+//! After writing a file and waiting as `evenkeel apply --wait` does, the next request sees the change.
 
 use evenkeel_testkit::{Backend, cases, eventually};
 

@@ -1,4 +1,4 @@
-//! What holds for a host.
+//! The effective settings of a host.
 
 use crate::mesh::world;
 

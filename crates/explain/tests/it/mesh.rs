@@ -1,4 +1,4 @@
-//! The mesh that is asked about.
+//! The mesh that the questions are about.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

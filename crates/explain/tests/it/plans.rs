@@ -1,4 +1,4 @@
-//! Changes, and what they do to recent requests.
+//! Changes, and their effects on recent requests.
 
 use std::path::PathBuf;
 

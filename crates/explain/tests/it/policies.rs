@@ -1,4 +1,4 @@
-//! What is said of policies never contradicts what the proxy's filter decides.
+//! The description of policies never contradicts the decision of the proxy's filter.
 
 use evenkeel_explain::answer::Outcome;
 

@@ -1,4 +1,4 @@
-//! What protects workloads.
+//! The protection of workloads.
 
 use crate::mesh::world;
 

@@ -1,4 +1,4 @@
-//! Recent requests as they are shown.
+//! The output for recent requests.
 
 use std::path::PathBuf;
 

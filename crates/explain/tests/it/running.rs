@@ -1,4 +1,4 @@
-//! Running proxies that are asked beside the files.
+//! Running proxies that are asked in addition to the files.
 
 use std::path::PathBuf;
 

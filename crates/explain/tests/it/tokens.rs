@@ -1,4 +1,4 @@
-//! A call with a token: whether it passes, and the rule that judges it with its place.
+//! A call with a token: whether it passes, and the rule that decides, with its position.
 
 use evenkeel_testkit::jwt::{Signer, jwks};
 

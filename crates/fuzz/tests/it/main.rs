@@ -1,4 +1,4 @@
-//! Every target keeps its promise for its seeds and a fixed number of mutations of them.
+//! Every target's invariant holds for its seeds and a fixed number of mutations of them.
 
 use evenkeel_fuzz::targets::Target;
 use evenkeel_fuzz::{mutate, targets};

@@ -1,4 +1,4 @@
-//! The codec as a client that sends messages, and as a server that repeats them; one turn at a time, whatever carries the bytes.
+//! The codec as a client that sends messages, and as a server that echoes them; one turn at a time, over any transport.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Tables of frames: what comes in, what is made of it, and what goes out.
+//! Tables of frames: input, events, and output.
 
 use evenkeel_http::h2::{Connection, ConnectionError, Counter, Fault, Options, PREFACE, Reason, StreamKey, Violation};
 use evenkeel_http::{Framing, RequestHead, ResponseHead, Underscores};

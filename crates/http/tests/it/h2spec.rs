@@ -1,4 +1,4 @@
-//! `h2spec`, the conformance suite, and nghttp2's `h2load` against a server that is the codec and a socket.
+//! `h2spec`, the conformance suite, and nghttp2's `h2load` against a server that consists of the codec and a socket.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Tests of the codecs through what is public of them; of HTTP/2: tables of frames, against itself, and against other
-//! implementations.
+//! Tests of the codecs through their public interface; for HTTP/2: tables of frames, the codec against itself, and against
+//! other implementations.
 
 mod endpoint;
 mod frames;

@@ -1,4 +1,4 @@
-//! Messages made up from a seed.
+//! Messages generated from a seed.
 
 use evenkeel_http::{Framing, Headers, RequestHead, ResponseHead};
 use evenkeel_testkit::Random;

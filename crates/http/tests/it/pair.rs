@@ -1,4 +1,4 @@
-//! The codec against itself: what goes out is what comes in, however the bytes are cut.
+//! The codec against itself: messages arrive as they were sent, however the bytes are split.
 
 use evenkeel_http::h2::Options;
 use evenkeel_testkit::Random;

@@ -1,4 +1,4 @@
-//! A sink that writes down what it is told.
+//! A sink that records events.
 
 use std::fmt::Write;
 

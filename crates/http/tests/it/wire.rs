@@ -1,4 +1,4 @@
-//! Frames by hand, and back to text.
+//! Writes frames by hand, and converts them back to text.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Building from changes gives what building anew gives, and leaves alone what did not change.
+//! An incremental build gives the same result as a full one, and leaves unchanged parts alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The questions asked of a snapshot.
+//! Queries on a snapshot.
 
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{AddressBook, GatewayRef, Labels, MeshConfig, MtlsMode, Snapshot, TrafficPolicy};

@@ -1,4 +1,4 @@
-//! A process confines itself and then tries what it has given up, and what it must still be able to do.
+//! A process confines itself and then tries what must be forbidden, and what must still be allowed.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -1,3 +1,3 @@
-//! What a process can no longer do, tried in one.
+//! The operations that a confined process can no longer do, tried in a process.
 
 mod confinement;

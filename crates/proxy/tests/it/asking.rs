@@ -1,4 +1,4 @@
-//! What a proxy says when it is asked about a call, or about recent requests.
+//! The proxy's answers about a call, and about recent requests.
 
 use evenkeel_testkit::{Backend, Connection, eventually};
 use serde_json::{Value as Json, json};

@@ -1,4 +1,4 @@
-//! Connections are placed evenly, those whose load changes move to workers with room, and nobody notices.
+//! Connections are placed evenly, those whose load changes move to workers with room, and no client notices.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What is wrong with a bootstrap, and where.
+//! Errors in a bootstrap, and their positions.
 
 use std::fmt::Write as _;
 use std::path::Path;

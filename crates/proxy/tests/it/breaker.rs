@@ -1,4 +1,4 @@
-//! Circuit breakers with a limit of one: who is over it is told at once, who is within it is served.
+//! Circuit breakers with a limit of one: a request beyond the limit is refused at once, one within it is served.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;

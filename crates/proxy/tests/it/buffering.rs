@@ -1,4 +1,4 @@
-//! Requests that go on when they are here as a whole (`envoy.filters.http.buffer`).
+//! Requests that are forwarded once they are complete (`envoy.filters.http.buffer`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

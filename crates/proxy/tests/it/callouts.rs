@@ -1,5 +1,5 @@
-//! Calls of the proxy's own, over a worker's upstreams to real servers of HTTP/1, HTTP/2 and gRPC: what they send, how they end, what
-//! cancels them, and what is left behind.
+//! Calls of the proxy itself, over a worker's upstreams to real servers of HTTP/1, HTTP/2 and gRPC: what they send, how they
+//! end, what cancels them, and that they leave nothing behind.
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};

@@ -1,4 +1,4 @@
-//! Connections and requests through live workers: balance, the keep-alive race, clients that leave or dawdle.
+//! Connections and requests through live workers: balance, the keep-alive race, clients that disconnect or are slow.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! Protocol detection: whichever side speaks first decides, and however slowly it does, never a timeout.
+//! Protocol detection: the side that speaks first decides, however slowly it does, and never a timeout.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

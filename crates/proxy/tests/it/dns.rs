@@ -1,4 +1,4 @@
-//! Clusters found by DNS, against a DNS server of the test's own: how long answers hold, what happens when there are none.
+//! Clusters resolved by DNS, with the test's own DNS server: how long answers are used, and what happens without any.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;

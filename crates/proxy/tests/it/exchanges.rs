@@ -1,4 +1,4 @@
-//! What there is to an exchange beside its request and its answer: time limits, interim answers, tunnels.
+//! Parts of an exchange besides its request and its response: time limits, interim responses, tunnels.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! "What would happen to this call?", and whether that happens: explanations of a configuration, and a live proxy beside them.
+//! "What would happen to this call?": compares explanations of a configuration with a live proxy.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

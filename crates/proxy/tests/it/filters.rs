@@ -1,5 +1,6 @@
-//! Filters that do what no filter here does yet: wait for another service, choose the route again, replace answers, wait with them,
-//! collect them, make bodies longer. Two filters of this file stand in a real proxy; what they do is said by the request's `x-do`.
+//! Filters with behavior that no filter here has yet: wait for another service, choose the route again, replace responses,
+//! delay or collect them, make bodies longer. Two filters of this file run in a real proxy; the request's `x-do` says what
+//! they do.
 
 use std::cell::RefCell;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! What an HTTP/2 client can do at little cost to itself, many times over: its connection is ended and counted, and nobody else
-//! notices.
+//! HTTP/2 floods: cheap actions of a client, repeated many times. Its connection is closed and counted, and no other client
+//! is affected.
 
 use evenkeel_testkit::{Connection, Http2Frames as H2, eventually};
 

@@ -1,4 +1,5 @@
-//! A client that ends its direction of an HTTP/1 connection and waits for its answers, and one that has left.
+//! A client that shuts down its sending direction of an HTTP/1 connection and waits for its responses, and one that has
+//! disconnected.
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};

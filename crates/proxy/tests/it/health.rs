@@ -1,4 +1,4 @@
-//! Health of hosts on live workers: active checks and outlier detection take a host out of the balance for every worker,
+//! Health of hosts on live workers: active checks and outlier detection take a host out of load balancing for every worker,
 //! and put it back.
 
 use std::convert::Infallible;

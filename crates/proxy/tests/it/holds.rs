@@ -1,5 +1,5 @@
-//! Requests that wait for what the control plane has not said yet, in every protocol: held, not refused, passed on whole,
-//! and seen in the access log and the statistics.
+//! Requests that wait for resources the control plane has not sent yet, in every protocol: held, not refused, forwarded
+//! completely, and visible in the access log and the statistics.
 
 use std::convert::Infallible;
 use std::io::{Read as _, Write as _};

@@ -1,5 +1,5 @@
-//! Hosts that close idle connections just when a request may come: no request fails for it that may be sent again, and none
-//! is ever carried out twice.
+//! Hosts that close idle connections just when a request is sent: no request that may be repeated fails for that, and none is
+//! ever executed twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};

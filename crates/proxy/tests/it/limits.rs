@@ -1,4 +1,5 @@
-//! What protects an HTTP/2 connection is configuration: each limit holds at its number, which is not the default one, and not before.
+//! The protective limits of an HTTP/2 connection are configurable: each applies exactly at its configured number, which is
+//! not the default here.
 
 use std::net::TcpListener;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What changes in a listener ends the connections that it concerns, and no other.
+//! A change of a listener ends the connections that it concerns, and no others.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Mirrored requests beside their originals, which do not wait for them: a mirror that is slow, does not read, or is gone; a client that is
-//! gone; bodies and trailers. What copies look like is compared with Envoy elsewhere.
+//! Mirrored requests and their originals, which do not wait for them: a mirror that is slow, does not read, or is gone; a
+//! client that is gone; bodies and trailers. The contents of mirrored requests are compared with Envoy elsewhere.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Network filters that tests bring, in front of the TCP proxy and the HTTP connection manager, over TLS and without: they change bytes,
-//! wait for other services, close connections, and leave what they find out.
+//! Network filters defined by tests, in front of the TCP proxy and the HTTP connection manager, over TLS and without: they
+//! change bytes, wait for other services, close connections, and leave data for others.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

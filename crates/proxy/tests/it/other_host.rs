@@ -1,5 +1,5 @@
-//! A program that is gone, or has gone with a request, behind its sidecar: the sidecar of its callers asks another replica
-//! wherever nobody can tell the difference.
+//! A program that has ended, possibly with a request in flight, behind its sidecar: the sidecar of its callers retries on
+//! another replica wherever that is indistinguishable.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Requests through the proxy in every pairing of HTTP/1.1 and HTTP/2, with hyper at both ends: one service that answers
-//! alike in both protocols, and one client that asks alike.
+//! Requests through the proxy in every pairing of HTTP/1.1 and HTTP/2, with hyper at both ends: one service and one client
+//! that behave alike in both protocols.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A host whose SETTINGS are still on their way gets one request and no more.
+//! A host whose SETTINGS have not arrived yet gets one request and no more.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! What one stream, or one peer, does on the connections between sidecars does not concern the others: readers that are slow,
-//! clients that leave, peers that mean harm, and more requests than a worker can do.
+//! One stream, or one peer, on the connections between sidecars does not affect the others: readers that are slow, clients
+//! that disconnect, malicious peers, and more requests than a worker can serve.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Two proxies with mutual TLS between them, as two sidecars of a mesh: an application's requests of either protocol share
-//! the connections between the proxies, and reach the other application as they were.
+//! Two proxies with mutual TLS between them, like two sidecars of a mesh: an application's requests of either protocol share
+//! the connections between the proxies, and reach the other application unchanged.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

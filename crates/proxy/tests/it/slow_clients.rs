@@ -1,4 +1,4 @@
-//! Clients that hold a connection by doing nothing, or next to nothing: whatever they leave undone, they are left.
+//! Clients that hold a connection by doing little or nothing: each is disconnected, whatever it leaves undone.
 
 use std::io::{ErrorKind, Write as _};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The TCP proxy: what counts as idle, and what becomes of a connection that is; bulk, half-closes and resets.
+//! The TCP proxy: which connections count as idle, and what happens to them; bulk data, half-closes and resets.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Listeners on Unix sockets: who may connect, what is served, and what becomes of the file.
+//! Listeners on Unix sockets: permissions, serving, and the life of the socket's file.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! What a request waits for before an upstream has it: a connection, the pause before a retry.
+//! The waits of a request before an upstream gets it: for a connection, and the pause before a retry.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};

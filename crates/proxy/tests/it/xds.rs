@@ -1,4 +1,4 @@
-//! Configuration from a control plane: taken, refused, changed, lost and found again.
+//! Configuration from a control plane: accepted, rejected, changed, lost and received again.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is on the heap: counted by the allocator, for the whole process.
+//! The size of the heap, counted by the allocator for the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;

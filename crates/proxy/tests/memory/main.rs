@@ -1,5 +1,5 @@
-//! What the proxy keeps on the heap: for idle connections, for slow ones, and after its configuration has changed thousands of
-//! times. A binary of its own, for the allocator sees everything a process does; its tests take turns.
+//! The proxy's heap: for idle connections, for slow ones, and after thousands of configuration changes. A separate binary,
+//! because the allocator sees everything a process does; its tests take turns.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

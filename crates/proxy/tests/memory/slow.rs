@@ -1,5 +1,5 @@
-//! What slow clients cost: heads that never end, bodies that trickle, answers that nobody reads. Hundreds of each are open at once,
-//! and every one has a named bound.
+//! The memory of slow clients: heads that never end, bodies that trickle, responses that nobody reads. Hundreds of each are
+//! open at once, and every one has a named bound.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! The configuration changes thousands of times under clients that keep sending: none of them may notice, and nothing of what
-//! was may stay on the heap.
+//! The configuration changes thousands of times under clients that keep sending: no client may notice, and nothing of former
+//! configurations may stay on the heap.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

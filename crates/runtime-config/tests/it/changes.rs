@@ -1,5 +1,5 @@
-//! Random changes, followed one by one, end where a builder ends that is told everything at once. Debug builds look at
-//! everything after each build as well (`builder/check.rs`), so every step in between is compared, too.
+//! Random changes, applied one by one, end in the same state as a builder that gets everything at once. Debug builds also
+//! examine everything after each build (`builder/check.rs`), so every step in between is compared, too.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

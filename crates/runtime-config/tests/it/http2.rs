@@ -1,4 +1,4 @@
-//! HTTP/2 on either side: which protocol is spoken, and what each option becomes.
+//! HTTP/2 on either side: when it is used, and the compiled form of each option.
 
 use std::sync::Arc;
 use std::time::Duration;

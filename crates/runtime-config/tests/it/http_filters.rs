@@ -1,4 +1,4 @@
-//! HTTP filters of a connection manager, and what routes say to them by name.
+//! HTTP filters of a connection manager, and the settings that routes have for them by name.
 
 use std::borrow::Cow;
 use std::sync::Arc;

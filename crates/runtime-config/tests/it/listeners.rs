@@ -1,4 +1,4 @@
-//! Listeners, connection managers and TLS contexts: defaults, and what each field becomes.
+//! Listeners, connection managers and TLS contexts: defaults, and the compiled form of each field.
 
 use std::sync::Arc;
 use std::time::Duration;

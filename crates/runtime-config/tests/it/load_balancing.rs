@@ -1,4 +1,4 @@
-//! Load balancing: what each option of a cluster, a route and an assignment becomes, in both forms of the API.
+//! Load balancing: the compiled form of each option of a cluster, a route and an assignment, in both forms of the API.
 
 use std::sync::Arc;
 use std::time::Duration;

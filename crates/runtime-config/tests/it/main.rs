@@ -1,4 +1,4 @@
-//! The crate from outside: YAML in, compiled configuration or a named problem out.
+//! The crate's public interface: YAML in, compiled configuration or a reported error out.
 
 mod bootstrap;
 mod builder;

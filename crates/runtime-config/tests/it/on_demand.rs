@@ -1,4 +1,4 @@
-//! Virtual hosts that come on their own, and everything else that is asked for by name.
+//! Virtual hosts as separate resources, and all other resources that are requested by name.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What real control planes send: ours must be accepted whole; of istiod's, what is refused is refused by name.
+//! Resources of real control planes: ours must be accepted completely; of istiod's, rejected fields are reported by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

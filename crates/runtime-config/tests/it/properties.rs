@@ -1,4 +1,4 @@
-//! Matchers against naive ones, and nothing panics on any input.
+//! Compares matchers with naive ones; nothing panics on any input.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Bad resources: each mistake is named by its path, and what was served before stays.
+//! Invalid resources: each error is reported with its path, and the active configuration stays.
 
 use crate::input;
 

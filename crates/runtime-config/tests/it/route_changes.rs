@@ -1,4 +1,4 @@
-//! A route table that changes is what it would be if it had come whole, and what has not changed in it stays what it was.
+//! A changed route table is equal to the same table received at once, and its unchanged parts are reused.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Workers read the clock through `evenkeel_upstream::turn` and `proxy/src/clock.rs`: once per turn, and the same time for
-//! all that a turn does.
+//! everything in a turn.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
-//! No two files of a crate import each other, directly or over others: each can be read, and changed, below those that
-//! use it.
+//! No two files of a crate import each other, directly or indirectly: each can be read and changed without the files that use
+//! it.
 //!
-//! A file that imports from a module above it in the tree (`super::…`) is a part of that module; that is no import here.
-//! An import of a name that a module re-exports is one of the file that has it.
+//! A file that imports from a module above it in the tree (`super::…`) is a part of that module; this does not count as an
+//! import here. An import of a re-exported name counts as an import of the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The helpers do what other crates' tests rely on.
+//! The helpers' behavior that other crates' tests rely on.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The test kit tested, and the workspace's own rules.
+//! Tests of the test kit, and the workspace's own rules.
 
 mod clocks;
 mod file_circles;

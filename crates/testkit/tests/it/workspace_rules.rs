@@ -1,5 +1,5 @@
-//! The rules about crates that the design states and nothing else would hold: who may depend on whom, and which crates
-//! stay free of runtimes, clocks and sockets. Read from the manifests and the sources, so a broken rule fails here first.
+//! The design's rules about crates that nothing else enforces: the dependencies between crates, and which crates stay free of
+//! runtimes, clocks and sockets. They are checked in the manifests and the sources, so that a broken rule fails here first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

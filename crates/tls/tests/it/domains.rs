@@ -1,4 +1,4 @@
-//! Roots of several trust domains: each vouches for the identities of its own.
+//! Roots of several trust domains: each is trusted only for identities of its own.
 
 use evenkeel_tls::config::{ClientCertificate, PeerChecks, TrustSource, Validation};
 use evenkeel_tls::{DownstreamTls, SdsSecret, SdsServer, SecretStore, TrustBundle, UpstreamTls};

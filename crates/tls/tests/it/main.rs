@@ -1,4 +1,4 @@
-//! Handshakes over real sockets, and what goes wrong in them.
+//! Handshakes over real sockets, and their failures.
 
 mod certificates;
 mod domains;

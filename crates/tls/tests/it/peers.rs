@@ -1,4 +1,4 @@
-//! What is checked of a peer's certificate besides its chain and names: pins, and revocation, on either side.
+//! Checks of a peer's certificate besides its chain and names: pins, and revocation, on either side.
 
 use evenkeel_tls::config::{ClientCertificate, PeerChecks, TlsParams, TlsVersion, Validation};
 use evenkeel_tls::{ConfigError, Pins, RevocationLists, SecretStore, TrustBundle};

@@ -1,4 +1,4 @@
-//! What calls come to: from the user's YAML to the decision of our proxy's own code, without a socket.
+//! Decisions about calls: from the user's YAML to the decision of our proxy's own code, without a socket.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

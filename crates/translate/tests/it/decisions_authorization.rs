@@ -1,4 +1,4 @@
-//! AuthorizationPolicies that other services decide by, that look at tokens, trust domains and metadata, or only log.
+//! AuthorizationPolicies that delegate to other services, that match tokens, trust domains and metadata, or that only log.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What a DestinationRule makes of clusters and TCP proxies: one row for each field.
+//! The effect of a DestinationRule on clusters and TCP proxies: one row for each field.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Hosts that are looked up when they are called: ServiceEntries of `DYNAMIC_DNS`, and unknown hosts where the mesh says so.
+//! Hosts that are resolved when they are called: ServiceEntries of `DYNAMIC_DNS`, and unknown hosts where the mesh says so.
 
 use evenkeel_testkit::envoy_validate;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! A decision for each field that no other table is about.
+//! A decision for each field that no other table covers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! On which ports gateways listen: those to which the Services in front of them lead.
+//! The ports on which gateways listen: those to which the Services in front of them lead.
 
 use evenkeel_base::Severity;
 use evenkeel_xds::ResourceType;

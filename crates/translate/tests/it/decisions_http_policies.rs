@@ -1,4 +1,4 @@
-//! What a VirtualService's faults, mirrors, CORS policies and delegates decide.
+//! Decisions of a VirtualService's faults, mirrors, CORS policies and delegates.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A Sidecar's `HTTP_PROXY`: an explicit proxy that the workload sends requests for any port to.
+//! A Sidecar's `HTTP_PROXY`: an explicit proxy for the workload's requests to any port.
 
 use serde_json::json;
 

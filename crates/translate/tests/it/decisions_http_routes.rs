@@ -1,4 +1,4 @@
-//! What a VirtualService's HTTP routes decide: one row for each field and rule.
+//! Decisions of a VirtualService's HTTP routes: one row for each field and rule.
 
 use crate::calls::{HTTP, Mesh, destination_rule, virtual_service};
 

@@ -1,4 +1,4 @@
-//! What a VirtualService's TCP and TLS routes decide, and which of several VirtualServices of a host is used.
+//! Decisions of a VirtualService's TCP and TLS routes, and which of several VirtualServices of a host is used.
 
 use crate::calls::{Arrival, HTTP, Mesh, virtual_service};
 

@@ -1,4 +1,4 @@
-//! What the mesh's settings come to: decisions about calls, and where a call does not show it, the resources.
+//! The effects of the mesh's settings: decisions about calls, and the resources where a call does not show the effect.
 
 use evenkeel_base::Diagnostics;
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};

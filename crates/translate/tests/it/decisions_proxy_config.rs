@@ -1,4 +1,4 @@
-//! What ProxyConfig comes to: the mesh's `defaultConfig`, the kind ProxyConfig, the Pod's annotation, and a node's own.
+//! The effects of ProxyConfig: the mesh's `defaultConfig`, the kind ProxyConfig, the Pod's annotation, and a node's own.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What a Sidecar lets a proxy see of a VirtualService with several hosts.
+//! The parts of a VirtualService with several hosts that a Sidecar lets a proxy see.
 
 use crate::calls::{Arrival, HTTP, Mesh, object_of, virtual_service};
 

@@ -1,4 +1,4 @@
-//! What calls of services, entries, workloads and endpoints come to: YAML and a call, and the decision of our proxy's own code.
+//! Calls of services, entries, workloads and endpoints: YAML and a call, and the decision of our proxy's own code.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Policies for the Pods of Gateways (`targetRefs`), and references that only waypoints look at.
+//! Policies for the Pods of Gateways (`targetRefs`), and references that only waypoints use.
 
 use evenkeel_model::{AddressBook, MeshConfig};
 

@@ -1,4 +1,4 @@
-//! Where proxies send spans and access logs: `enableTracing`, `tracing`, `enableEnvoyAccessLogService`, and the providers that
+//! Destinations of spans and access logs: `enableTracing`, `tracing`, `enableEnvoyAccessLogService`, and the providers that
 //! `defaultProviders` names.
 
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};

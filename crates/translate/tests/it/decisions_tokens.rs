@@ -1,4 +1,4 @@
-//! Dry-run policies, and RequestAuthentications: what calls come to.
+//! Dry-run policies, and RequestAuthentications: their decisions about calls.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,4 @@
-//! What WorkloadEntries with health checks come to, what a workload with a WorkloadGroup's entry is, and where allotted addresses
-//! take part.
+//! WorkloadEntries with health checks, workloads with a WorkloadGroup's entry, and the uses of assigned addresses.
 
 use evenkeel_translate::ProxyView;
 

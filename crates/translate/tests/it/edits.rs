@@ -1,4 +1,4 @@
-//! Edits of a mesh, at random: an object of any kind is written, changed or removed. Names are few, so that they meet.
+//! Random edits of a mesh: an object of any kind is written, changed or removed. There are few names, so that they collide.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;

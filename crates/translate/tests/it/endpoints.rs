@@ -1,4 +1,4 @@
-//! A change of endpoints makes anew what contains them, and nothing else.
+//! A change of endpoints rebuilds the resources that contain them, and nothing else.
 
 use evenkeel_testkit::objects::GATEWAY;
 use evenkeel_translate::{ClientKind, ProxyKind, ProxyView};

@@ -1,5 +1,5 @@
-//! Proxies that follow what a translator says of its changes, as the control plane does: from that alone each comes to hold what
-//! it should.
+//! Proxies that follow a translator's reports of its changes, as in the control plane: from these alone each ends with the
+//! resources that it should have.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! TLS of gateways: the context that each setting of a server leads to, and the Secrets that a proxy gets.
+//! TLS of gateways: the context for each setting of a server, and the Secrets that a proxy gets.
 
 use std::path::Path;
 use std::sync::Arc;

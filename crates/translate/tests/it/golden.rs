@@ -1,4 +1,4 @@
-//! Golden files; `BLESS=1` writes them anew.
+//! Golden files; `BLESS=1` rewrites them.
 
 use evenkeel_testkit::golden;
 use evenkeel_translate::ClientKind;

@@ -1,4 +1,4 @@
-//! gRPC programs without a proxy: they are sent what gRPC reads and nothing else, under the names they ask for.
+//! gRPC programs without a proxy: they are sent only resources that gRPC reads, under the names they request.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What is kept up to date is what would be made from nothing, after every change; and a change is little work.
+//! After every change the incremental result equals a full translation, and a change costs little work.
 
 use std::collections::BTreeMap;
 use std::path::Path;

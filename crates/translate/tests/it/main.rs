@@ -1,4 +1,4 @@
-//! What proxies are sent for whole configurations: golden files, stability, and stock Envoy's opinion.
+//! The resources of proxies for whole configurations: golden files, stability, and whether stock Envoy accepts them.
 
 mod bootstrap;
 mod calls;

@@ -1,4 +1,4 @@
-//! Security objects that are refused: what they would have judged is closed, and the rest is open as before.
+//! Refused security objects: what they would have judged is closed, and the rest is open as before.
 
 use evenkeel_base::Severity;
 use evenkeel_model::{AddressBook, MeshConfig};

@@ -1,4 +1,4 @@
-//! Why a proxy does not get a secret that it asks for, as the control plane's log says.
+//! Why a proxy does not get a secret that it requests, as in the control plane's log.
 
 use evenkeel_model::{AddressBook, MeshConfig};
 use evenkeel_testkit::{TestCa, objects};

@@ -1,5 +1,5 @@
-//! Decisions of a proxy that learns its scope are those of one that has everything: random calls in a random mesh,
-//! decided by both. The learning one asks the real server for what it needs, name by name, over the delta protocol.
+//! A proxy that learns its scope makes the same decisions as one that has everything: random calls in a random mesh, decided
+//! by both. The learning one requests what it needs from the real server, name by name, over the delta protocol.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Schema, JSON and field walk on what a real control plane sends, and the gRPC halves against each other.
+//! Schema, JSON and field walk over messages of a real control plane, and the gRPC client and server against each other.
 
 mod grpc;
 mod json;

@@ -1,4 +1,4 @@
-//! The admin port of a proxy, asked by a program of another user, by a web page, and by others than its own machine.
+//! The admin port of a proxy, called by a program of another user, by a web page, and from other machines.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;

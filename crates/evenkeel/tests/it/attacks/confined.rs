@@ -1,4 +1,4 @@
-//! What the running servers have given up, as the kernel tells it and as they tell it themselves.
+//! The confinement of the running servers, as the kernel reports it and as they report it themselves.
 
 use std::process::Command;
 

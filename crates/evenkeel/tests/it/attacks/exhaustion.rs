@@ -1,4 +1,5 @@
-//! Clients that want the proxy's memory, descriptors or attention: what each may take is bounded, and others are served.
+//! Clients that try to exhaust the proxy's memory, descriptors or CPU time: the share of each is bounded, and others are
+//! served.
 
 use std::io::Write as _;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A gateway with policies, behind which a server tells what reached it.
+//! A gateway with policies in front of a server that reports the requests it gets.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

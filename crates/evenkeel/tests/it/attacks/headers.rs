@@ -1,4 +1,4 @@
-//! Headers by which proxies tell each other about a client, sent by a client.
+//! Headers with which proxies tell each other about a client, sent by a client.
 
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Connection, Identity, TestCa, eventually};

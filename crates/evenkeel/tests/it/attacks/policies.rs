@@ -1,4 +1,4 @@
-//! Policies at a running gateway: those for its Gateway, those that are only tried, and those that only log.
+//! Policies at a running gateway: those for its Gateway, those on trial, and those that only log.
 
 use evenkeel_testkit::{Connection, eventually};
 

@@ -1,4 +1,4 @@
-//! Policies that a request may talk around by how it writes its path, its host or its method, or by what it turns into.
+//! Attempts to evade policies by the spelling of a request's path, host or method, or by turning it into something else.
 
 use super::gateway::Gateway;
 use super::{Over, by_http2, statuses, talk};

@@ -1,4 +1,4 @@
-//! A second request in what the proxy takes for one, or for a body: over HTTP/1 and from HTTP/2 to HTTP/1, in both directions.
+//! Request smuggling: a second request within one request or body, over HTTP/1 and from HTTP/2 to HTTP/1, in both directions.
 
 use evenkeel_testkit::{Backend, Reply};
 

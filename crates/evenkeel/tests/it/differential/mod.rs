@@ -1,6 +1,6 @@
-//! The HTTP/1 codec against Envoy, HAProxy and nginx: generated and malformed messages go through all four to a backend that notes
-//! what reached it. Where the three disagree about what a message is, `evenkeel proxy` refuses it; where one of them refuses
-//! a message for its framing or its head, so does Evenkeel; and what Evenkeel forwards is always one unambiguous message.
+//! The HTTP/1 codec against Envoy, HAProxy and nginx: generated and malformed messages go through all four to a backend that
+//! records what reaches it. Where the other three disagree about a message, `evenkeel proxy` rejects it; where one of them
+//! rejects a message for its framing or its head, so does Evenkeel; and Evenkeel always forwards one unambiguous message.
 
 mod generate;
 mod proxies;

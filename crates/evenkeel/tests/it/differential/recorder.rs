@@ -1,4 +1,4 @@
-//! A backend that reads by the letter of RFC 9112 and nothing else, and notes what reached it.
+//! A backend that follows RFC 9112 to the letter, and records the messages that reach it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};

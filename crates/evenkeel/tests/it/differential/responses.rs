@@ -1,6 +1,6 @@
-//! The other direction: generated and malformed responses come from an upstream through all four proxies. What one of the
-//! three refuses as a response, `evenkeel proxy` refuses; where they pass it on, the client gets the same from Evenkeel; and no
-//! byte of one response is ever taken for the next.
+//! The other direction: generated and malformed responses come from an upstream through all four proxies. A response that one
+//! of the other three rejects is rejected by `evenkeel proxy`; where they pass it on, the client gets the same from Evenkeel;
+//! and no byte of one response is ever taken for the next.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

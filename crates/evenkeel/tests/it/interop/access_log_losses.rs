@@ -1,4 +1,4 @@
-//! An access log service that is dead, that does not read, or that is flooded: requests are served as without it, and what is lost is
+//! An access log service that is down, does not read, or is flooded: requests are served as without it, and lost entries are
 //! counted.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

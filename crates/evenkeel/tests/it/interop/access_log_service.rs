@@ -1,4 +1,4 @@
-//! Entries of access log services: those of Evenkeel and Envoy are compared field by field, but for times, ports and ids.
+//! Entries of access log services: those of Evenkeel and Envoy are compared field by field, except for times, ports and ids.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

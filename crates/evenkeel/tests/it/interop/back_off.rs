@@ -1,5 +1,4 @@
-//! How long is waited before a retry: side by side, Evenkeel and Envoy wait alike. Pauses are random, so it is their
-//! distributions that are compared.
+//! The wait before a retry: Evenkeel and Envoy wait alike. Pauses are random, so their distributions are compared.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

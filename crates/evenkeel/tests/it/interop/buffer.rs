@@ -1,4 +1,4 @@
-//! Requests that wait until they are there as a whole: what goes on, and what is too long.
+//! Requests that wait until they are complete: which are forwarded, and which are too long.
 
 use super::exchange::{Case, Port, Step};
 

@@ -1,5 +1,5 @@
-//! Which requests a filter sees (`ExtensionWithMatcher`), what policies leave for logs, and what the deprecated `cors` of routes says, as with
-//! Envoy.
+//! Conditions of filters (`ExtensionWithMatcher`), the data that policies leave for logs, and the deprecated `cors` of
+//! routes, compared with Envoy.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

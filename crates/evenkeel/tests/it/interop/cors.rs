@@ -1,4 +1,4 @@
-//! Requests from other origins: Evenkeel says the same to browsers as Envoy, in its own answers, too.
+//! Requests from other origins: Evenkeel sends browsers the same headers as Envoy, also in local replies.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Replies to requests that no filter has seen: response filters see them in Evenkeel as in Envoy.
+//! Replies to requests that no request filter has seen: response filters see them in Evenkeel as in Envoy.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};

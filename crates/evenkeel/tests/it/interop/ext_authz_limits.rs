@@ -1,5 +1,5 @@
-//! Requests whose header is more than an authorization server reads: what it cannot judge is refused, by Evenkeel as by Envoy,
-//! unless the filter is told to let it pass.
+//! Requests with a header larger than an authorization server accepts: Evenkeel and Envoy deny a request that the server
+//! cannot judge, unless the filter is configured to let it pass.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

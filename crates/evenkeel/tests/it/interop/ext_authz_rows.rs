@@ -1,4 +1,4 @@
-//! What clients ask, and what the authorization server says: the rows of `ext_authz`.
+//! The rows of `ext_authz`: requests of clients, and decisions of the authorization server.
 
 /// How a row is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Faults: Evenkeel delays, answers and slows down the requests that Envoy does, counts and logs them alike.
+//! Faults: Evenkeel delays, aborts and slows down the same requests as Envoy, and counts and logs them alike.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! However a request or a connection fails, the access log says of it what Envoy's says: code, flags in their order, and
-//! details.
+//! Failures of requests and connections: the access log is the same as Envoy's, with the code, the flags in their order, and
+//! the details.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! However an HTTP/2 upstream fails a request, the access log says of it what Envoy's says, and the same is counted.
+//! Failures of an HTTP/2 upstream: access log and statistics are the same as Envoy's.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Health checks over gRPC: whatever a host answers, Evenkeel and Envoy think the same of it.
+//! Health checks over gRPC: whatever a host answers, Evenkeel and Envoy give it the same health.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Calls of gRPC are counted, and logged with their messages, as Envoy does: whatever is called, however the call ends, and
-//! however its bytes are cut.
+//! gRPC calls are counted, and logged with their messages, as Envoy does: for any method, any end of the call, and any split
+//! of its bytes.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

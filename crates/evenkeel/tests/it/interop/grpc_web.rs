@@ -1,5 +1,5 @@
-//! Calls of gRPC-Web: the server gets the same requests of gRPC from Evenkeel as from Envoy, and clients the same answers,
-//! binary and in base64, whoever answers.
+//! gRPC-Web calls: the server gets the same gRPC requests from Evenkeel as from Envoy, and clients the same responses, binary
+//! and in base64, from upstreams and from the proxy itself.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

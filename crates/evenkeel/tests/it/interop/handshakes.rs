@@ -1,5 +1,5 @@
-//! A TLS handshake that fails leaves the lines in access logs, and is counted, as with Envoy. Why it failed is said in Envoy's
-//! words where these are its own; where it passes on BoringSSL's, Evenkeel has plainer ones.
+//! A failed TLS handshake gives the same access log lines and statistics as in Envoy. The reason is in Envoy's words where
+//! these are its own; where Envoy passes on BoringSSL's, Evenkeel's are plainer.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};

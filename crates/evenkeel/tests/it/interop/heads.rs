@@ -1,5 +1,5 @@
-//! What a request's head may say where connection managers differ, and what becomes of heads that are none: what the client
-//! gets, what the access log says and what is counted, over HTTP/1 and HTTP/2, in Envoy and Evenkeel.
+//! Request heads that connection managers handle differently, and malformed heads: the client's response, the access log and
+//! the statistics are the same in Envoy and Evenkeel, over HTTP/1 and HTTP/2.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

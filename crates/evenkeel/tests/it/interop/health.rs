@@ -1,4 +1,4 @@
-//! Priorities, health and panic: whichever hosts fail their checks, Evenkeel and Envoy ask the same ones.
+//! Priorities, health and panic: whichever hosts fail their checks, Evenkeel and Envoy use the same ones.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,5 @@
-//! Several health checks of a cluster: Evenkeel and Envoy think the same of a host whichever it fails, and count alike.
+//! Several health checks of a cluster: Evenkeel and Envoy give a host the same health, whichever check it fails, and count
+//! alike.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

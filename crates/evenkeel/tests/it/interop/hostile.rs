@@ -1,5 +1,5 @@
-//! Bytes that mean harm, clients that never finish and clients that never read: none of them ends the proxy, takes its memory
-//! without bound, or keeps others from being served.
+//! Malicious input, clients that never finish and clients that never read: none of them crashes the proxy, uses memory
+//! without bound, or prevents others from being served.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};

@@ -1,5 +1,5 @@
-//! Which host a request is for, by what its head says in one place or in several: Envoy and Evenkeel take it for the same virtual
-//! host, and forward the same host, over HTTP/1 and HTTP/2. What Evenkeel refuses beyond that has a reason.
+//! The host of a request, which may be in several places of its head: Envoy and Evenkeel choose the same virtual host, and
+//! forward the same host, over HTTP/1 and HTTP/2. Where Evenkeel refuses more, the row has the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The rows of the other files that are one well-formed request, asked again over HTTP/2.
+//! The rows of the other files with one well-formed request, repeated over HTTP/2.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Tokens (JWT): Evenkeel and Envoy accept and refuse the same ones, with the same answers, and tell programs and logs
-//! the same of them. Where Evenkeel is stricter on purpose, the row says why.
+//! Tokens (JWT): Evenkeel and Envoy accept and reject the same ones, with the same responses, and pass the same data on to
+//! programs and logs. Where Evenkeel is stricter on purpose, the row says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

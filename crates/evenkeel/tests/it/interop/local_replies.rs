@@ -1,4 +1,4 @@
-//! `local_reply_config`: Evenkeel makes of its own answers what Envoy makes of its own, and leaves those of others alone.
+//! `local_reply_config`: Evenkeel changes its local replies as Envoy does, and leaves responses of upstreams unchanged.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Copies of requests: which requests are mirrored, to whom, and what copies look like, as with Envoy. The originals are answered whatever
-//! becomes of them.
+//! Mirrored requests: which requests are mirrored, to which cluster, and the mirrored heads are the same as Envoy's. The
+//! originals are answered whatever happens to the mirrors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

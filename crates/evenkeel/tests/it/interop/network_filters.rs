@@ -1,4 +1,4 @@
-//! Network filters: Evenkeel lets in, closes, counts and logs connections as Envoy does.
+//! Network filters: Evenkeel admits, closes, counts and logs connections as Envoy does.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Outlier detection, every kind of it: Evenkeel and Envoy eject the same hosts, for the same reason.
+//! All kinds of outlier detection: Evenkeel and Envoy eject the same hosts, for the same reason.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

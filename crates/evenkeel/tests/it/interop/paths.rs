@@ -1,5 +1,5 @@
-//! What becomes of a request's path under each `pathNormalization`: Envoy and Evenkeel forward the same bytes, or refuse the same
-//! paths, over HTTP/1 and HTTP/2.
+//! A request's path under each `pathNormalization`: Envoy and Evenkeel forward the same bytes, or refuse the same paths, over
+//! HTTP/1 and HTTP/2.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The scene of the comparison: backends, certificates, one bootstrap file, and the two proxies started from it.
+//! The setup of the comparison: backends, certificates, one bootstrap file, and the two proxies started from it.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! What a connection manager does with headers as a whole: their letter case, the client's port, and Envoy's own ones.
+//! Headers that a connection manager handles as a whole: their letter case, the client's port, and Envoy's own ones.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

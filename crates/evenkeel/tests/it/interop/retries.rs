@@ -1,5 +1,5 @@
-//! Retries: how often, for what, until when, and within which budget. Evenkeel asks its upstreams as often as Envoy does, tells
-//! the client the same, and counts the same.
+//! Retries: their number, conditions, time limits and budget. Evenkeel sends its upstreams as many requests as Envoy does,
+//! gives the client the same response, and counts the same.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Where a retry goes: not to a host that was tried, not to one with metadata the policy names, not to a priority that was tried.
-//! Evenkeel and Envoy keep to it alike.
+//! The host of a retry: not one that was tried, not one with metadata that the policy names, not one of a priority that was
+//! tried. Evenkeel and Envoy choose alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

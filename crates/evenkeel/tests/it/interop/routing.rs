@@ -1,4 +1,4 @@
-//! Which route a request takes, and what the route does with it.
+//! The route of a request, and the effects of the route.
 
 use super::exchange::{Case, Port};
 

@@ -1,5 +1,5 @@
-//! Stateful sessions, requests that are refused before a host is picked, and retries that leave a priority: Evenkeel gives
-//! and takes the very cookies and headers that Envoy does.
+//! Stateful sessions, requests that are refused before a host is picked, and retries that leave a priority: Evenkeel writes
+//! and reads exactly the cookies and headers that Envoy does.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

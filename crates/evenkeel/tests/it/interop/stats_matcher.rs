@@ -1,4 +1,4 @@
-//! A bootstrap that leaves out statistics leaves out the same ones from Evenkeel's pages as from Envoy's.
+//! A bootstrap that excludes statistics excludes the same ones from Evenkeel's pages as from Envoy's.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

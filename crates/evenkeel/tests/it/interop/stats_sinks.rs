@@ -1,4 +1,4 @@
-//! Sinks of statistics: a StatsD server and a metrics service are told the same by Evenkeel and Envoy.
+//! Sinks of statistics: a StatsD server and a metrics service get the same from Evenkeel and Envoy.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};

@@ -1,4 +1,4 @@
-//! The points in time that the access log knows of a request (`%COMMON_DURATION%`) come when Envoy's come.
+//! Time points of a request in the access log (`%COMMON_DURATION%`) are taken at the same events as in Envoy.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

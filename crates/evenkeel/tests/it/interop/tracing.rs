@@ -1,5 +1,5 @@
 //! Tracing: the same calls through Envoy and Evenkeel give the same spans, and upstreams get the same context. A collector
-//! that is dead or silent delays nothing.
+//! that is down or silent delays nothing.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

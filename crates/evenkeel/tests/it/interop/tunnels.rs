@@ -1,5 +1,4 @@
-//! TCP in HTTP tunnels: Evenkeel asks for them as Envoy does and makes the same of the answers, and either of the two opens
-//! them for either.
+//! TCP in HTTP tunnels: Evenkeel opens them as Envoy does and handles responses alike, and each can tunnel through the other.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

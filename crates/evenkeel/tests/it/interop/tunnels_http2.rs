@@ -1,4 +1,5 @@
-//! TCP in tunnels over HTTP/2, asked for with CONNECT or POST: Evenkeel asks as Envoy does and makes the same of the answers.
+//! TCP in tunnels over HTTP/2, opened with CONNECT or POST: Evenkeel sends the same requests as Envoy and handles responses
+//! alike.
 
 use std::sync::Arc;
 

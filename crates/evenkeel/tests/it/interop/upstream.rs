@@ -1,4 +1,4 @@
-//! Upstreams that are slow, close, or answer with what is not HTTP.
+//! Upstreams that are slow, close, or answer with something other than HTTP.
 
 use super::exchange::{Case, Port, Step};
 

@@ -1,5 +1,5 @@
-//! Header mutations, in the connection manager and in clusters: hosts and clients see the same heads as with Envoy, whatever the route
-//! says, with retries, mirrors, switched-off filters and bodies that are collected.
+//! Header mutations, in the connection manager and in clusters: hosts and clients see the same heads as with Envoy, with any
+//! route configuration, and with retries, mirrors, disabled filters and collected bodies.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

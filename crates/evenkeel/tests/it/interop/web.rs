@@ -1,4 +1,4 @@
-//! A scene of one HTTP listener, for tables of their own.
+//! A setup with one HTTP listener, for tests with their own tables.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A running mesh is asked: what its proxies decide, what became of a request, what a change would do.
+//! Queries to a running mesh: the decisions of its proxies, the outcome of a request, the effect of a change.
 
 use std::path::Path;
 

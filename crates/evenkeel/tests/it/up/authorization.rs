@@ -1,4 +1,4 @@
-//! Istio's sample of external authorization as it is: the manifest of the server, the providers of the documentation, and
+//! Istio's sample of external authorization, unchanged: the manifest of the server, the providers of the documentation, and
 //! its policy.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a user gets wrong is answered in one line, with a way out, before anything starts.
+//! Errors in the user's input are reported in one line, with a fix, before anything starts.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;

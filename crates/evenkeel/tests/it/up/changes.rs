@@ -1,5 +1,5 @@
-//! A running mesh is changed by the commands while requests use it: what `--wait` promises holds for the next request, and
-//! what a proxy does not run is said, with its name and the reason.
+//! Commands change a running mesh while requests use it: after `--wait` the next request sees the change, and a proxy that
+//! does not run it is reported with its name and the reason.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

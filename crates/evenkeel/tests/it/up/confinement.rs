@@ -1,4 +1,4 @@
-//! What a program can do to the mesh and to the machine, tried by a program.
+//! What a program can do to the mesh and to the machine, tried by such a program.
 
 use std::fs;
 use std::os::unix::fs::chown;

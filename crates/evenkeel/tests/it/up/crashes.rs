@@ -1,4 +1,4 @@
-//! Each process of a running mesh is killed under load: what callers see of it, how long, and what the user reads.
+//! Each process of a running mesh is killed under load: how callers are affected, for how long, and the messages to the user.
 
 use super::load::{CALLERS, under_load};
 use super::mesh::Mesh;

@@ -1,4 +1,4 @@
-//! A state directory that cannot be written, and one that fills up: `up` says so in a line, and what serves goes on.
+//! A state directory that cannot be written, and one that fills up: `up` reports that in a line, and keeps serving.
 
 use std::fs;
 use std::path::Path;

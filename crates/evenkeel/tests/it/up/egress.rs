@@ -1,4 +1,4 @@
-//! What leaves a replica for an address that nobody in the mesh has: the machine, what it reaches, or nothing.
+//! Traffic of a replica to addresses outside the mesh: to the machine, to hosts that the machine can reach, or denied.
 
 use std::sync::PoisonError;
 

@@ -1,4 +1,4 @@
-//! However a run ends, nothing is left.
+//! Nothing is left after a run, however it ends.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A program that ends again and again, and one that is never ready: who is told, and where.
+//! A program that keeps crashing, and one that never becomes ready: where this is reported.
 
 use std::fs;
 use std::process::Command;

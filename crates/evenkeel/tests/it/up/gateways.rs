@@ -1,4 +1,4 @@
-//! Gateways that come, go, and ask for what proxies refuse, while the mesh runs.
+//! Gateways that are added, removed, or rejected by proxies, while the mesh runs.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! `proxyHeaders.preserveHttp1HeaderCase`: header names keep their capitals from a client to a server and back, through the sidecars of
-//! both, between which there is mutual TLS.
+//! `proxyHeaders.preserveHttp1HeaderCase`: header names keep their letter case from a client to a server and back, through
+//! the sidecars of both, with mutual TLS between these.
 
 use std::sync::PoisonError;
 

@@ -1,4 +1,4 @@
-//! What the parts of a mesh itself may do and see, and that what holds a replica together is replaced when it ends.
+//! The permissions of the mesh's own components, and that a component of a replica is replaced when it ends.
 
 use std::fs::{self, File};
 use std::sync::PoisonError;

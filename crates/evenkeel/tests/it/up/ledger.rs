@@ -1,4 +1,4 @@
-//! What `evenkeel mtls` says of HTTP/2, of TCP, of a gateway, and of a workload whose sidecar is a stock Envoy.
+//! The output of `evenkeel mtls` for HTTP/2, TCP, a gateway, and a workload whose sidecar is a stock Envoy.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Callers of a running mesh, who keep an account of what went wrong.
+//! Callers of a running mesh, who count failures.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! The example, up and serving: where most stories about `evenkeel up` begin.
+//! The running example, with which most tests of `evenkeel up` begin.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! `evenkeel up` as its users have it: the real binary, real namespaces, real traffic. Everything lives in namespaces that
-//! the command makes itself; only free ports of the machine's loopback are used.
+//! `evenkeel up` as users run it: the real binary, real namespaces, real traffic. Everything lives in namespaces that the
+//! command creates itself; only free ports of the machine's loopback are used.
 
 mod asking;
 mod authorization;

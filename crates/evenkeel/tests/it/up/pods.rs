@@ -1,4 +1,4 @@
-//! What a Pod's template asks for beside its command: variables, files, probes, an end in order, and names that stay.
+//! Settings of a Pod's template besides its command: variables, files, probes, an orderly end, and stable names.
 
 use std::fs;
 use std::path::Path;

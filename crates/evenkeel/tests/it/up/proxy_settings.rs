@@ -1,5 +1,5 @@
-//! Settings of the mesh and of proxies that a running workload notices: an HTTP proxy in every sidecar, other ports, metrics of the
-//! program on the agent's page, and buckets of histograms.
+//! Settings of the mesh and of proxies with an effect on a running workload: an HTTP proxy in every sidecar, other ports,
+//! metrics of the program on the agent's page, and buckets of histograms.
 
 use std::fs;
 use std::path::Path;

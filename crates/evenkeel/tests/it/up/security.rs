@@ -1,4 +1,5 @@
-//! What `mtls`, `prove` and `authz check` say of a running mesh, against what is on the wire and what gets through.
+//! Compares the output of `mtls`, `prove` and `authz check` for a running mesh with the bytes on the wire and the calls that
+//! get through.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,6 @@
-//! What proxies tell each other about a client, sent by clients to sidecars: over plain text by a workload without a sidecar,
-//! and over mutual TLS by one with a sidecar, under each `forwardClientCertDetails`, over HTTP/1 and HTTP/2, to Evenkeel's
-//! sidecars and to stock Envoy's.
+//! Headers with which proxies tell each other about a client, sent by clients to sidecars: in plaintext by a workload without
+//! a sidecar, and over mutual TLS by one with a sidecar, under each `forwardClientCertDetails`, over HTTP/1 and HTTP/2, to
+//! Evenkeel's sidecars and to stock Envoy's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Another certificate service signs for the mesh of `evenkeel up`. It is away when the mesh starts, and its root changes later.
+//! Another certificate service signs for the mesh of `evenkeel up`. It is down when the mesh starts, and its root changes
+//! later.
 
 use std::fs;
 use std::path::Path;

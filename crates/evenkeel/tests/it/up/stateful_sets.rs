@@ -1,4 +1,4 @@
-//! Replicas that keep their names come and go one by one, as a cluster has it.
+//! Replicas with stable names are started and stopped one by one, as in a cluster.
 
 use std::fs;
 use std::sync::PoisonError;

@@ -1,4 +1,4 @@
-//! Where the proxies of a running mesh send spans, access logs and statistics, as the mesh's settings say.
+//! The destinations of spans, access logs and statistics of a running mesh's proxies, as set in the mesh's configuration.
 
 use std::fs;
 use std::sync::PoisonError;

@@ -1,4 +1,5 @@
-//! Manifests as they are, of the example and of Istio's own bookinfo, with commands beside them, and changes as `kubectl` makes them.
+//! Unchanged manifests, of the example and of Istio's own bookinfo, with commands beside them, and changes as made by
+//! `kubectl`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Agents of a running mesh are replaced by newer ones, as an upgrade does it: no caller notices, and the newer ones stay.
+//! Agents of a running mesh are replaced by newer ones, as in an upgrade: no caller notices, and the newer ones stay.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Running the binary as the present user, and as one without any privilege.
+//! Runs the binary as the present user, and as one without any privilege.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,4 +1,4 @@
-//! A snapshot in few lines.
+//! Prints a snapshot in few lines.
 
 use std::fmt::Write;
 
