@@ -174,7 +174,7 @@ pub(crate) fn remember(state: &Path, bundle: &str) -> std::io::Result<()> {
     files::write_whole(&state.join(BUNDLE_FILE), bundle.as_bytes(), Readers::Owner)
 }
 
-/// Stores the trust domains with roots of their own.
+/// Stores the trust domains and their roots.
 pub(crate) fn remember_domains(state: &Path, domains: &[TrustDomain]) -> std::io::Result<()> {
     let message = ProxyConfig { ca_certificates_pem: Vec::new(), trust_domains: domains.to_vec() };
     let resource = Resource::from_message("", &message);

@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub changes: usize,
 
-    /// The subscriptions of the proxies.
+    /// What the proxies subscribe to.
     #[arg(long, value_enum, default_value_t = Scope::Full)]
     pub scope: Scope,
 

@@ -80,7 +80,7 @@ impl Federation {
         Ok(Self { folder, client: Arc::new(client), endpoints, out, told: false })
     }
 
-    /// Returns a receiver of the trust domains with roots of their own; empty if only the mesh's roots are used.
+    /// Returns a receiver of all trust domains with their roots; empty if only the mesh's roots are used.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Vec<TrustDomain>>> {
         self.out.subscribe()
     }
