@@ -29,7 +29,7 @@ const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
 /// The requirements of a request on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// A new connection: an idle one was just closed by the peer under this request.
+    /// Not an idle connection: one was just closed by the peer under this request.
     Fresh,
     /// A connection that the request can take over.
     Tunnel,
