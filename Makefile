@@ -21,7 +21,7 @@ packed := $(if $(folded),-Clink-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
 scalar := -Cno-vectorize-slp
 release_flags := RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-named.sh RUSTFLAGS="$(RUSTFLAGS) $(optimized) $(folded) $(ordered) $(packed) $(scalar)"
 release := $(release_flags) cargo build --release --locked
-# After it: debug information goes into a file beside the program; a program of more than 40 MB is told, and a record that no longer fits.
+# After it: debug information goes into a file beside the program; both warn: of a program of more than 40 MB, and of a record that no longer fits.
 finish := scripts/strip.sh target/release/evenkeel 40000000 && scripts/fits.sh target/release/evenkeel.debug
 # A build with a short compile time, for `make demo`.
 quick := cargo build --profile quick --locked

@@ -69,7 +69,7 @@ pub struct Options {
     /// Log level of that Envoy. The built-in proxy has the agent's log.
     #[arg(long, value_name = "LEVEL", default_value = "warning")]
     pub proxy_log_level: String,
-    /// Log levels of that Envoy's components, COMPONENT:LEVEL with commas between.
+    /// Log levels of that Envoy's components, a comma-separated list of COMPONENT:LEVEL.
     #[arg(long, value_name = "LEVELS")]
     pub proxy_component_log_level: Option<String>,
     /// Serve proxyless gRPC programs: write the bootstrap file for GRPC_XDS_BOOTSTRAP, keep the workload's certificate in files in

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::options::Options;
 
-/// Prefixes of the statistics that Istio's proxies report in any case, and of Evenkeel's own. The agent needs the open
+/// Prefixes of the statistics that Istio's proxies always report, and of Evenkeel's own. The agent needs the open
 /// connections, as Istio's does, to know when a proxy is drained.
 const PREFIXES: [&str; 9] = [
     "reporter=",
@@ -65,7 +65,7 @@ fn tag_of_name(tag: &str) -> Value {
     json!({ "tag_name": tag, "regex": format!(r"({tag}=\.=(.*?);\.;)") })
 }
 
-/// Buckets by the beginnings of histograms' names, as the annotation has them: `{"PREFIX": [BOUND, …], …}`. What makes no sense is
+/// Buckets by prefix of histograms' names, as the annotation has them: `{"PREFIX": [BOUND, …], …}`. What makes no sense is
 /// left out; the control plane's findings name it.
 fn histogram_buckets(options: &Options) -> Vec<Value> {
     let annotation = options.annotations().remove("sidecar.istio.io/statsHistogramBuckets").unwrap_or_default();

@@ -82,7 +82,7 @@ pub const ALL: &[Code] = &[
         "IST0119",
         "JwtFailureDueToInvalidServicePortPrefix",
         Warning,
-        NotApplicable("tokens are judged on every port that speaks HTTP, also where the protocol is detected"),
+        NotApplicable("tokens are verified on every HTTP port, including ports whose protocol is detected"),
     ),
     code("IST0122", "InvalidRegexp", Warning, Codes(&[("bad-regex", &[])])),
     code("IST0123", "NamespaceMultipleInjectionLabels", Warning, Codes(&[("two-injection-labels", &[])])),
@@ -141,7 +141,12 @@ pub const ALL: &[Code] = &[
     code("IST0140", "IngressRouteRulesNotAffected", Warning, Codes(&[("subset-without-effect", &[])])),
     code("IST0141", "InsufficientPermissions", Error, INSTALLATION),
     code("IST0142", "UnsupportedKubernetesVersion", Error, INSTALLATION),
-    code("IST0143", "LocalhostListener", Error, NotApplicable("what a program listens on is not in its manifest")),
+    code(
+        "IST0143",
+        "LocalhostListener",
+        Error,
+        NotApplicable("the addresses that a program listens on are not in its manifest"),
+    ),
     code("IST0144", "InvalidApplicationUID", Warning, Codes(&[("reserved-uid", &[])])),
     code(
         "IST0145",
@@ -307,8 +312,8 @@ mod tests {
                     };
                     codes.iter().map(one).collect::<Vec<_>>().join(", ")
                 }
-                Refusals => "every other error of reading a document".to_owned(),
-                Reservations => "every other warning of reading a document".to_owned(),
+                Refusals => "every other error in a document".to_owned(),
+                Reservations => "every other warning about a document".to_owned(),
                 NotApplicable(reason) => format!("–: {reason}"),
             };
             format!("| {} | {} | {} | {found_as} |", code.code, code.name, level(code.level))

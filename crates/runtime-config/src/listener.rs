@@ -46,6 +46,9 @@ pub struct Listener {
     pub reuse_port: bool,
     /// The socket accepts connections to addresses of others, which TPROXY rules pass to it (`IP_TRANSPARENT`).
     pub transparent: bool,
+    /// Its connections neither count for the process's limit (`envoy.resource_monitors.global_downstream_max_connections`) nor are
+    /// refused because of it.
+    pub ignore_global_conn_limit: bool,
     /// Hand a redirected connection to the listener of its original destination.
     pub use_original_dst: bool,
     /// Direction, for statistics.

@@ -78,7 +78,9 @@ pub fn requests_on_tcp_ports(objects: &[&Object], snapshot: &Snapshot, found: &m
         let effect = match policy.action {
             AuthorizationAction::Allow => "there it never matches",
             AuthorizationAction::Deny => "there these conditions are left out, so it refuses more",
-            AuthorizationAction::Custom => "there these conditions are left out, so its provider is asked about more",
+            AuthorizationAction::Custom => {
+                "there these conditions do not apply, so its provider decides about more requests"
+            }
             AuthorizationAction::Audit => "there these conditions are left out, so it logs more",
         };
         let message = format!(

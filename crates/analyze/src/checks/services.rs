@@ -47,7 +47,7 @@ pub fn external_names(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics
                 continue;
             }
             let message = format!(
-                "{object}: port {} of this ExternalName Service carries bytes, so that it may take other traffic of the port",
+                "{object}: port {} of this ExternalName Service is TCP: it takes connections to this port number at other addresses too",
                 port.port.0
             );
             let finding = Diagnostic::warning("external-name-port", port.port.span.clone(), message);

@@ -162,7 +162,12 @@ pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bo
         }
         COMPONENT_LOG_LEVEL if components(text).is_none() => {
             let message = format!("`{text}` is no list of components' log levels; it is left out");
-            cx.warning("bad-value", span, message, format!("write COMPONENT:LEVEL, with commas between; {}", levels()));
+            cx.warning(
+                "bad-value",
+                span,
+                message,
+                format!("write a comma-separated list of COMPONENT:LEVEL; {}", levels()),
+            );
         }
         AGENT_LOG_LEVEL if agent_level(text).is_none() => {
             let message = format!("`{text}` has no log level of the agent as a whole; it logs as others do");

@@ -216,7 +216,7 @@ fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
     }
 }
 
-/// The entries of a list with commas between.
+/// The entries of a comma-separated list.
 fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
 }

@@ -78,10 +78,10 @@ object! {
         proxy_bootstrap_template_path: Option<Spanned<String>> = "proxyBootstrapTemplatePath",
     }
     later: [
-        "privateKeyProvider" = "the agent makes the key and keeps it in memory",
+        "privateKeyProvider" = "the agent creates the key and keeps it in memory",
     ];
     inert: [
-        "statsEvictionInterval" = "the statistics of what a configuration no longer has go at once, and none have labels from traffic",
+        "statsEvictionInterval" = "statistics of removed configuration are removed at once",
         "discoveryAddress" = "proxies ask the control plane that their agent was started with (`--discovery-address`)",
         "controlPlaneAuthPolicy" = "proxies always use TLS towards the control plane",
         "statsCompression" = "statistics are not compressed",
@@ -314,7 +314,7 @@ choices! {
 }
 
 object! {
-    /// The statistics that a proxy reports in addition to those that Istio's report in any case.
+    /// The statistics that a proxy reports in addition to those that Istio's proxies always report.
     pub struct ProxyStatsMatcher {
         /// Beginnings of names.
         inclusion_prefixes: Vec<String> = "inclusionPrefixes",

@@ -29,9 +29,9 @@ object! {
         enable_istio_tags: Option<bool> = "enableIstioTags",
     }
     later: [
-        "lightstep" = "Lightstep takes OpenTelemetry: name an `opentelemetry` provider in `defaultProviders.tracing`",
+        "lightstep" = "Lightstep accepts OpenTelemetry: name an `opentelemetry` provider in `defaultProviders.tracing`",
         "datadog" = "Datadog's agent takes OpenTelemetry: name an `opentelemetry` provider in `defaultProviders.tracing`",
-        "stackdriver" = "send spans to a collector of OpenTelemetry, which can send them on",
+        "stackdriver" = "send spans to an OpenTelemetry collector, which can forward them",
         "openCensusAgent" = "OpenCensus was replaced by OpenTelemetry: name an `opentelemetry` provider in `defaultProviders.tracing`",
     ];
     check: check_tracing;

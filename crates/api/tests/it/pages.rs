@@ -17,29 +17,30 @@ fn mesh_config_page_is_the_tables() {
          namespace, of the proxy's namespace, for its workload), then the Pod's annotation `proxy.istio.io/config`; what comes later \
          replaces whole fields. A proxy that sends a ProxyConfig of its own (`PROXY_CONFIG` in its node's metadata, as Istio's agent does) \
          has that one.\n\n\
-         Everything is listed: what works, what gets a warning and is left out (*ignored*), and what has nothing to affect here (*no \
-         effect*, a note). A field that is not listed is one of a newer version: it gets a warning with file and line, and the other \
-         settings apply. It is an error if leaving it out could open something, as inside `outboundTrafficPolicy`; then [the strictest \
-         value](diagnostics.md#what-a-refused-object-closes) stands in for it.\n\n\
-         Statistics: all are reported, unless `proxyStatsMatcher` or an annotation `sidecar.istio.io/statsInclusion…` names some. Then a \
-         proxy reports those, and what Istio's report in any case (names that begin with `cluster_manager`, `listener_manager`, `server`, \
-         `cluster.xds-grpc`, `wasm`, `reporter=`, `component` or `istio`, that end in `rbac.allowed`, `rbac.denied`, `shadow_allowed`, \
-         `shadow_denied` or `downstream_cx_active`, and those of routes with `statPrefix`), and Evenkeel's own (`evenkeel…`). \
+         The tables list every field: those that work, those that are ignored with a warning (*ignored*), and those that have no effect \
+         here (*no effect*, a note). A field that is not listed belongs to a newer version: it gets a warning with file and line, and the \
+         other settings apply. It is an error if ignoring it could permit something, as inside `outboundTrafficPolicy`; then [the \
+         strictest value](diagnostics.md#what-a-refused-object-closes) applies.\n\n\
+         Statistics: a proxy reports all of them, unless `proxyStatsMatcher` or an annotation `sidecar.istio.io/statsInclusion…` selects \
+         some. Then it reports those, the ones that Istio's proxies always report (names that begin with `cluster_manager`, \
+         `listener_manager`, `server`, `cluster.xds-grpc`, `wasm`, `reporter=`, `component` or `istio`, that end in `rbac.allowed`, \
+         `rbac.denied`, `shadow_allowed`, `shadow_denied` or `downstream_cx_active`, and those of routes with `statPrefix`), and \
+         Evenkeel's own (`evenkeel…`). \
          `proxyStatsMatcher: {}` leaves only these. `{pod_ip}` stands for the workload's address. `extraStatTags` and the annotation of \
-         this name take tags out of names in the form in which Istio's filters write them, `TAG=.=VALUE;.;`.\n\n\
-         With `proxyHeaders.preserveHttp1HeaderCase`, Evenkeel's sidecars send each request to other sidecars over a connection of \
-         HTTP/1.1, instead of many in one of HTTP/2, which has no capitals.\n\n\
+         this name extract tags from names of the form that Istio's filters write, `TAG=.=VALUE;.;`.\n\n\
+         With `proxyHeaders.preserveHttp1HeaderCase`, Evenkeel's sidecars call each other over HTTP/1.1 connections, because header \
+         names in HTTP/2 are in lower case.\n\n\
          Evenkeel's proxy has the keys of `runtimeValues` that limit connections, requests and resets ([proxy](proxy.md)); the others \
          are for Envoy. `extraStatTags`, `runtimeValues`, `fileFlushInterval`, `fileFlushMinSizeKb`, `serviceCluster`, \
-         `tracingServiceName`, `proxyAdminPort`, `statusPort` and `caCertificatesPem` are read by the agent, so a change of them counts \
-         when a proxy starts again. The roots of `caCertificatesPem` verify peers, never the control plane.\n\n\
+         `tracingServiceName`, `proxyAdminPort`, `statusPort` and `caCertificatesPem` are read by the agent when it starts, so a \
+         change of them applies to proxies that start later. The roots of `caCertificatesPem` verify peers, never the control plane.\n\n\
          The agent's page, port 15020 or `statusPort`, has `/healthz/ready` and `/stats/prometheus`: the metrics of the proxy, and of \
          the program if the Pod has the annotation `prometheus.io/scrape: \"true\"` (its `prometheus.io/port`, `prometheus.io/path`), \
          unless `enablePrometheusMerge` is false. As in Istio, the page is served in plain text to whoever reaches the port.\n\n\
-         `proxyHttpPort` makes an HTTP proxy in every sidecar, for programs that are told to use one \
-         (`http_proxy=http://127.0.0.1:PORT`). It serves what the workload may call on ports that no egress listener of its Sidecar \
-         names.\n\n\
-         This page is generated from the tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
+         `proxyHttpPort` makes an HTTP proxy in every sidecar, for programs that are configured to use one \
+         (`http_proxy=http://127.0.0.1:PORT`). It serves the hosts that the workload may call, on ports that no egress listener of its \
+         Sidecar names.\n\n\
+         This page is generated from the tables in `crates/api` by a test (`make bless` writes it); do not edit it.\n",
     );
     section(&mut page, "MeshConfig", &istio::MeshConfig::schema());
     section(&mut page, "ProxyConfig", &<istio::ProxyConfig as Decode>::schema());

@@ -18,7 +18,7 @@ fn yaml_fields_page_is_the_decoders_tables() {
          - *refused*: without the field the rest of the object would mean something else (for example let more requests pass), \
          so the object is rejected;\n\
          - *no effect*: the field has a meaning only in a Kubernetes cluster.\n\n\
-         The page is generated from the field tables in `crates/api` by a test (`BLESS=1 make test`); do not edit it.\n",
+         The page is generated from the field tables in `crates/api` by a test (`make bless` writes it); do not edit it.\n",
     );
     for kind in Kind::ALL.iter().filter(|kind| kind.is_supported()) {
         let group = if kind.group().is_empty() { "core".to_owned() } else { kind.group().to_owned() };

@@ -140,7 +140,7 @@ async fn place(
     if prepare_accepted(&stream, &bound).is_err() {
         return;
     }
-    let admission = match worker.overload.admit(&bound.name, &worker.random) {
+    let admission = match worker.overload.admit((&bound.name, bound.ignore_global_conn_limit), &worker.random) {
         Ok(admission) => admission,
         Err(refused) => return reset(worker, &stream, &bound, refused),
     };

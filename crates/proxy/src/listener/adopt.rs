@@ -164,6 +164,6 @@ fn placement(
         true => generation.shared.listener_of_destination(packed.connection.local).cloned(),
         false => None,
     };
-    slot.admit(worker.overload.admit_anyway(&bound.name));
+    slot.admit(worker.overload.admit_anyway((&bound.name, bound.ignore_global_conn_limit)));
     Some(Placement { slot: Some(slot), bound, logical })
 }

@@ -138,8 +138,8 @@ impl Overload {
         if self.listeners.is_empty() { None } else { self.listeners.get(listener) }
     }
 
-    /// Admits a new connection, or returns why not.
-    pub(crate) fn admit(&self, listener: &str, random: &Random) -> Result<Admission, Refused> {
+    /// Admits a new connection, or returns why not. `exempt`: the process's limit does not concern the listener.
+    pub(crate) fn admit(&self, (listener, exempt): (&str, bool), random: &Random) -> Result<Admission, Refused> {
         if self.is_on(Action::RejectIncomingConnections, random) {
             return Err(Refused::Overload);
         }
@@ -150,15 +150,20 @@ impl Overload {
         }
         let of_listener = limits.and_then(|limits| limits.connections.as_ref());
         let of_listener = take(of_listener).map_err(|_| Refused::Listener)?;
-        let of_process = take(self.connections.as_ref()).map_err(|_| Refused::Process)?;
+        let of_process = take(self.process_limit(exempt)).map_err(|_| Refused::Process)?;
         Ok(Admission { _process: of_process, _listener: of_listener })
     }
 
     /// Counts a connection that was admitted by another process.
-    pub(crate) fn admit_anyway(&self, listener: &str) -> Admission {
+    pub(crate) fn admit_anyway(&self, (listener, exempt): (&str, bool)) -> Admission {
         let take = |limit: Option<&Arc<Limit>>| limit.map(Limit::acquire_anyway);
         let of_listener = self.limits(listener).and_then(|limits| limits.connections.as_ref());
-        Admission { _process: take(self.connections.as_ref()), _listener: take(of_listener) }
+        Admission { _process: take(self.process_limit(exempt)), _listener: take(of_listener) }
+    }
+
+    /// The process's limit of connections, unless the listener is exempt from it.
+    fn process_limit(&self, exempt: bool) -> Option<&Arc<Limit>> {
+        self.connections.as_ref().filter(|_| !exempt)
     }
 }
 
@@ -179,13 +184,16 @@ mod tests {
     #[test]
     fn connections_are_admitted_up_to_both_limits() {
         let (overload, random) = (overload(), Random::from_system());
-        let admit = |listener| overload.admit(listener, &random);
+        let admit = |listener| overload.admit((listener, false), &random);
         let first = [admit("small"), admit("small")];
         assert!(first.iter().all(Result::is_ok));
         assert_eq!(admit("small").err(), Some(Refused::Listener));
         let third = admit("large");
         assert!(third.is_ok());
         assert_eq!(admit("large").err(), Some(Refused::Process));
+        // An exempt listener is not refused, and its connections do not count.
+        let exempt: Vec<_> = (0..5).map(|_| overload.admit(("exempt", true), &random)).collect();
+        assert!(exempt.iter().all(Result::is_ok));
         drop(first);
         // A rejected connection does not use up the limit of its listener.
         let again = [admit("small"), admit("large"), admit("small")];
@@ -196,11 +204,11 @@ mod tests {
     #[test]
     fn connections_of_another_process_count_and_are_not_refused() {
         let (overload, random) = (overload(), Random::from_system());
-        let adopted: Vec<_> = (0..4).map(|_| overload.admit_anyway("small")).collect();
-        assert_eq!(overload.admit("small", &random).err(), Some(Refused::Listener));
-        assert_eq!(overload.admit("large", &random).err(), Some(Refused::Process));
+        let adopted: Vec<_> = (0..4).map(|_| overload.admit_anyway(("small", false))).collect();
+        assert_eq!(overload.admit(("small", false), &random).err(), Some(Refused::Listener));
+        assert_eq!(overload.admit(("large", false), &random).err(), Some(Refused::Process));
         drop(adopted);
-        assert!(overload.admit("small", &random).is_ok());
+        assert!(overload.admit(("small", false), &random).is_ok());
     }
 
     #[test]
@@ -208,10 +216,10 @@ mod tests {
         let (overload, random) = (overload(), Random::from_system());
         let memory = overload.memory_limit("small").expect("it has one");
         memory.add(100);
-        assert_eq!(overload.admit("small", &random).err(), Some(Refused::Memory));
-        assert!(overload.admit("large", &random).is_ok());
+        assert_eq!(overload.admit(("small", false), &random).err(), Some(Refused::Memory));
+        assert!(overload.admit(("large", false), &random).is_ok());
         memory.add(-1);
-        assert!(overload.admit("small", &random).is_ok());
+        assert!(overload.admit(("small", false), &random).is_ok());
     }
 
     #[test]
@@ -225,6 +233,6 @@ mod tests {
         overload.set_extent(Action::StopAcceptingRequests, 1.0);
         assert_eq!(count(Action::StopAcceptingRequests), 10_000);
         overload.set_extent(Action::RejectIncomingConnections, 1.0);
-        assert_eq!(overload.admit("large", &random).err(), Some(Refused::Overload));
+        assert_eq!(overload.admit(("large", false), &random).err(), Some(Refused::Overload));
     }
 }

@@ -77,6 +77,18 @@ fn connections_past_a_limit_are_reset_and_the_others_served() {
     check("overload.global_downstream_max_connections", ".downstream_global_cx_overflow", 2);
 }
 
+/// Such as the listener that answers probes.
+#[test]
+fn a_listener_may_be_exempt_from_the_limit_of_the_process() {
+    let listener = http_listener("web", &answering("hello"), "");
+    let bootstrap = static_bootstrap(&format!("{}\nignore_global_conn_limit: true\n", listener.trim_end()), &[]);
+    let proxy = Proxy::start_with(&with_runtime(&bootstrap, "overload.global_downstream_max_connections", 3), 2);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let _kept: Vec<_> = (0..5).map(|_| served(web)).collect();
+    assert_eq!(stat(&proxy, ".downstream_global_cx_overflow").iter().sum::<u64>(), 0);
+}
+
 #[test]
 fn connections_past_a_limit_are_reset_whatever_they_speak() {
     const LIMIT: &str = "envoy.resource_limits.listener.web.connection_limit";

@@ -128,6 +128,7 @@ pub(crate) fn listener(
         file_mode,
         bind_to_port: binds,
         reuse_port: l.enable_reuse_port.as_ref().is_none_or(|reuse| reuse.value),
+        ignore_global_conn_limit: l.ignore_global_conn_limit,
         transparent: l.transparent.as_ref().is_some_and(|transparent| transparent.value),
         use_original_dst: l.use_original_dst.as_ref().is_some_and(|use_it| use_it.value),
         direction,

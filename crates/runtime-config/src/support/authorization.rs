@@ -17,8 +17,8 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
     message(name, Part, full, &[], &[])
 }
 
-const NO_SPAN: &str = "calls of filters have no span of their own";
-const NO_READER: &str = "for code of one's own in Envoy; nothing else reads it";
+const NO_SPAN: &str = "calls of filters have no spans";
+const NO_READER: &str = "only user-written Envoy extensions read it";
 const NO_TYPED_METADATA: &str = "nothing here sets metadata of a message type";
 
 #[rustfmt::skip]

@@ -274,7 +274,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         role: Extension,
         full: &["dns_cache_config", "allow_insecure_cluster_options"],
         values: &[],
-        no_effect: &[("each host has connections of its own", &["allow_coalesced_connections"])],
+        no_effect: &[("connections are not shared between hosts", &["allow_coalesced_connections"])],
     },
 
     // Transport sockets
@@ -334,7 +334,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         name: "envoy.extensions.access_loggers.grpc.v3.CommonGrpcAccessLogConfig",
         role: Part,
         full: &["log_name", "grpc_service", "buffer_flush_interval", "filter_state_objects_to_log", "custom_tags"],
-        values: &[("transport_api_version", "V3"), ("buffer_size_bytes", "up to 1 MiB; more counts as that")],
+        values: &[("transport_api_version", "V3"), ("buffer_size_bytes", "up to 1 MiB; larger values count as 1 MiB")],
         no_effect: &[],
     },
     extension("envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery", &[]),

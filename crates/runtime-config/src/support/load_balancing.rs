@@ -4,7 +4,7 @@ use super::MessageSupport;
 use super::Role::{Extension, Part};
 
 const NO_STREAM: &str = "it needs enable_oob_load_report, which is rejected";
-const NO_RUNTIME: &str = "there is no runtime layer; the default value applies";
+const NO_RUNTIME: &str = "no runtime layer can set this key; the default value applies";
 
 const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
     MessageSupport { name, role: Extension, full, values: &[], no_effect: &[] }

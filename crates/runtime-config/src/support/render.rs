@@ -27,7 +27,7 @@ every other extension type: with a NACK, or with an error at start-up. The messa
 - *accepted without effect*: the field changes nothing here, for the stated reason.
 
 The page is generated from `crates/runtime-config/src/support`; do not edit it. A test fails if it is out of date;
-`BLESS=1 cargo test -p evenkeel-runtime-config` writes it.
+`make bless` writes it.
 ";
 
 fn section(out: &mut String, message: &MessageSupport) {

@@ -5,7 +5,7 @@ use super::{MessageSupport, Role};
 
 const METADATA: &str = "this metadata is informational; no decision depends on it";
 const FIXED_BUFFERS: &str = "bytes are passed on as they arrive, through buffers of a fixed size";
-const NO_RUNTIME: &str = "there is no runtime layer; the default value applies";
+const NO_RUNTIME: &str = "no runtime layer can set this key; the default value applies";
 
 const fn message(
     name: &'static str,
@@ -30,12 +30,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.listener.v3.Listener", Part,
         &["name", "address", "filter_chains", "default_filter_chain", "use_original_dst",
           "bind_to_port", "listener_filters", "listener_filters_timeout", "continue_on_listener_filters_timeout",
-          "enable_reuse_port", "access_log", "tcp_backlog_size", "traffic_direction", "transparent"],
+          "enable_reuse_port", "access_log", "tcp_backlog_size", "traffic_direction", "transparent", "ignore_global_conn_limit"],
         &[("metadata", "`evenkeel.dev`: `listeners`, the comma-separated names of listeners to hold together with this one; other keys have no effect")],
         &[(FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
           ("connections are always balanced exactly", &["connection_balance_config"]),
-          ("it tunes the accept loop of Envoy's implementation", &["max_connections_to_accept_per_socket_event"]),
-          ("there is no global connection limit to be exempt from", &["ignore_global_conn_limit"])]),
+          ("it tunes the accept loop of Envoy's implementation", &["max_connections_to_accept_per_socket_event"])]),
     message("envoy.config.listener.v3.FilterChain", Part,
         &["filter_chain_match", "filters", "transport_socket", "transport_socket_connect_timeout", "name"],
         &[], &[(METADATA, &["metadata"])]),

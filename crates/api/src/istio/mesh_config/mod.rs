@@ -194,7 +194,7 @@ object! {
         ca: Option<Spanned<CertificateService>> = "ca",
     }
     later: [
-        "certificates" = "the control plane makes no certificates for names of DNS; workloads get theirs from their agent",
+        "certificates" = "the control plane issues no certificates for DNS names; workloads get theirs from their agent",
     ];
     inert: [
         "configSources" = "the control plane reads the directories it was started with (`--config`)",
