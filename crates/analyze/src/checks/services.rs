@@ -74,7 +74,7 @@ pub fn addresses_required(objects: &[&Object], _: &Snapshot, found: &mut Diagnos
                 continue;
             }
             let message = format!(
-                "{object}: port {} carries bytes, and the entry has no addresses: it takes the port at every address",
+                "{object}: port {} is TCP, and the entry has no addresses: it takes the port at every address",
                 port.number.0
             );
             let finding = Diagnostic::warning("address-required", port.number.span.clone(), message);

@@ -11,7 +11,7 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
     MessageSupport { name, role: Part, full, values: &[], no_effect: &[] }
 }
 
-const NO_RUNTIME: &str = "there is no runtime layer; the configured value applies";
+const NO_RUNTIME: &str = "no runtime layer can set this key; the configured value applies";
 const NO_UPSTREAM_MATCHER: &str = "nothing reads the saved address: the matcher of upstream addresses is not supported";
 
 #[rustfmt::skip]

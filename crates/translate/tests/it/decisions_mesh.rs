@@ -744,7 +744,7 @@ fn settings_that_do_not_work_are_named() {
     check("serviceEntryVisibility: {defaultVisibility: NAMESPACE}", "no-effect", "ambient");
     check("hboneIdleTimeout: 1h", "no-effect", "has no effect");
     check("enableEnvoyAccessLogService: true", "no-effect", "has no `envoyAccessLogService`");
-    check("certificates: [{secretName: a}]", "unsupported-field", "no certificates for names of DNS");
+    check("certificates: [{secretName: a}]", "unsupported-field", "no certificates for DNS names");
     check("configSources: [{address: 'fs:///etc'}]", "no-effect", "--config");
     check("accessLogEncoding: JSON\naccessLogFormat: '%METHOD%'", "bad-value", "not a JSON object");
     check("meshMTLS: {ecdhCurves: [P-521]}", "unsupported-value", "cannot use this curve");
