@@ -13,6 +13,7 @@ mod derive;
 pub mod destination_rule;
 pub mod gateway;
 mod index;
+pub mod labels;
 mod list;
 pub mod mesh;
 pub mod policy;
@@ -45,10 +46,11 @@ pub use destination_rule::{
     TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
+pub use labels::{Labels, Selectable};
 pub use list::{Grouped, List, Ordered};
 pub use mesh::{
-    AccessLogFile, AccessLogFormat, ExternalSigner, FurtherRoots, IngressMode, IngressSettings, JwksFetching,
-    MeshConfig, OutboundTrafficPolicy, PathNormalization, RootsSource, SignerTls, TlsRules,
+    ExternalSigner, FurtherRoots, IngressMode, IngressSettings, JwksFetching, MeshConfig, OutboundTrafficPolicy,
+    PathNormalization, RootsSource, SignerTls, TlsRules,
 };
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
@@ -64,8 +66,9 @@ pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
 pub use source::{Address, Entry, EntryChange, LastGood, Place, Source, SourceEvent};
 pub use status::{Condition, Status, StatusSink};
+pub use telemetry::{AccessLogFile, AccessLogFormat};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
 pub use visibility::{Viewer, Visibility};
-pub use workload::{ContainerPort, Labels, Selectable, Workload};
+pub use workload::{ContainerPort, Workload};
 pub use workload_group::WorkloadGroup;

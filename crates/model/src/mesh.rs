@@ -214,26 +214,6 @@ pub enum PathNormalization {
     DecodeAndMergeSlashes,
 }
 
-/// An access log in a file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AccessLogFile {
-    /// The file.
-    pub path: Arc<str>,
-    /// Its format.
-    pub format: AccessLogFormat,
-    /// Whether keys without a value are left out.
-    pub omit_empty_values: bool,
-}
-
-/// The format of an access log.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AccessLogFormat {
-    /// A line of text; `None` = Istio's.
-    Text(Option<Arc<str>>),
-    /// A JSON object whose texts are operators, as JSON text; `None` = Istio's keys.
-    Json(Option<Arc<str>>),
-}
-
 /// Versions, curves and cipher suites of TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsRules {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_base::cidr::IpNet;
 
-use crate::workload::Selectable;
+use crate::labels::Selectable;
 use crate::{Labels, Selection, StringMatch};
 
 /// The mode of mutual TLS that a workload accepts.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use evenkeel_api::istio::ProxyConfig;
 use evenkeel_base::Span;
 
-use crate::workload::Selectable;
-use crate::{Labels, Snapshot};
+use crate::labels::{Labels, Selectable};
 
 /// The content of an object of the kind ProxyConfig.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,19 +22,20 @@ pub struct ProxyRule {
     pub origin: Span,
 }
 
-impl Snapshot {
-    /// The settings of a workload's proxy, without those of its own annotation: the mesh's `defaultConfig`, then the
-    /// ProxyConfigs of the root namespace, of its namespace, and of its workload (Istio's `EffectiveProxyConfig`).
-    pub fn proxy_config(&self, namespace: &str, workload: &impl Selectable) -> ProxyConfig {
-        let root = &*self.mesh.root_namespace;
-        let of_all =
-            |wanted: &str| self.proxy_rules.iter().find(|rule| *rule.namespace == *wanted && rule.selector.is_empty());
-        let of_root = if namespace == root { None } else { of_all(root) };
-        let selects = |rule: &&Arc<ProxyRule>| {
-            *rule.namespace == *namespace && !rule.selector.is_empty() && workload.selected_by(&rule.selector)
-        };
-        let selecting = self.proxy_rules.iter().find(selects);
-        let levels = of_root.into_iter().chain(of_all(namespace)).chain(selecting);
-        levels.fold((*self.mesh.proxy_defaults).clone(), |base, rule| rule.config.clone().over(base))
-    }
+/// The settings of a workload's proxy: the mesh's `defaults`, then the rules of the `root` namespace, of its namespace, and
+/// of itself (Istio's `EffectiveProxyConfig`).
+pub(crate) fn effective(
+    rules: &[Arc<ProxyRule>],
+    defaults: &ProxyConfig,
+    root: &str,
+    namespace: &str,
+    workload: &impl Selectable,
+) -> ProxyConfig {
+    let of_all = |wanted: &str| rules.iter().find(|rule| *rule.namespace == *wanted && rule.selector.is_empty());
+    let of_root = if namespace == root { None } else { of_all(root) };
+    let selects = |rule: &&Arc<ProxyRule>| {
+        *rule.namespace == *namespace && !rule.selector.is_empty() && workload.selected_by(&rule.selector)
+    };
+    let levels = of_root.into_iter().chain(of_all(namespace)).chain(rules.iter().find(selects));
+    levels.fold(defaults.clone(), |base, rule| rule.config.clone().over(base))
 }

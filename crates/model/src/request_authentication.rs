@@ -1,5 +1,6 @@
 //! RequestAuthentications: the tokens (JWT) that requests may carry.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,6 +126,18 @@ impl JwksSource {
     pub fn config_map(&self) -> String {
         format!("{JWKS_CONFIG_MAP_PREFIX}{}", evenkeel_jwt::digest(self.uri().as_bytes()))
     }
+}
+
+/// Returns the sources of keys, each with the shortest time limit that a rule sets for it.
+pub(crate) fn jwks_sources(authentications: &[Arc<RequestAuthentication>]) -> BTreeMap<JwksSource, Option<Duration>> {
+    let mut sources = BTreeMap::new();
+    for rule in authentications.iter().flat_map(|authentication| &authentication.rules) {
+        if let JwtKeys::Fetched { from, timeout, .. } = &rule.keys {
+            let known = sources.entry(from.clone()).or_insert(*timeout);
+            *known = known.iter().chain(timeout).min().copied();
+        }
+    }
+    sources
 }
 
 /// The code of findings about keys that are not fetched yet.

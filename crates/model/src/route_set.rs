@@ -10,7 +10,7 @@ use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Span, Spanned};
 
-use crate::workload::Selectable;
+use crate::labels::Selectable;
 use crate::{HeaderMatch, Headers, Labels, StringMatch, Viewer, Visibility};
 
 /// Routes for hosts. All kinds with routes are converted to route sets, and proxies' routes are generated only from

@@ -3,7 +3,7 @@
 use evenkeel_api::istio::{AuthorizationPolicySpec, RequestAuthenticationSpec, TargetRef, WorkloadSelector};
 
 use crate::Labels;
-use crate::workload::Selectable;
+use crate::labels::Selectable;
 
 /// The label by which a Gateway of the Gateway API finds its Pods.
 pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";

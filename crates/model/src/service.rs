@@ -10,7 +10,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 
 use crate::sorted::SortedMap;
-use crate::{Labels, Viewer, Visibility, Workload};
+use crate::{Labels, Viewer, Visibility};
 
 /// A host that can be called.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,17 +77,6 @@ pub enum TargetPort {
     Number(u16),
     /// The container port of this name.
     Name(Arc<str>),
-}
-
-impl TargetPort {
-    /// The number on one workload, if it has such a port.
-    pub fn number_on(&self, workload: &Workload, service_port: u16) -> Option<u16> {
-        match self {
-            Self::Same => Some(service_port),
-            Self::Number(number) => Some(*number),
-            Self::Name(name) => workload.port_named(name),
-        }
-    }
 }
 
 /// The protocol of a port by Istio's protocol selection.

@@ -5,16 +5,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::istio::ProxyConfig;
 use evenkeel_base::hostname::Hostname;
 
 use imbl::OrdMap;
 
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::{Index, covering, under_hosts_covering};
+use crate::labels::{Selectable, selects};
 use crate::policy;
-use crate::proxy_rule::ProxyRule;
+use crate::proxy_rule::{self, ProxyRule};
+use crate::request_authentication::jwks_sources;
 use crate::service::{EndpointsByPort, all_take_mtls, preferred};
-use crate::workload::{Pod, Selectable, selects};
+use crate::workload::Pod;
 use crate::workload_group::WorkloadGroup;
 use crate::{
     AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, JwksSource, Labels, List,
@@ -269,7 +272,7 @@ impl Snapshot {
 
     /// Returns the sources of issuers' keys, each with the shortest time limit that a rule sets for it.
     pub fn jwks_sources(&self) -> BTreeMap<JwksSource, Option<Duration>> {
-        crate::derive::jwks_sources(self)
+        jwks_sources(&self.request_authentications)
     }
 
     /// The Sidecar that applies to a workload: the first in its namespace that selects it, otherwise that of the
@@ -297,6 +300,18 @@ impl Snapshot {
     /// The Gateways whose selector matches a gateway proxy, in the order of precedence.
     pub fn gateways_for(&self, router: &impl Selectable) -> Vec<&Arc<Gateway>> {
         self.gateways.iter().filter(|gateway| router.selected_by(&gateway.selector)).collect()
+    }
+
+    /// The settings of a workload's proxy, without those of its own annotation: the mesh's `defaultConfig`, then the
+    /// ProxyConfigs of the root namespace, of its namespace, and of its workload.
+    pub fn proxy_config(&self, namespace: &str, workload: &impl Selectable) -> ProxyConfig {
+        let (defaults, root) = (&self.mesh.proxy_defaults, &*self.mesh.root_namespace);
+        proxy_rule::effective(&self.proxy_rules, defaults, root, namespace, workload)
+    }
+
+    /// The WorkloadGroup of a name.
+    pub fn workload_group(&self, namespace: &str, name: &str) -> Option<&Arc<WorkloadGroup>> {
+        self.workload_groups.iter().find(|group| *group.namespace == *namespace && *group.name == *name)
     }
 }
 

@@ -73,11 +73,31 @@ pub struct LogService {
     pub response_trailers: Vec<String>,
 }
 
+/// An access log in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AccessLogFile {
+    /// The file.
+    pub path: Arc<str>,
+    /// Its format.
+    pub format: AccessLogFormat,
+    /// Whether keys without a value are left out.
+    pub omit_empty_values: bool,
+}
+
+/// The format of an access log.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AccessLogFormat {
+    /// A line of text; `None` = Istio's.
+    Text(Option<Arc<str>>),
+    /// A JSON object whose texts are operators, as JSON text; `None` = Istio's keys.
+    Json(Option<Arc<str>>),
+}
+
 /// An access log that all proxies have.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AccessLogTarget {
     /// A file.
-    File(crate::AccessLogFile),
+    File(AccessLogFile),
     /// A service.
     Service(LogService),
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 
-use crate::workload::Selectable;
+use crate::labels::Selectable;
 use crate::{
     AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
     PeerAuthentication, RequestAuthentication, RouteSet, Service, Snapshot, Viewer,

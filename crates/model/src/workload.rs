@@ -8,34 +8,14 @@ use evenkeel_base::Span;
 use evenkeel_base::mutual_addresses::MutualPorts;
 use evenkeel_base::spiffe::SpiffeId;
 
-use crate::Service;
-use crate::service::{EndpointAddress, ServicePort, TargetPort};
-
-/// Labels of an object, or a selector that requires all of them.
-pub type Labels = BTreeMap<String, String>;
-
-/// Whether all labels of a selector are present. The empty selector selects everything.
-pub fn selects(selector: &Labels, labels: &Labels) -> bool {
-    selector.iter().all(|(name, value)| labels.get(name) == Some(value))
-}
+pub use crate::labels::{Labels, Selectable, selects};
+use crate::service::{EndpointAddress, Protocol, Service, ServicePort, TargetPort};
 
 /// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].
 pub type Pod = (Arc<str>, Arc<str>);
 
 /// Prefix of a WorkloadEntry's name in [`Pod`]. No Pod has such a name.
 pub const ENTRY_PREFIX: &str = "workloadentry/";
-
-/// An object with labels that selectors can match.
-pub trait Selectable {
-    /// Whether all labels of `selector` are present. The empty selector selects everything.
-    fn selected_by(&self, selector: &Labels) -> bool;
-}
-
-impl Selectable for Labels {
-    fn selected_by(&self, selector: &Labels) -> bool {
-        selects(selector, self)
-    }
-}
 
 /// One replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +82,7 @@ pub struct InboundPort {
     /// The port number the workload listens on.
     pub port: u16,
     /// Its protocol.
-    pub protocol: crate::Protocol,
+    pub protocol: Protocol,
     /// The service it belongs to, and the number of the service's port; `None` for a container port without a service.
     pub service: Option<(Arc<Service>, u16)>,
 }
@@ -148,5 +128,16 @@ impl Workload {
             ports.entry(named.port).or_insert_with(|| named.clone());
         }
         ports.into_values().collect()
+    }
+}
+
+impl TargetPort {
+    /// The number on one workload, if it has such a port.
+    pub fn number_on(&self, workload: &Workload, service_port: u16) -> Option<u16> {
+        match self {
+            Self::Same => Some(service_port),
+            Self::Number(number) => Some(*number),
+            Self::Name(name) => workload.port_named(name),
+        }
     }
 }

@@ -6,8 +6,6 @@ use evenkeel_api::Resource;
 use evenkeel_api::istio::WorkloadGroupSpec;
 use evenkeel_base::Span;
 
-use crate::Snapshot;
-
 /// The content of a WorkloadGroup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadGroup {
@@ -28,12 +26,5 @@ impl WorkloadGroup {
             Resource::WorkloadGroup(group) => Some(&group.spec),
             _ => None,
         }
-    }
-}
-
-impl Snapshot {
-    /// The WorkloadGroup of a name.
-    pub fn workload_group(&self, namespace: &str, name: &str) -> Option<&Arc<WorkloadGroup>> {
-        self.workload_groups.iter().find(|group| *group.namespace == *namespace && *group.name == *name)
     }
 }

@@ -14,7 +14,7 @@ use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{renew, shared};
 use crate::gateway::{CertificateFiles, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
-use crate::workload::selects;
+use crate::labels::selects;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Snapshot};
 
 /// Gateways in the order of precedence, each with its object. They are few, and one can conflict with another over a

@@ -277,8 +277,6 @@ fn labels_text(labels: &Labels) -> String {
     labels.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) use tokens::sources as jwks_sources;
-
 /// Shared text.
 fn shared(text: &str) -> Arc<str> {
     text.into()

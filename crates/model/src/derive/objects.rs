@@ -16,8 +16,8 @@ use super::run::Run;
 use super::statuses::Statuses;
 use super::step::{self, Results, Step};
 use super::tracking::{Cx, Fact, Tracker, first_label, label_key};
+use crate::labels::selects;
 use crate::source::EntryId;
-use crate::workload::selects;
 use crate::{Address, Entry, Labels, Place, SourceEvent};
 
 /// An object and its place in the order of precedence.

@@ -14,8 +14,8 @@ use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{refused, renew, reuse_if_equal, selections, shared};
+use crate::labels::selects;
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use crate::workload::selects;
 use crate::{
     AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Selection, Snapshot, StringMatch,
 };

@@ -267,16 +267,3 @@ fn usable(text: &str, set: &Jwks) -> Arc<str> {
         _ => shared(text),
     }
 }
-
-/// Returns the sources of keys, each with the shortest time limit that a rule sets for it.
-pub(crate) fn sources(snapshot: &Snapshot) -> BTreeMap<JwksSource, Option<Duration>> {
-    let rules = snapshot.request_authentications.iter().flat_map(|authentication| &authentication.rules);
-    let mut sources = BTreeMap::new();
-    for rule in rules {
-        if let JwtKeys::Fetched { from, timeout, .. } = &rule.keys {
-            let known = sources.entry(from.clone()).or_insert(*timeout);
-            *known = known.iter().chain(timeout).min().copied();
-        }
-    }
-    sources
-}

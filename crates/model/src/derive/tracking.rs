@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use evenkeel_api::{Kind, ObjectKey};
 
 use super::step::{Step, Tables};
-use crate::workload::Labels;
+use crate::labels::Labels;
 
 /// A fact that a step can ask about. Code that changes the answer calls [`Tracker::changed`].
 #[derive(Debug, Clone, Copy, Hash)]
