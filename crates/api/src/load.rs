@@ -13,9 +13,9 @@ use crate::annotations;
 use crate::decode::{Context, Decode};
 use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
-use crate::refused::{self, Refusal};
+use crate::refused;
 use crate::resource::{Named, named};
-use crate::{Kind, Object, ObjectKey, ObjectMeta};
+use crate::{Kind, Object, ObjectKey, ObjectMeta, Refusal};
 
 /// The namespace of objects that do not name one.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
@@ -302,7 +302,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
 
 fn read_meta(kind: Kind, node: &Node, cx: &mut Context) -> Option<(Arc<str>, Span, ObjectMeta)> {
     let meta = ObjectMeta::decode(node, cx)?;
-    annotations::check(kind, node, cx);
+    annotations::check(kind.variant(), node, cx);
     if let (Some(_), false) = (&meta.namespace, kind.is_namespaced()) {
         let message = format!("a {kind} does not belong to a namespace");
         cx.at_field("namespace", |cx| cx.error("bad-value", node.span_of_path("namespace"), message, "remove it"));

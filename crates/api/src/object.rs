@@ -1,14 +1,13 @@
-//! Properties that all objects have.
+//! An object: the properties that all kinds have, and its content.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use evenkeel_base::{ObjectRef, SourceId, Span, Spanned};
+use evenkeel_base::{Diagnostic, ObjectRef, SourceId, Span, Spanned};
 
-use crate::decode::{Context, Decode, Label, Schema};
-use crate::{Kind, Refusal, Resource};
-use evenkeel_base::yaml::Node;
+use crate::object_meta::OwnerReference;
+use crate::{Kind, Resource};
 
 /// One object.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,61 +99,25 @@ impl fmt::Display for Object {
     }
 }
 
-object! {
-    /// `metadata` of an object or of a Pod template.
-    pub struct ObjectMeta {
-        /// Its name; a template has none.
-        name: Option<Spanned<ObjectName>> = "name",
-        /// Its namespace.
-        namespace: Option<Label> = "namespace",
-        /// Its labels.
-        labels: BTreeMap<String, String> = "labels",
-        /// Its annotations.
-        annotations: BTreeMap<String, Spanned<String>> = "annotations",
-        /// The objects that made it.
-        owner_references: Vec<OwnerReference> = "ownerReferences",
-    }
-    later: ["generateName"];
-    inert: [
-        "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "finalizers", "selfLink",
-        "deletionTimestamp", "deletionGracePeriodSeconds",
-    ];
-}
-
-object! {
-    /// An object that made another.
-    pub struct OwnerReference {
-        /// Its kind, e.g. `ReplicaSet`.
-        kind: String = "kind",
-        /// Its name.
-        name: String = "name",
-    }
-    inert: ["apiVersion", "uid", "controller", "blockOwnerDeletion"];
-}
-
-/// The name of an object: DNS labels joined by dots (RFC 1123).
+/// Why a document was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectName(pub Arc<str>);
+pub struct Refusal {
+    /// The position of the first mistake.
+    pub place: Span,
+    /// The mistake.
+    pub message: String,
+}
 
-impl Decode for ObjectName {
-    fn schema() -> Schema {
-        Schema::String("a name of lower-case letters, digits, `-` and `.`")
+impl Refusal {
+    /// Makes a refusal from the first error.
+    pub(crate) fn of(error: &Diagnostic) -> Self {
+        Self { place: error.span.clone(), message: error.message.clone() }
     }
+}
 
-    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
-        let Some(text) = node.as_str() else {
-            cx.wrong_type(node, &Self::schema());
-            return None;
-        };
-        let label = |l: &str| {
-            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            !l.is_empty() && l.chars().all(inner) && !l.starts_with('-') && !l.ends_with('-')
-        };
-        if text.len() > evenkeel_base::limits::MAX_HOSTNAME_CHARS || !text.split('.').all(label) {
-            let help = "expected lower-case letters, digits, `-` and `.`, at most 253 characters";
-            cx.error("bad-name", &node.span, format!("`{text}` is not a valid name"), help);
-            return None;
-        }
-        Some(Self(text.into()))
+/// `policy.yaml:7:3: there is no such field`
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
     }
 }

@@ -35,6 +35,11 @@ macro_rules! kinds {
                 match self { $( Self::$kind => written!($kind $($name)?), )* }
             }
 
+            /// Its name in tables of kinds of all groups, where each has a name of its own.
+            pub(crate) fn variant(self) -> &'static str {
+                match self { $( Self::$kind => stringify!($kind), )* }
+            }
+
             /// Whether documents of this kind are read. The others are named in a warning and left out.
             pub fn is_supported(self) -> bool {
                 match self { $( Self::$kind => is_supported!($($stage)?), )* }

@@ -7,8 +7,7 @@ use evenkeel_base::{Span, Spanned};
 
 use super::listed;
 use crate::decode::{Context, RegexText};
-use crate::istio::agent_settings::{self, problem_of_port};
-use crate::istio::is_stat_tag;
+use crate::istio::agent_checks::{self, is_stat_tag, problem_of_port};
 
 /// The statistics that a Pod's proxy reports in addition to Istio's own set.
 const STATS_PREFIXES: &str = "sidecar.istio.io/statsInclusionPrefixes";
@@ -56,7 +55,7 @@ pub fn status_port(annotations: &BTreeMap<String, Spanned<String>>) -> Option<u1
 fn problem_of_status_port(text: &str) -> Option<String> {
     match text.trim().parse::<u32>() {
         Ok(0) => None,
-        Ok(port) => problem_of_port(port, agent_settings::STATUS_PORT),
+        Ok(port) => problem_of_port(port, agent_checks::STATUS_PORT),
         Err(_) => Some(format!("`{text}` is no port")),
     }
 }

@@ -16,7 +16,6 @@ use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::{Entry, Node};
 use evenkeel_base::{Span, Spanned};
 
-use crate::Kind;
 use crate::decode::Context;
 use crate::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
 
@@ -37,25 +36,9 @@ pub const KUBERNETES_ACCOUNTS: &str = "alpha.istio.io/kubernetes-serviceaccounts
 /// The API group of the Gateway API, also the prefix of its labels.
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
-/// Checks the annotations and labels of the `metadata` of an object, at the decoder's position.
-pub(crate) fn check(kind: Kind, metadata: &Node, cx: &mut Context) {
-    check_at(place_of(kind), metadata, cx);
-}
-
-/// Checks the metadata of a Pod template.
-pub(crate) fn check_template(metadata: &Node, cx: &mut Context) {
-    check_at("Pod", metadata, cx);
-}
-
-/// Returns the name of a kind in the tables. The Gateway API's Gateway has a separate name.
-fn place_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::KubernetesGateway => "KubernetesGateway",
-        kind => kind.as_str(),
-    }
-}
-
-fn check_at(place: &str, metadata: &Node, cx: &mut Context) {
+/// Checks the annotations and labels of the `metadata` of an object, at the decoder's position. `place` is the object's kind in
+/// the tables; a Pod template has those of a Pod.
+pub(crate) fn check(place: &str, metadata: &Node, cx: &mut Context) {
     for (field, table) in [("annotations", ANNOTATIONS), ("labels", LABELS)] {
         let entries = metadata.get(field).and_then(Node::as_mapping);
         cx.at_field(field, |cx| {

@@ -144,3 +144,20 @@ fn check_host(host: &Spanned<String>, cx: &mut Context) {
         cx.at_field("hosts", |cx| cx.error("bad-host", &host.span, error, help));
     }
 }
+
+/// Checks the names of the gateways at which a route applies.
+pub(super) fn check_gateways(gateways: &[Spanned<String>], cx: &mut Context) {
+    for (index, gateway) in gateways.iter().enumerate() {
+        let named = |part: &str| {
+            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+            !part.is_empty() && part.chars().all(inner)
+        };
+        let parts: Vec<&str> = gateway.split('/').collect();
+        if parts.len() > 2 || !parts.iter().all(|p| named(p)) {
+            let message = format!("`{}` is not the name of a Gateway", gateway.value);
+            cx.at_index(index, |cx| {
+                cx.error("bad-value", &gateway.span, message, "expected `name`, `namespace/name` or `mesh`")
+            });
+        }
+    }
+}

@@ -8,7 +8,7 @@ use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
 
 use super::StringMatch;
-use super::virtual_service::Destination;
+use super::destination::Destination;
 use crate::decode::{Context, Decimal, HeaderName};
 
 object! {

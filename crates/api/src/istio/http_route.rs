@@ -10,8 +10,9 @@ use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
 
 use super::StringMatch;
+use super::destination::{Destination, check_weights};
+use super::gateway::check_gateways;
 use super::http_policy::{CorsPolicy, HttpFaultInjection, HttpMirrorPolicy, Percent, check_whole_percent};
-use super::virtual_service::{Destination, check_gateways, check_weights};
 use crate::decode::{Context, Decode, HeaderName, Label, MatchName, Port, RegexText, Schema};
 
 object! {

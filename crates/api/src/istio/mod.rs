@@ -1,7 +1,9 @@
 //! Istio's networking and security kinds, as in its reference.
 
-pub(crate) mod agent_settings;
+pub(crate) mod agent_checks;
+mod agent_settings;
 mod authorization_policy;
+mod destination;
 mod destination_rule;
 mod gateway;
 mod http_policy;
@@ -13,22 +15,24 @@ mod proxy_config;
 pub(crate) mod proxy_ports;
 mod proxy_telemetry;
 mod readiness_probe;
+mod remote_service;
 mod request_authentication;
 mod server_tls;
 mod service_entry;
 mod sidecar;
 mod string_match;
 mod target_ref;
+mod tracing;
 mod virtual_service;
 mod workload_entry;
 mod workload_group;
 
 pub use agent_settings::OF_AGENT;
-pub(crate) use agent_settings::is_stat_tag;
 pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Provider, Rule, Source, To,
     names_in_brackets,
 };
+pub use destination::{Destination, PortSelector};
 pub use destination_rule::{
     BackendUtilization, ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute,
     DestinationRule, DestinationRuleSpec, Distribute, Failover, H2UpgradePolicy, Http2KeepAlive, HttpCookie, HttpPool,
@@ -60,12 +64,10 @@ pub use proxy_config::{
     ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle,
     TracingServiceName, Underscores,
 };
-pub use proxy_telemetry::{
-    CustomTag, EnvironmentTag, HeaderTag, LiteralTag, RemoteService, TagSource, Tracing, ZipkinCollector,
-};
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
 };
+pub use remote_service::RemoteService;
 pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
 pub use server_tls::{ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
@@ -75,9 +77,9 @@ pub use sidecar::{
 };
 pub use string_match::StringMatch;
 pub use target_ref::TargetRef;
+pub use tracing::{CustomTag, EnvironmentTag, HeaderTag, LiteralTag, TagSource, Tracing, ZipkinCollector};
 pub use virtual_service::{
-    Destination, L4MatchAttributes, PortSelector, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute,
-    VirtualService, VirtualServiceSpec,
+    L4MatchAttributes, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
 };
 pub use workload_entry::{
     HEALTH_CHECKS_ANNOTATION, WorkloadCondition, WorkloadEntry, WorkloadEntrySpec, WorkloadEntryStatus,

@@ -8,7 +8,9 @@ use evenkeel_base::Spanned;
 use evenkeel_base::yaml::{self, Node};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::{ReadinessProbe, RemoteService, Tracing, WorkloadSelector, agent_settings, proxy_telemetry};
+use super::agent_checks::{check_ports, check_roots, check_runtime_values, check_stat_tags};
+use super::remote_service::{RemoteService, check_address, check_statsd_address};
+use super::{ReadinessProbe, Tracing, WorkloadSelector};
 use crate::decode::{Anything, Context, Decode, RegexText};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
@@ -352,8 +354,19 @@ const AMBIGUOUS_REQUESTS: &str = "EVENKEEL_AMBIGUOUS_REQUESTS";
 const AMBIGUOUS_VALUES: [&str; 2] = ["REFUSE", "FORWARD"];
 
 fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
-    agent_settings::check(config, cx);
-    proxy_telemetry::check(config, cx);
+    check_stat_tags(&config.extra_stat_tags, cx);
+    check_ports(config.proxy_admin_port.as_ref(), config.status_port.as_ref(), cx);
+    check_roots(&config.ca_certificates_pem, cx);
+    check_runtime_values(&config.runtime_values, cx);
+    let addresses = [
+        ("zipkinAddress", &config.zipkin_address),
+        ("statsdUdpAddress", &config.statsd_udp_address),
+        ("envoyMetricsServiceAddress", &config.envoy_metrics_service_address),
+    ];
+    for (name, address) in addresses {
+        check_address(name, address.as_ref(), cx);
+    }
+    check_statsd_address(config.statsd_udp_address.as_ref(), cx);
     if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value == InterceptionMode::None) {
         let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
         let help =

@@ -7,7 +7,10 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::yaml::Node;
 use evenkeel_base::{Diagnostic, Spanned};
 
-use super::{HttpRoute, check_export_to};
+use super::check_export_to;
+use super::destination::{Destination, check_weights};
+use super::gateway::check_gateways;
+use super::http_route::HttpRoute;
 use crate::decode::{Context, Label, Port};
 
 object! {
@@ -45,27 +48,6 @@ object! {
         destination: Spanned<Destination> = "destination",
         /// Its size.
         weight: Option<u32> = "weight",
-    }
-}
-
-object! {
-    /// A service, or part of one.
-    pub struct Destination {
-        /// The service.
-        host: Spanned<Hostname> = "host",
-        /// A subset of a DestinationRule.
-        subset: Option<Spanned<String>> = "subset",
-        /// The service's port.
-        port: Option<Spanned<PortSelector>> = "port",
-    }
-    check: check_destination;
-}
-
-object! {
-    /// A port.
-    pub struct PortSelector {
-        /// Its number.
-        number: Port = "number",
     }
 }
 
@@ -195,44 +177,6 @@ fn check_reachable(routes: &[Spanned<HttpRoute>], cx: &mut Context) {
             .with_help("move it before the other, or add a `match` to that one")
             .with_related(takes_all.span.clone(), "matches every request"),
     );
-}
-
-pub(super) fn check_gateways(gateways: &[Spanned<String>], cx: &mut Context) {
-    for (index, gateway) in gateways.iter().enumerate() {
-        let named = |part: &str| {
-            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-            !part.is_empty() && part.chars().all(inner)
-        };
-        let parts: Vec<&str> = gateway.split('/').collect();
-        if parts.len() > 2 || !parts.iter().all(|p| named(p)) {
-            let message = format!("`{}` is not the name of a Gateway", gateway.value);
-            cx.at_index(index, |cx| {
-                cx.error("bad-value", &gateway.span, message, "expected `name`, `namespace/name` or `mesh`")
-            });
-        }
-    }
-}
-
-/// Checks weights: a single destination gets everything; of several, at least one must have a weight above zero.
-pub(super) fn check_weights(weights: impl ExactSizeIterator<Item = u32>, node: &Node, cx: &mut Context) {
-    let several = weights.len() > 1;
-    if several && weights.map(u64::from).sum::<u64>() == 0 {
-        cx.error(
-            "bad-weight",
-            node.span_of_path("route"),
-            "all weights are zero",
-            "give each destination a `weight`, e.g. 90 and 10",
-        );
-    }
-}
-
-fn check_destination(destination: &Destination, _: &Node, cx: &mut Context) {
-    // `*.example.com` names the ServiceEntry with that host.
-    if destination.host.as_str() == "*" {
-        cx.at_field("host", |cx| {
-            cx.error("bad-host", &destination.host.span, "`*` names no service", "name one service")
-        });
-    }
 }
 
 fn check_tls_route(route: &TlsRoute, node: &Node, cx: &mut Context) {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use evenkeel_base::Spanned;
 
-use crate::ObjectMeta;
 use crate::annotations;
 use crate::decode::Context;
 use crate::kubernetes::PodSpec;
+use crate::object_meta::ObjectMeta;
 use evenkeel_base::yaml::Node;
 
 /// The annotation of a Pod template that holds the command which runs a replica on one machine.
@@ -119,7 +119,7 @@ object! {
 
 fn check_template(_: &PodTemplate, node: &Node, cx: &mut Context) {
     if let Some(metadata) = node.get("metadata") {
-        cx.at_field("metadata", |cx| annotations::check_template(metadata, cx));
+        cx.at_field("metadata", |cx| annotations::check("Pod", metadata, cx));
     }
 }
 

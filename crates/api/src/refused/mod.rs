@@ -20,10 +20,9 @@ use evenkeel_base::yaml::{Mapping, Node, Value};
 use self::parts::{SECURITY, made, name_at, near, selector, text_of};
 use crate::istio::RequestAuthentication;
 use crate::resource::is_known;
-use crate::{Kind, Object, Resource};
+use crate::{Kind, Object, Refusal, Resource};
 
 pub(crate) use self::connections::mesh_config;
-pub use self::parts::Refusal;
 pub(crate) use self::text::of_text;
 
 /// The API group of Sidecars.

@@ -1,36 +1,13 @@
 //! Reads the readable parts of a refused document, and creates the object that takes its place.
 
 use crate::decode::{Context, Decode};
-use crate::{Object, Resource};
+use crate::object::{Object, Refusal};
+use crate::resource::Resource;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::{Mapping, Node, Scalar, Value};
-use evenkeel_base::{Diagnostic, SourceId, Span};
+use evenkeel_base::{SourceId, Span};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
-
-/// Why a document was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The position of the first mistake.
-    pub place: Span,
-    /// The mistake.
-    pub message: String,
-}
-
-impl Refusal {
-    /// Makes a refusal from the first error.
-    pub(crate) fn of(error: &Diagnostic) -> Self {
-        Self { place: error.span.clone(), message: error.message.clone() }
-    }
-}
-
-/// `policy.yaml:7:3: there is no such field`
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.message)
-    }
-}
 
 /// The API group of the security kinds.
 pub(super) const SECURITY: &str = "security.istio.io";

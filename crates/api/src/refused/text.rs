@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 
-use super::parts::{Refusal, SECURITY, made, name_at};
+use super::parts::{SECURITY, made, name_at};
 use super::{authorization, connections, sidecar};
 use crate::istio::{MeshConfig, RequestAuthentication};
-use crate::{Kind, Object, Resource};
+use crate::{Kind, Object, Refusal, Resource};
 
 /// If the text mentions a security kind, returns stand-ins that close all workloads of the namespaces it names, because
 /// its selector is not known.
