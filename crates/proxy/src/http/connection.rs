@@ -27,7 +27,7 @@ pub(crate) fn serve<'w>(
     registration: &'w Rc<Registration>,
 ) -> Terminating<'w> {
     let generation = worker.generation();
-    let manager = generation.manager(worker, &hcm);
+    let manager = generation.manager(&worker.reporters, &hcm);
     drop(generation);
     let idle_since = downstream.idle_since;
     let (side, conn) = ConnectionContext::new(worker, manager, hcm, downstream, registration);

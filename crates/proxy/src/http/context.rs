@@ -124,7 +124,7 @@ impl ConnectionContext {
     ) -> Self {
         Self {
             worker: Rc::clone(worker),
-            manager: worker.generation().manager(worker, &hcm),
+            manager: worker.generation().manager(&worker.reporters, &hcm),
             hcm,
             filtered: None,
             remote_text: OnceCell::new(),

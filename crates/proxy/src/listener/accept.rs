@@ -72,7 +72,7 @@ pub(crate) async fn accept(
 fn reset(worker: &Worker, stream: &std::net::TcpStream, bound: &Listener, refused: Refused) {
     // Closing with a linger time of zero sends RST (socket(7)).
     _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-    let stats = worker.generation().connection_stats(worker, &bound.address);
+    let stats = worker.generation().connection_stats(&bound.address);
     stats.listener.inc(match refused {
         Refused::Listener => Counter::downstream_cx_overflow,
         Refused::Memory => Counter::downstream_cx_memory_overflow,

@@ -120,7 +120,7 @@ impl Adopted {
             Terminal::Tcp(_) => packed.tcp.is_some(),
         };
         // Filters that follow a connection's data need to see it from the beginning.
-        if chain.tls.is_some() || !same_kind || worker.generation().network_filters(worker, &chain).follow() {
+        if chain.tls.is_some() || !same_kind || worker.generation().network_filters(&chain).follow() {
             return None;
         }
         info.listener = Some(Arc::clone(placement.listener()));

@@ -139,7 +139,7 @@ impl Counted {
     /// A connection that was already counted by another worker or process.
     pub(super) fn moved(worker: &Worker, placement: &Placement, since: Instant) -> Self {
         let generation = worker.generation();
-        let stats = |listener: &Arc<Listener>| generation.connection_stats(worker, &listener.address);
+        let stats = |listener: &Arc<Listener>| generation.connection_stats(&listener.address);
         let (bound, logical) = (stats(&placement.bound), placement.logical.as_ref().map(stats));
         let counted = Self { bound, logical, since, moved_away: false };
         counted.shift(1);

@@ -58,7 +58,7 @@ pub(super) async fn establish(
     let (stream, input) = match &chain.tls {
         Some(tls) => match handshake::accept(stream, (&listener, &chain, tls), inspected, server_name).await {
             Ok(stream) => {
-                count_handshake(worker, counted.serving(), &listener, &stream);
+                count_handshake(counted.serving(), &listener, &stream);
                 complete(&mut info, &stream, &chain);
                 (stream, Buffer::default())
             }
@@ -106,8 +106,8 @@ fn refuse(
     log::closed(worker, listener, info);
 }
 
-fn count_handshake(worker: &Worker, stats: &ConnectionStats, listener: &Listener, stream: &Stream) {
-    let tls = stats.tls(worker, &listener.address);
+fn count_handshake(stats: &ConnectionStats, listener: &Listener, stream: &Stream) {
+    let tls = stats.tls(&listener.address);
     tls.inc(listener_ssl::Counter::handshake);
     if stream.session().is_some_and(|session| session.peer.is_none()) {
         tls.inc(listener_ssl::Counter::no_certificate);
@@ -124,10 +124,10 @@ fn refuse_handshake(
     failure: Failure,
 ) {
     match failure.blame {
-        Blame::Tls(counter) => stats.tls(worker, &listener.address).inc(counter),
+        Blame::Tls(counter) => stats.tls(&listener.address).inc(counter),
         Blame::Timeout => stats.listener.inc(listener::Counter::downstream_cx_transport_socket_connect_timeout),
         Blame::Secret => {
-            let factory = stats.tls_factory(worker, &listener.address);
+            let factory = stats.tls_factory(&listener.address);
             factory.inc(listener_ssl_factory::Counter::downstream_context_secrets_not_ready);
         }
         Blame::Other => {}
@@ -135,7 +135,7 @@ fn refuse_handshake(
     let generation = worker.generation();
     match &chain.terminal {
         Terminal::Http(hcm) => {
-            let manager = generation.manager(worker, hcm);
+            let manager = generation.manager(&worker.reporters, hcm);
             manager.http.inc(http_stats::Counter::downstream_cx_total);
             manager.http.inc(http_stats::Counter::downstream_cx_ssl_total);
             manager.http.inc(http_stats::Counter::downstream_cx_destroy);

@@ -20,7 +20,7 @@ pub(super) async fn read(
 ) -> Result<Option<Header>, InspectError> {
     use proxy_protocol::Counter as Any;
     use proxy_protocol_version::Counter as OfVersion;
-    let stats = worker.generation().proxy_protocol_stats(worker, &filter.stat_prefix);
+    let stats = worker.generation().proxy_protocol_stats(&filter.stat_prefix);
     let header = match poll_fn(|cx| inspected.poll_proxy_header(stream, cx)).await {
         Ok(header) => header,
         Err(error) => {

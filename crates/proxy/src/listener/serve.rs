@@ -123,7 +123,7 @@ async fn listener_of_destination(worker: &Worker, bound: &Listener, destination:
     let missing = |config: &Config| config.unanswered_listeners(destination);
     let generation = worker.generation();
     if generation.shared.config.by_name && !missing(&generation.shared.config).is_empty() {
-        let stats = generation.connection_stats(worker, &bound.address);
+        let stats = generation.connection_stats(&bound.address);
         stats.listener.inc(listener::Counter::on_demand_attempt);
         let held = Box::pin(worker.hold(missing)).await;
         let found = worker.generation().shared.listener_of_destination(destination).is_some();
@@ -181,7 +181,7 @@ fn terminal<'w>(
     if let Some(limit) = worker.overload.request_limit(&listener.name) {
         registration.limit_requests(limit);
     }
-    let filters = worker.generation().network_filters(worker, &chain);
+    let filters = worker.generation().network_filters(&chain);
     match &chain.terminal {
         Terminal::Http(hcm) => {
             let hcm = Arc::clone(hcm);

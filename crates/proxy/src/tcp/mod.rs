@@ -138,7 +138,7 @@ fn end(
 
 /// Whether the chain's filters admit a connection, as far as they can decide that before there is one.
 pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &ConnectionView) -> bool {
-    let filters = worker.generation().network_filters(worker, chain);
+    let filters = worker.generation().network_filters(chain);
     filters.are_immediate() && filters.admit(view, &**worker, turn::now().into_std()).1.is_ok()
 }
 

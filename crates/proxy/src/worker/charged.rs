@@ -12,6 +12,7 @@ use evenkeel_upstream::turn;
 use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
+use super::Worker;
 use super::registration::Registration;
 use crate::overload::MemoryLimit;
 
@@ -20,6 +21,14 @@ const LIGHT_BYTES: i64 = 64 * 1024;
 /// Interval between two reads of a connection that is slowed down. It is never stopped completely: it may have to
 /// buffer a whole message before it can release the memory that is scarce.
 const PAUSE: Duration = Duration::from_millis(200);
+
+impl Worker {
+    /// Spawns the task that serves this connection.
+    pub(crate) fn start(&self, registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) {
+        let task = spawn(registration, task);
+        self.roster.set_task(registration.key(), task.abort_handle());
+    }
+}
 
 /// Spawns a task of the connection; its buffers are counted if the connection's listener has a memory limit.
 pub(crate) fn spawn(registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {

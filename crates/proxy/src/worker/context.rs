@@ -5,21 +5,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_runtime_config::Demand;
+use evenkeel_runtime_config::{Config, Demand};
 use evenkeel_stats::{Registry, Writer};
 use evenkeel_upstream::random::Random;
 use evenkeel_upstream::{SharedClusters, Upstreams};
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::drains::{DrainScope, Drains};
 use super::generation::Generation;
-use super::hold::Held;
+use super::hold::{HoldError, Holds};
 use super::idle_meter::IdleMeter;
 use super::inbox::Message;
 use super::local::LocalGeneration;
-use super::registration::Registration;
 use super::roster::Roster;
 use crate::access_log::{Collectors, LogHandle, WorkerLog};
 use crate::balance::{Balance, Level, LoadTransfer};
@@ -81,15 +80,10 @@ pub(crate) struct Worker {
     drain_time: Duration,
     /// How long a draining connection must have received nothing before it is closed: its client could be sending.
     pub(crate) drain_quiet: Duration,
-    /// Notified when a new configuration is in force.
-    pub(super) configured: Notify,
-    /// Requests to the control plane for missing resources.
-    pub(super) demands: mpsc::Sender<Demand>,
     /// Host names to resolve, to the control thread.
     pub(crate) lookups: mpsc::Sender<Lookup>,
-    pub(super) held: Held,
+    holds: Holds,
     idle_meter: IdleMeter,
-    pub(super) registry: Arc<Registry>,
     local: RefCell<Rc<LocalGeneration>>,
     next_connection: Cell<u64>,
 }
@@ -119,13 +113,10 @@ impl Worker {
             successor: RefCell::default(),
             drain_time: seed.drain_time,
             drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
-            configured: Notify::new(),
-            demands: seed.demands,
             lookups: seed.lookups,
-            held: Held::default(),
+            holds: Holds::new(seed.demands),
             idle_meter: IdleMeter::new(),
-            registry: seed.registry,
-            local: RefCell::new(Rc::new(LocalGeneration::empty())),
+            local: RefCell::new(Rc::new(LocalGeneration::empty(seed.index, seed.registry))),
             next_connection: Cell::new(0),
         })
     }
@@ -136,24 +127,9 @@ impl Worker {
         Rc::clone(&self.local.borrow())
     }
 
-    /// Makes the roster entry of a connection accepted by `listener`.
-    pub(crate) fn register(self: &Rc<Self>, listener: &str) -> Rc<Registration> {
-        self.register_under(self.overload.memory_limit(listener))
-    }
-
-    /// Makes the roster entry of a connection whose buffers count against `memory`.
-    pub(crate) fn register_under(self: &Rc<Self>, memory: Option<Arc<MemoryLimit>>) -> Rc<Registration> {
-        let registration = Registration::new(self);
-        if let Some(limit) = memory {
-            registration.limit_memory(limit);
-        }
-        Rc::new(registration)
-    }
-
-    /// Spawns the task that serves this connection.
-    pub(crate) fn start(&self, registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) {
-        let task = super::spawn(registration, task);
-        self.roster.set_task(registration.key(), task.abort_handle());
+    /// Asks for what the configuration lacks, and waits until `unanswered` returns nothing.
+    pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), HoldError> {
+        self.holds.hold(|| unanswered(&self.generation().shared.config)).await
     }
 
     /// Starts (`Some`) or stops (`None`) handing connections over to a successor.
@@ -206,7 +182,7 @@ impl Worker {
         let generation = self.generation();
         for listener in generation.shared.bound.values() {
             if let Some(limit) = self.overload.memory_limit(&listener.name) {
-                let stats = generation.connection_stats(self, &listener.address);
+                let stats = generation.connection_stats(&listener.address);
                 stats.listener.set(stats::listener::Gauge::downstream_memory_bytes, limit.held());
             }
         }
@@ -218,7 +194,7 @@ impl Worker {
         let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
         let mut listeners = generation.shared.bound.values();
         if let Some(listener) = listeners.find(|listener| is_theirs(self.overload.memory_limit(&listener.name))) {
-            generation.connection_stats(self, &listener.address).listener.add(counter, count);
+            generation.connection_stats(&listener.address).listener.add(counter, count);
         }
     }
 
@@ -229,7 +205,7 @@ impl Worker {
         let next = LocalGeneration::next(generation, &before);
         self.drain_removed(&before.shared, &next.shared);
         self.local.replace(Rc::new(next));
-        self.configured.notify_waiters();
+        self.holds.configured();
     }
 
     /// Drains the connections of filter chains that the new configuration has removed, as Envoy does.

@@ -7,12 +7,11 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use evenkeel_runtime_config::Demand;
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
-use evenkeel_runtime_config::{Config, Demand};
-use tokio::time::timeout_at;
-
-use super::Worker;
 use evenkeel_upstream::turn;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout_at;
 
 /// Maximum number of requests and connections held by a worker; further ones proceed with the current configuration.
 pub(crate) const MAX_HELD: usize = 1024;
@@ -30,38 +29,38 @@ pub(crate) enum HoldError {
     TimedOut,
 }
 
-/// Number of requests and connections held.
-#[derive(Debug, Default)]
-pub(crate) struct Held(Cell<usize>);
-
-struct HoldSlot<'h>(&'h Held);
-
-impl Held {
-    fn enter(&self) -> Option<HoldSlot<'_>> {
-        let held = self.0.get();
-        (held < MAX_HELD).then(|| {
-            self.0.set(held + 1);
-            HoldSlot(self)
-        })
-    }
+/// The requests and connections that a worker holds.
+pub(super) struct Holds {
+    count: Cell<usize>,
+    /// Notified when a new configuration is in force.
+    configured: Notify,
+    /// Requests to the control plane for missing resources.
+    demands: mpsc::Sender<Demand>,
 }
 
-impl Drop for HoldSlot<'_> {
-    fn drop(&mut self) {
-        self.0.0.set(self.0.0.get() - 1);
-    }
-}
+/// One of those that are held.
+struct HoldSlot<'h>(&'h Cell<usize>);
 
-impl Worker {
-    /// Asks for what the configuration lacks, and waits until `unanswered` returns nothing.
-    pub(crate) async fn hold(&self, unanswered: impl Fn(&Config) -> Vec<Demand>) -> Result<(), HoldError> {
-        let _slot = self.held.enter().ok_or(HoldError::Overflow)?;
+impl Holds {
+    /// None yet. Demands go to the control thread.
+    pub(super) fn new(demands: mpsc::Sender<Demand>) -> Self {
+        Self { count: Cell::new(0), configured: Notify::new(), demands }
+    }
+
+    /// Tells those that are held that a new configuration is in force.
+    pub(super) fn configured(&self) {
+        self.configured.notify_waiters();
+    }
+
+    /// Asks for what the configuration in force lacks, and waits until `missing` returns nothing.
+    pub(super) async fn hold(&self, missing: impl Fn() -> Vec<Demand>) -> Result<(), HoldError> {
+        let _slot = self.enter().ok_or(HoldError::Overflow)?;
         let deadline = turn::now() + LONGEST_HOLD;
         let mut asked = HashSet::new();
         loop {
             // Registered before the configuration is read, so a new one that arrives in between wakes it.
             let configured = self.configured.notified();
-            let missing = unanswered(&self.generation().shared.config);
+            let missing = missing();
             if missing.is_empty() {
                 return Ok(());
             }
@@ -72,5 +71,19 @@ impl Worker {
             }
             timeout_at(deadline, configured).await.map_err(|_| HoldError::TimedOut)?;
         }
+    }
+
+    fn enter(&self) -> Option<HoldSlot<'_>> {
+        let count = self.count.get();
+        (count < MAX_HELD).then(|| {
+            self.count.set(count + 1);
+            HoldSlot(&self.count)
+        })
+    }
+}
+
+impl Drop for HoldSlot<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }

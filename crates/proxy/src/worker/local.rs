@@ -14,8 +14,8 @@ use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 use evenkeel_upstream::h2::stats as h2;
 use evenkeel_upstream::turn;
 
-use super::Worker;
 use super::generation::{self, Generation};
+use crate::reporters::Reporters;
 use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp};
 
 /// Objects made for a piece of configuration, keyed by that piece's address. The `Weak` keeps the address from being
@@ -29,8 +29,10 @@ pub(crate) struct LocalGeneration {
 }
 
 /// Objects this worker has made for listeners. Each generation inherits them from the previous one.
-#[derive(Default)]
 struct WorkerObjects {
+    /// The worker's index.
+    worker: usize,
+    registry: Arc<Registry>,
     connection_stats: RefCell<FastMap<ListenAddress, Rc<ConnectionStats>>>,
     managers: ByAddress<HttpConnectionManager, HttpManager>,
     chains: ByAddress<FilterChain, NetworkFilters>,
@@ -44,6 +46,7 @@ struct WorkerObjects {
 pub(crate) struct ConnectionStats {
     pub(crate) listener: Writer<stats::listener::Stats>,
     pub(crate) worker: Writer<listener_worker::Stats>,
+    registry: Arc<Registry>,
     tls: OnceCell<Writer<listener_ssl::Stats>>,
     tls_factory: OnceCell<Writer<listener_ssl_factory::Stats>>,
 }
@@ -51,13 +54,13 @@ pub(crate) struct ConnectionStats {
 impl ConnectionStats {
     /// Statistics of TLS handshakes, made on demand: most listeners of a sidecar never see TLS. `address` is the
     /// listener's.
-    pub(crate) fn tls(&self, worker: &Worker, address: &ListenAddress) -> &Writer<listener_ssl::Stats> {
-        self.tls.get_or_init(|| worker.registry.scope(stats::listener_ssl_name(address)).writer())
+    pub(crate) fn tls(&self, address: &ListenAddress) -> &Writer<listener_ssl::Stats> {
+        self.tls.get_or_init(|| self.registry.scope(stats::listener_ssl_name(address)).writer())
     }
 
     /// Statistics of handshakes that failed because the listener had no certificate yet.
-    pub(crate) fn tls_factory(&self, worker: &Worker, address: &ListenAddress) -> &Writer<listener_ssl_factory::Stats> {
-        self.tls_factory.get_or_init(|| worker.registry.scope(stats::listener_ssl_factory_name(address)).writer())
+    pub(crate) fn tls_factory(&self, address: &ListenAddress) -> &Writer<listener_ssl_factory::Stats> {
+        self.tls_factory.get_or_init(|| self.registry.scope(stats::listener_ssl_factory_name(address)).writer())
     }
 }
 
@@ -99,8 +102,9 @@ impl ProxyProtocolStats {
 pub(crate) type TcpStats = Writer<tcp::Stats>;
 
 impl LocalGeneration {
-    pub(super) fn empty() -> Self {
-        Self { shared: Arc::default(), made: Rc::default() }
+    /// The view of the worker of this index before its first configuration.
+    pub(super) fn empty(worker: usize, registry: Arc<Registry>) -> Self {
+        Self { shared: Arc::default(), made: Rc::new(WorkerObjects::new(worker, registry)) }
     }
 
     /// The next generation's view, which keeps the objects that are still in use.
@@ -129,17 +133,19 @@ impl LocalGeneration {
     }
 
     /// Statistics of the listener at `address`.
-    pub(crate) fn connection_stats(&self, worker: &Worker, address: &ListenAddress) -> Rc<ConnectionStats> {
+    pub(crate) fn connection_stats(&self, address: &ListenAddress) -> Rc<ConnectionStats> {
         let mut known = self.made.connection_stats.borrow_mut();
         if let Some(stats) = known.get(address) {
             return Rc::clone(stats);
         }
         let scope = self.shared.listener_scopes.get(address).cloned();
         let is_removed = scope.is_none();
-        let own = worker.registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, worker.index));
+        let registry = Arc::clone(&self.made.registry);
+        let own = registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, self.made.worker));
         let stats = Rc::new(ConnectionStats {
             listener: scope.unwrap_or_else(Scope::detached).writer(),
             worker: own.writer(),
+            registry,
             tls: OnceCell::new(),
             tls_factory: OnceCell::new(),
         });
@@ -150,43 +156,44 @@ impl LocalGeneration {
         stats
     }
 
-    /// This worker's side of a connection manager.
-    pub(crate) fn manager(&self, worker: &Worker, config: &Arc<HttpConnectionManager>) -> Rc<HttpManager> {
+    /// This worker's side of a connection manager; one of `reporters` gets its spans.
+    pub(crate) fn manager(&self, reporters: &Reporters, config: &Arc<HttpConnectionManager>) -> Rc<HttpManager> {
+        let registry = &self.made.registry;
         let mut known = self.made.managers.borrow_mut();
         let (_, manager) = known.entry(Arc::as_ptr(config).addr()).or_insert_with(|| {
             let scope = self.shared.http_scopes.get(&config.stat_prefix).cloned().unwrap_or_else(Scope::detached);
             let name = stats::http_name(&config.stat_prefix);
-            let filters = HttpFilters::new(&config.filters, &Setup { registry: &worker.registry, outer: &name });
-            let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
-            let http1 = worker.registry.scope(ScopeName::plain("http1.")).writer();
+            let filters = HttpFilters::new(&config.filters, &Setup { registry, outer: &name });
+            let http2 = Rc::new(registry.scope(h2::downstream_name()).writer());
+            let http1 = registry.scope(ScopeName::plain("http1.")).writer();
             let now = turn::now().into_std();
-            let tracer = worker.reporters.tracer(config, &worker.registry, &name, now);
+            let tracer = reporters.tracer(config, registry, &name, now);
             (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, tracer, http1, http2 }))
         });
         Rc::clone(manager)
     }
 
     /// This worker's network filters of a filter chain.
-    pub(crate) fn network_filters(&self, worker: &Worker, chain: &Arc<FilterChain>) -> Rc<NetworkFilters> {
+    pub(crate) fn network_filters(&self, chain: &Arc<FilterChain>) -> Rc<NetworkFilters> {
         let mut known = self.made.chains.borrow_mut();
         let (_, filters) = known.entry(Arc::as_ptr(chain).addr()).or_insert_with(|| {
-            let setup = network::Setup { registry: &worker.registry };
+            let setup = network::Setup { registry: &self.made.registry };
             (Arc::downgrade(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &setup)))
         });
         Rc::clone(filters)
     }
 
     /// Statistics of the `proxy_protocol` listener filter.
-    pub(crate) fn proxy_protocol_stats(&self, worker: &Worker, prefix: &str) -> Rc<ProxyProtocolStats> {
+    pub(crate) fn proxy_protocol_stats(&self, prefix: &str) -> Rc<ProxyProtocolStats> {
         let mut known = self.made.proxy_protocol_stats.borrow_mut();
         if let Some(stats) = known.get(prefix) {
             return Rc::clone(stats);
         }
         let prefix = Box::from(prefix);
         let Some(scope) = self.shared.proxy_protocol_scopes.get(&prefix) else {
-            return Rc::new(ProxyProtocolStats::new(&worker.registry, &Scope::detached(), &prefix));
+            return Rc::new(ProxyProtocolStats::new(&self.made.registry, &Scope::detached(), &prefix));
         };
-        let stats = Rc::new(ProxyProtocolStats::new(&worker.registry, scope, &prefix));
+        let stats = Rc::new(ProxyProtocolStats::new(&self.made.registry, scope, &prefix));
         known.insert(prefix, Rc::clone(&stats));
         stats
     }
@@ -207,6 +214,19 @@ impl LocalGeneration {
 }
 
 impl WorkerObjects {
+    fn new(worker: usize, registry: Arc<Registry>) -> Self {
+        Self {
+            worker,
+            registry,
+            connection_stats: RefCell::default(),
+            managers: RefCell::default(),
+            chains: RefCell::default(),
+            tcp_stats: RefCell::default(),
+            proxy_protocol_stats: RefCell::default(),
+            removed: RefCell::default(),
+        }
+    }
+
     /// Drops what was made for a removed listener and `generation` has no use for. What its chains' connections may still
     /// use is dropped when they no longer do.
     fn forget(&self, listener: &Listener, generation: &Generation) {

@@ -46,8 +46,24 @@ pub(crate) struct Registration {
     memory: OnceCell<Arc<MemoryLimit>>,
 }
 
+impl Worker {
+    /// Makes the roster entry of a connection accepted by `listener`.
+    pub(crate) fn register(self: &Rc<Self>, listener: &str) -> Rc<Registration> {
+        self.register_under(self.overload.memory_limit(listener))
+    }
+
+    /// Makes the roster entry of a connection whose buffers count against `memory`.
+    pub(crate) fn register_under(self: &Rc<Self>, memory: Option<Arc<MemoryLimit>>) -> Rc<Registration> {
+        let registration = Registration::new(self);
+        if let Some(limit) = memory {
+            registration.limit_memory(limit);
+        }
+        Rc::new(registration)
+    }
+}
+
 impl Registration {
-    pub(super) fn new(worker: &Rc<Worker>) -> Self {
+    fn new(worker: &Rc<Worker>) -> Self {
         let entry = Entry { since: worker.balance.epoch(), ..Entry::default() };
         let key = worker.roster.connections.borrow_mut().insert(entry);
         Self {
