@@ -9,9 +9,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// How long after its expiry a certificate may still be in use, at a workload whose clock is slow.
+pub const HOLDER_SKEW: Duration = Duration::from_secs(300);
 /// Maximum number of workloads in the ledger. Of further ones only the latest expiry of a certificate is kept.
 pub const MAX_HOLDERS: usize = 100_000;
 /// Maximum size of a ledger that is read, in bytes.
@@ -318,7 +321,7 @@ impl Fold {
 
     /// Returns the lines that express what is still relevant at `now`.
     fn lines(&self, now: u64) -> Vec<Record> {
-        let margin = super::HOLDER_SKEW.as_secs();
+        let margin = HOLDER_SKEW.as_secs();
         let mut lines = Vec::new();
         let counts = |leaf: &Leaf| leaf.end.saturating_add(margin) > now && !self.is_gone(leaf);
         for (serial, leaf) in self.leaves.iter().filter(|(_, leaf)| counts(leaf)) {

@@ -17,7 +17,7 @@ mod signing;
 mod state;
 mod store;
 
-pub use ledger::{Holder, Ledger, Ledgers, MAX_HOLDERS, Record};
+pub use ledger::{HOLDER_SKEW, Holder, Ledger, Ledgers, MAX_HOLDERS, Record};
 pub use signing::Signing;
-pub use state::{EXTERNAL, HOLDER_SKEW, Kind, Observed, Origin, Phase, SETTLE, Signer, State, Step, Waiting};
+pub use state::{EXTERNAL, Kind, Observed, Origin, Phase, SETTLE, Signer, State, Step, Waiting};
 pub use store::{BUNDLE_FILE, FurtherRoot, Reloaded, Store, StoreError};

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Holder, Ledgers};
+use super::ledger::{HOLDER_SKEW, Holder, Ledgers};
 
 /// How long servers use their new certificates before the old roots are dropped: a proxy's workers use what the proxy has
 /// confirmed within this time.
 pub const SETTLE: Duration = Duration::from_secs(5);
-/// How long after its expiry a certificate may still be in use, at a workload whose clock is slow.
-pub const HOLDER_SKEW: Duration = Duration::from_secs(300);
 /// Maximum number of steps of rotations that are kept.
 const MAX_STEPS: usize = 40;
 
