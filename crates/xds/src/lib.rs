@@ -35,7 +35,8 @@ pub mod type_url;
 
 pub use evenkeel_envoy_api as pb;
 pub use fields::{UnsupportedField, check_supported};
-pub use resource::{Cause, Resource, ResourceType, Version};
+pub use metadata::Cause;
+pub use resource::{Resource, ResourceType, Version};
 pub use resource_set::{Difference, ResourceSet};
 pub use schema::Schema;
 

@@ -7,7 +7,6 @@ use prost::Message as _;
 use crate::pb::envoy::config::core::v3::Metadata;
 use crate::pb::envoy::service::discovery::v3 as discovery;
 use crate::pb::google::protobuf::{Struct, Value, value::Kind};
-use crate::{Cause, Resource};
 
 /// Key in `filter_metadata`.
 pub const KEY: &str = "evenkeel";
@@ -16,16 +15,25 @@ const GENERATION: &str = "generation";
 const TIME_US: &str = "time_us";
 const ORIGIN: &str = "origin";
 
+/// The change that caused the present version of a resource. The default means unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// Generation of the snapshot the change made.
+    pub generation: u64,
+    /// When the change was noticed, in microseconds since 1970; 0 if unknown.
+    pub time_us: u64,
+}
+
 /// The encoded field, to be appended to an encoded `discovery.v3.Resource`; empty if there is no metadata.
-pub(crate) fn encode(resource: &Resource) -> Bytes {
-    if resource.cause == Cause::default() && resource.origin.is_none() {
+pub(crate) fn encode(cause: Cause, origin: Option<&str>) -> Bytes {
+    if cause == Cause::default() && origin.is_none() {
         return Bytes::new();
     }
     let number = |number: u64| Value { kind: Some(Kind::NumberValue(number as f64)) };
     let mut own = Struct::default();
-    own.fields.insert(GENERATION.to_owned(), number(resource.cause.generation));
-    own.fields.insert(TIME_US.to_owned(), number(resource.cause.time_us));
-    if let Some(origin) = &resource.origin {
+    own.fields.insert(GENERATION.to_owned(), number(cause.generation));
+    own.fields.insert(TIME_US.to_owned(), number(cause.time_us));
+    if let Some(origin) = origin {
         own.fields.insert(ORIGIN.to_owned(), Value { kind: Some(Kind::StringValue(origin.to_string())) });
     }
     let metadata = Metadata { filter_metadata: [(KEY.to_owned(), own)].into(), ..Default::default() };
@@ -50,6 +58,7 @@ pub(crate) fn read(metadata: Option<&Metadata>) -> (Cause, Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Resource;
     use crate::pb::envoy::config::cluster::v3::Cluster;
 
     #[test]

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use twox_hash::XxHash64;
 
+use crate::metadata::{self, Cause};
 use crate::{Any, references, type_url};
 
 /// The types of resources, in the order they are sent. Referenced types come first, so that a listener never names a
@@ -139,15 +140,6 @@ impl FromStr for Version {
         let ours = text.len() == VERSION_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         u64::from_str_radix(text, 16).ok().filter(|_| ours).map(Self).ok_or(ForeignVersion)
     }
-}
-
-/// The change that caused the present version of a resource. The default means unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cause {
-    /// Generation of the snapshot the change made.
-    pub generation: u64,
-    /// When the change was noticed, in microseconds since 1970; 0 if unknown.
-    pub time_us: u64,
 }
 
 /// A resource. Two resources are equal if name, type and content are; origin and cause do not count.
@@ -302,7 +294,7 @@ impl Resource {
     }
 
     fn metadata(&self) -> &Bytes {
-        self.metadata.get_or_init(|| shared(crate::metadata::encode(self)))
+        self.metadata.get_or_init(|| shared(metadata::encode(self.cause, self.origin.as_deref())))
     }
 
     /// Names of resources that a proxy must wait for because of it: endpoints of a cluster, route tables of a listener.
