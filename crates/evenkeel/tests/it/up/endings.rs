@@ -46,9 +46,9 @@ fn interrupted_it_drains_and_removes_everything() {
     assert!(page.contains("200 OK") && page.contains("capitals-web-"), "{page}");
 
     mesh.end();
+    // None of its processes is left to listen for the pages. Their port says nothing: the `up` of another test may have it by now.
     assert_eq!(processes_of(mesh.state()), Vec::<String>::new());
     assert_eq!(entries(mesh.state()), KEPT);
-    assert!(closed(pages), "something still listens on {pages}");
     assert!(closed(&mesh.url), "something still listens on {}", mesh.url);
 }
 
