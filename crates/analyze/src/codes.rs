@@ -263,6 +263,8 @@ pub fn level(severity: Severity) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_testkit::workspace;
+
     use super::*;
 
     #[test]
@@ -273,24 +275,11 @@ mod tests {
     /// A code that was renamed elsewhere would get the code of all other findings.
     #[test]
     fn codes_of_findings_exist() {
-        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mut text = String::new();
-        for folder in
-            ["api/src", "analyze/src/checks", "base/src", "control/src", "evenkeel/src", "model/src", "translate/src"]
-        {
-            let mut folders = vec![crates.join(folder)];
-            while let Some(folder) = folders.pop() {
-                for entry in std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()) {
-                    match entry.extension() {
-                        _ if entry.is_dir() => folders.push(entry),
-                        Some(extension) if extension == "rs" => {
-                            text += &std::fs::read_to_string(entry).expect("a file")
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
+        let crates = workspace::root().join("crates");
+        let folders =
+            ["api/src", "analyze/src/checks", "base/src", "control/src", "evenkeel/src", "model/src", "translate/src"];
+        let sources = folders.iter().flat_map(|folder| workspace::sources(&crates.join(folder)));
+        let text: String = sources.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
         let named = ALL.iter().flat_map(|code| match &code.found_as {
             Codes(codes) => codes.iter().map(|(code, _)| *code).collect(),
             Refusals | Reservations | NotApplicable(_) => Vec::new(),

@@ -298,7 +298,9 @@ fn route(world: &World, trace: &Trace) -> Option<Route> {
 
 /// The tcp or tls rule of a route set that leads to the chosen cluster: filter chains do not name their rule.
 fn l4_route(world: &World, proxy: &Proxy, arrival: &Arrival, explanation: &Explanation) -> Option<Route> {
-    let Some(Step::Endpoints { cluster, .. } | Step::NoCluster { cluster, .. }) = explanation.steps.last() else {
+    let Some(Step::Endpoints { cluster, .. } | Step::NoHost { cluster } | Step::NoCluster { cluster, .. }) =
+        explanation.steps.last()
+    else {
         return None;
     };
     let parts = transport::Parts::of(cluster)?;
@@ -396,7 +398,9 @@ fn add_clusters(
     hop: &mut Hop,
 ) -> Option<Arc<Compiled>> {
     let chosen = explanation.steps.iter().rev().find_map(|step| match step {
-        Step::Endpoints { cluster, .. } | Step::NoCluster { cluster, .. } => Some(Arc::clone(cluster)),
+        Step::Endpoints { cluster, .. } | Step::NoHost { cluster } | Step::NoCluster { cluster, .. } => {
+            Some(Arc::clone(cluster))
+        }
         _ => None,
     })?;
     let action = trace.route.as_ref().and_then(|route| match &route.action {
@@ -540,6 +544,9 @@ fn verdict(
                 true => Verdict { status: Some(503), ..made(Outcome::Forward, "UH", why) },
                 false => made(Outcome::Reset, "UH", why),
             }
+        }
+        Some(Step::NoHost { cluster }) => {
+            made(Outcome::Reset, "UH", format!("no host is resolved for {}", short(cluster)))
         }
         Some(Step::NoCluster { cluster, status: 0 }) => {
             made(Outcome::Reset, "NC", format!("{} does not exist", short(cluster)))

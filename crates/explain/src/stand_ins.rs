@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Object, Resource};
-use evenkeel_model::workload::selects;
+use evenkeel_model::labels::selects;
 
 /// The file that stand-ins seem to be written in.
 pub const FILE: &str = "<stand-ins>";

@@ -11,6 +11,6 @@ pub enum Remark {
     Note(String),
     /// As `Note`, where this depends on more than the call and the configuration.
     ByState(String),
-    /// Why the connection is closed.
-    Closes(String),
+    /// Why the connection has no host in clusters whose hosts filters resolve.
+    NoHost(String),
 }

@@ -8,7 +8,7 @@ use evenkeel_base::Span;
 use evenkeel_base::mutual_addresses::MutualPorts;
 use evenkeel_base::spiffe::SpiffeId;
 
-pub use crate::labels::{Labels, Selectable, selects};
+use crate::labels::Labels;
 use crate::service::{EndpointAddress, Protocol, Service, ServicePort, TargetPort};
 
 /// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_model::workload::selects;
+use evenkeel_model::labels::selects;
 use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, TrafficPolicy, Workload};
 use evenkeel_xds::ResourceType;
 

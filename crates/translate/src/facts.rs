@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::ProxyConfig;
-use evenkeel_model::workload::selects;
+use evenkeel_model::labels::selects;
 use evenkeel_model::{Labels, Sidecar, Snapshot, Workload};
 
 use crate::proxy_options::ProxyOptions;

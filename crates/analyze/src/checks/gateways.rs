@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_model::Snapshot;
-use evenkeel_model::workload::selects;
+use evenkeel_model::labels::selects;
 
 use super::workloads::template;
 

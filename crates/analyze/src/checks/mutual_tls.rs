@@ -28,8 +28,7 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
                 let mut modes = endpoints
                     .iter()
                     .filter(|endpoint| {
-                        of_subset
-                            .is_none_or(|subset| evenkeel_model::workload::selects(&subset.labels, &endpoint.labels))
+                        of_subset.is_none_or(|subset| evenkeel_model::labels::selects(&subset.labels, &endpoint.labels))
                     })
                     .filter(|endpoint| endpoint.identity.is_some())
                     .map(|endpoint| snapshot.mtls_mode(&endpoint.namespace, &endpoint.labels, endpoint.port));

@@ -6,7 +6,7 @@ use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_model::Snapshot;
-use evenkeel_model::workload::selects;
+use evenkeel_model::labels::selects;
 
 /// The user that sidecars run as in a cluster: its traffic is not captured.
 const PROXY_USER: u32 = 1337;

@@ -64,7 +64,7 @@ impl Filter for NetworkFilter {
             Some(called) => {
                 Remark::ByState(format!("resolves {} when the connection comes, for port {}", called.name, called.port))
             }
-            None => Remark::Closes("its ClientHello names no host to resolve".to_owned()),
+            None => Remark::NoHost("its ClientHello names no host to resolve".to_owned()),
         })
     }
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::{FilterChain, TcpProxy, Terminal};
@@ -123,12 +124,10 @@ impl Explainer {
         let (listener, name, tls) = (Arc::clone(&listener.name), Arc::clone(&chain.name), chain.tls.is_some());
         steps.push(Step::FilterChain { listener, chain: name, tls });
         trace.chain = Some(Arc::clone(chain));
-        if !admits(chain, call.connection, steps) {
-            return None;
-        }
+        let admitted = admit(chain, call.connection, steps)?;
         match &chain.terminal {
             Terminal::Tcp(proxy) => {
-                tcp(config, proxy, call, steps);
+                tcp(config, proxy, call, &admitted, steps);
                 None
             }
             Terminal::Http(manager) => {
@@ -152,32 +151,36 @@ impl Explainer {
     }
 }
 
-/// Whether the chain's network filters admit the connection.
-fn admits(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step>) -> bool {
-    let mut metadata = DynamicMetadata::default();
-    chain.network_filters.iter().all(|filter| {
-        let step = |says| Step::Filter { name: Arc::clone(&filter.name), says, chance: false };
-        let Some(remark) = network::explain(filter, connection, &mut metadata) else { return true };
-        let is_closed = match &remark {
-            Remark::Verdict(verdict) => !verdict.allowed,
-            Remark::Closes(_) => true,
-            Remark::Note(_) | Remark::ByState(_) => false,
-        };
-        steps.push(match remark {
-            Remark::Verdict(verdict) => Step::Rbac { verdict },
-            Remark::Note(text) => step(Says::Remarks { text, state: false }),
-            Remark::ByState(text) => step(Says::Remarks { text, state: true }),
-            Remark::Closes(reason) => step(Says::Closes { reason }),
-        });
-        !is_closed
-    })
+/// A connection that network filters let pass.
+#[derive(Default)]
+struct Admitted {
+    /// A filter had no host to resolve.
+    no_host: bool,
 }
 
-fn tcp(config: &Config, proxy: &TcpProxy, call: &Call<'_>, steps: &mut Vec<Step>) {
+/// What the chain's network filters do with the connection; `None`: they close it.
+fn admit(chain: &FilterChain, connection: &ConnectionView, steps: &mut Vec<Step>) -> Option<Admitted> {
+    let (mut metadata, mut admitted) = (DynamicMetadata::default(), Admitted::default());
+    for filter in &chain.network_filters {
+        let Some(remark) = network::explain(filter, connection, &mut metadata) else { continue };
+        let is_denied = matches!(&remark, Remark::Verdict(verdict) if !verdict.allowed);
+        admitted.no_host |= matches!(remark, Remark::NoHost(_));
+        steps.push(Step::of_remark(&filter.name, remark, false));
+        if is_denied {
+            return None;
+        }
+    }
+    Some(admitted)
+}
+
+fn tcp(config: &Config, proxy: &TcpProxy, call: &Call<'_>, admitted: &Admitted, steps: &mut Vec<Step>) {
     let Some(destination) = tcp_destination(config, proxy, call.connection, call.random) else { return };
     steps.push(match (destination.demand, config.clusters.get(destination.cluster)) {
         (Some(demand), _) => held(demand),
         (None, None) => Step::NoCluster { cluster: Arc::clone(destination.cluster), status: 0 },
+        (None, Some(cluster)) if admitted.no_host && matches!(cluster.discovery, Discovery::DynamicForwardProxy(_)) => {
+            Step::NoHost { cluster: Arc::clone(destination.cluster) }
+        }
         (None, Some(cluster)) => {
             Step::Endpoints { cluster: Arc::clone(destination.cluster), count: cluster.endpoints.hosts.len() }
         }

@@ -362,6 +362,10 @@ impl Decision {
                     (false, false) => ("reset", "UH"),
                 }
             }
+            Some(Step::NoHost { cluster }) => {
+                self.cluster = Some(cluster.to_string());
+                ("reset", "UH")
+            }
             Some(Step::NoCluster { cluster, status }) => {
                 self.cluster = Some(cluster.to_string());
                 (if *status == 0 { "reset" } else { "direct" }, "NC")

@@ -193,10 +193,7 @@ impl<'c> Written<'c> {
         };
         let verdict = matches!(remark, Some(Remark::Verdict(_)));
         match remark.filter(|_| ends_turn) {
-            Some(Remark::Verdict(verdict)) => self.steps.push(Step::Rbac { verdict }),
-            Some(Remark::Note(text)) => say(Says::Remarks { text, state: false }),
-            Some(Remark::ByState(text)) => say(Says::Remarks { text, state: true }),
-            Some(Remark::Closes(reason)) => say(Says::Closes { reason }),
+            Some(remark) => self.steps.push(Step::of_remark(&name, remark, chance)),
             None if chance && matches!(decision, Decision::Continue) => say(Says::Passes),
             None => {}
         }

@@ -11,6 +11,7 @@ use super::Explanation;
 use crate::decide::Limits;
 use crate::info::ResponseFlags;
 use crate::rbac::Verdict;
+use crate::remark::Remark;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +61,22 @@ pub enum Step {
     Forward { cluster: Arc<str>, path: String, authority: String },
     /// The cluster does not exist (or is still warming): this status.
     NoCluster { cluster: Arc<str>, status: u16 },
+    /// No filter has resolved a host for the cluster: the connection is closed.
+    NoHost { cluster: Arc<str> },
     /// The cluster's endpoints.
     Endpoints { cluster: Arc<str>, count: usize },
+}
+
+impl Step {
+    /// What the filter of this name tells of its decision. `chance`: a random number was drawn for it.
+    pub(super) fn of_remark(name: &Arc<str>, remark: Remark, chance: bool) -> Self {
+        let says = match remark {
+            Remark::Verdict(verdict) => return Self::Rbac { verdict },
+            Remark::Note(text) | Remark::NoHost(text) => Says::Remarks { text, state: false },
+            Remark::ByState(text) => Says::Remarks { text, state: true },
+        };
+        Self::Filter { name: Arc::clone(name), says, chance }
+    }
 }
 
 /// A filter's decision about a request.
@@ -80,8 +95,6 @@ pub enum Says {
     Reroutes,
     /// The request passes, with this effect. `state`: it depends on more than the call and the configuration.
     Remarks { text: String, state: bool },
-    /// The connection is closed.
-    Closes { reason: String },
 }
 
 /// The effective retry policy.
@@ -160,6 +173,7 @@ impl fmt::Display for Step {
             }
             Self::NoCluster { cluster, status: 0 } => write!(f, "cluster {cluster:?} does not exist: closed"),
             Self::NoCluster { cluster, status } => write!(f, "cluster {cluster:?} does not exist: {status}"),
+            Self::NoHost { cluster } => write!(f, "cluster {cluster:?}: no host is resolved: closed"),
             Self::Endpoints { cluster, count } => write!(f, "cluster {cluster:?}: {count} endpoints"),
         }
     }
@@ -177,7 +191,6 @@ impl fmt::Display for Says {
             Self::Collects { max_bytes } => write!(f, "collects the body, {max_bytes} bytes at most"),
             Self::Reroutes => f.write_str("has the route chosen again"),
             Self::Remarks { text, state: false } => f.write_str(text),
-            Self::Closes { reason } => write!(f, "closes the connection: {reason}"),
             Self::Remarks { text, state: true } => write!(f, "{text}, by state"),
         }
     }

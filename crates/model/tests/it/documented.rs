@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use evenkeel_testkit::workspace;
+
 #[test]
 fn every_code_is_explained() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
@@ -18,12 +20,7 @@ fn every_code_is_explained() {
 
 /// Codes are the first text given to what makes a finding.
 fn collect(folder: &Path, codes: &mut BTreeSet<String>) {
-    for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(&path, codes);
-            continue;
-        }
+    for path in workspace::sources(folder) {
         let text = std::fs::read_to_string(&path).expect("a source file");
         for start in ["error(", "warning(", "info(", "note(", "parsed(node, cx, "] {
             for (at, found) in text.match_indices(start) {

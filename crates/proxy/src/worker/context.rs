@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::{Config, Demand};
 use evenkeel_stats::{Registry, Writer};
 use evenkeel_upstream::random::Random;
@@ -202,17 +203,17 @@ impl Worker {
     pub(crate) fn configure(&self, generation: Arc<Generation>) {
         let before = self.generation();
         self.upstreams.apply(&generation.config, &before.shared.config);
-        let next = LocalGeneration::next(generation, &before);
-        self.drain_removed(&before.shared, &next.shared);
+        let removed = generation.removed_chains(&before.shared);
+        let next = LocalGeneration::next(Arc::clone(&generation), &before, &removed);
+        self.drain_removed(&removed);
         self.local.replace(Rc::new(next));
         self.holds.configured();
     }
 
     /// Drains the connections of filter chains that the new configuration has removed, as Envoy does.
-    fn drain_removed(&self, before: &Generation, now: &Generation) {
-        let removed = now.removed_chains(before);
+    fn drain_removed(&self, removed: &[&Arc<FilterChain>]) {
         if !removed.is_empty() {
-            self.drains.add(removed.into_iter(), turn::now() + self.drain_time);
+            self.drains.add(removed.iter().copied(), turn::now() + self.drain_time);
             self.roster.wake_all();
         }
     }

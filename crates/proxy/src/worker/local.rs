@@ -107,15 +107,14 @@ impl LocalGeneration {
         Self { shared: Arc::default(), made: Rc::new(WorkerObjects::new(worker, registry)) }
     }
 
-    /// The next generation's view, which keeps the objects that are still in use.
-    pub(super) fn next(shared: Arc<Generation>, before: &Self) -> Self {
-        let removed = shared.removed_listeners(&before.shared);
+    /// The next generation's view, which keeps the objects that are still in use. `removed`: the filter chains that it does not have.
+    pub(super) fn next(shared: Arc<Generation>, before: &Self, removed: &[&Arc<FilterChain>]) -> Self {
         if !removed.is_empty() {
             // Otherwise listeners that change often would have many filters, and shards of statistics, at a time.
             before.made.forget_removed();
-            before.made.removed.borrow_mut().extend(shared.removed_chains(&before.shared).into_iter().flat_map(keys));
+            before.made.removed.borrow_mut().extend(removed.iter().copied().flat_map(keys));
         }
-        for listener in removed {
+        for listener in shared.removed_listeners(&before.shared) {
             before.made.forget(listener, &shared);
         }
         Self { shared, made: Rc::clone(&before.made) }
@@ -138,19 +137,18 @@ impl LocalGeneration {
         if let Some(stats) = known.get(address) {
             return Rc::clone(stats);
         }
-        let scope = self.shared.listener_scopes.get(address).cloned();
-        let is_removed = scope.is_none();
+        let scope = self.shared.listener_scopes.get(address);
         let registry = Arc::clone(&self.made.registry);
         let own = registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, self.made.worker));
         let stats = Rc::new(ConnectionStats {
-            listener: scope.unwrap_or_else(Scope::detached).writer(),
+            listener: scope.cloned().unwrap_or_else(Scope::detached).writer(),
             worker: own.writer(),
             registry,
             tls: OnceCell::new(),
             tls_factory: OnceCell::new(),
         });
         // Of a removed listener's last connections nothing is kept: no removal would come to drop it.
-        if !is_removed {
+        if scope.is_some() {
             known.insert(address.clone(), Rc::clone(&stats));
         }
         stats

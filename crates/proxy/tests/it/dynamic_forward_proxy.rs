@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use evenkeel_testkit::dns::{Answer, Dns, SERVFAIL};
 use evenkeel_testkit::tls::{TestCa, TlsClient};
-use evenkeel_testkit::{Backend, Connection, Reply, Response, eventually};
+use evenkeel_testkit::{Backend, Connection, Reply, Response, TcpEcho, eventually};
 
-use crate::harness::{Proxy, http_listener_at, stat, static_bootstrap};
+use crate::harness::{Proxy, http_listener_at, stat, static_bootstrap, static_cluster};
 
 const TYPES: &str = "type.googleapis.com/envoy.extensions";
 
@@ -197,8 +197,8 @@ fn requests_never_come_back_to_the_proxy_and_refused_addresses_are_not_called() 
     }
 }
 
-/// A listener for TLS by server name.
-fn sni_proxy(cache: &str, port: u16) -> Proxy {
+/// A listener for TLS by server name, whose connections go to `to`.
+fn sni_proxy(cache: &str, port: u16, to: &str, clusters: &[String]) -> Proxy {
     let listener = format!(
         r#"
 name: sni
@@ -211,10 +211,10 @@ filter_chains:
   - name: names
     typed_config: {{"@type": {TYPES}.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig, port_value: {port}, dns_cache_config: {cache}}}
   - name: envoy.filters.network.tcp_proxy
-    typed_config: {{"@type": {TYPES}.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: sni, cluster: any}}
+    typed_config: {{"@type": {TYPES}.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: sni, cluster: {to}}}
 "#
     );
-    let proxy = Proxy::start(&static_bootstrap(&listener, &[cluster(cache)]));
+    let proxy = Proxy::start(&static_bootstrap(&listener, clusters));
     proxy.wait_live();
     proxy
 }
@@ -239,7 +239,8 @@ fn tls_connections_go_to_the_server_they_name() {
     });
     let dns = Dns::start();
     dns.answer("a.example.com", Answer::Addresses(vec![Ipv4Addr::LOCALHOST], 60));
-    let proxy = sni_proxy(&cache(&dns, ""), port);
+    let cache = cache(&dns, "");
+    let proxy = sni_proxy(&cache, port, "any", &[cluster(&cache)]);
     let explained = |server_name: &str| {
         let call = format!(
             r#"{{"listeners": ["sni"], "destination": "127.0.1.9:443", "source": "192.0.2.1:1", "tls": {{{server_name}}}}}"#
@@ -249,7 +250,7 @@ fn tls_connections_go_to_the_server_they_name() {
     };
     let step = format!("filter \"names\": resolves a.example.com when the connection comes, for port {port}, by state");
     assert_eq!(explained(r#""serverName": "a.example.com""#), ("forward".into(), true.into(), step.into()));
-    let step = "filter \"names\": closes the connection: its ClientHello names no host to resolve";
+    let step = "filter \"names\": its ClientHello names no host to resolve";
     assert_eq!(explained(""), ("reset".into(), false.into(), step.into()));
     let listener = proxy.listener("sni");
     let open =
@@ -258,4 +259,16 @@ fn tls_connections_go_to_the_server_they_name() {
     assert_eq!(connection.get("a.example.com", "/", "").expect("a response").text(), "here");
     assert!(open("b.example.com").is_err());
     assert_eq!(stat(&proxy, "cluster.any.upstream_cx_none_healthy"), [1]);
+}
+
+/// Only a cluster whose hosts filters resolve needs the name.
+#[test]
+fn connections_without_a_server_name_go_to_clusters_with_hosts() {
+    let (dns, echo) = (Dns::start(), TcpEcho::start());
+    let proxy = sni_proxy(&cache(&dns, ""), 443, "echo", &[static_cluster("echo", echo.address(), "")]);
+    let call = r#"{"listeners": ["sni"], "destination": "127.0.1.9:443", "source": "192.0.2.1:1"}"#;
+    assert_eq!(proxy.explain(call).1["decision"]["outcome"], "forward");
+    let mut connection = Connection::open(proxy.listener("sni")).expect("it accepts");
+    connection.send("hello").expect("it reads");
+    assert_eq!(connection.read_exact(5).expect("an echo"), b"hello");
 }

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_testkit::workspace;
-
-use crate::workspace_rules::sources;
+use evenkeel_testkit::workspace::{self, sources};
 
 /// The crates whose code runs on workers.
 const CRATES: [&str; 3] = ["filters", "proxy", "upstream"];

@@ -8,9 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use evenkeel_testkit::workspace;
-
-use crate::workspace_rules::sources;
+use evenkeel_testkit::workspace::{self, sources};
 
 /// Files whose imports do not count, with the reason: a table whose rows name files that use the table, or one of two types
 /// that each need the other in their definitions.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use evenkeel_testkit::workspace;
+use evenkeel_testkit::workspace::{self, sources};
 
 /// Allowed direct dependencies between workspace crates, without the `evenkeel-` prefix. ARCHITECTURE.md draws it.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -372,19 +372,4 @@ fn target(target: &serde_json::Value) -> Option<Target> {
         test: target["test"] == true,
         doctest: target["doctest"] == true,
     })
-}
-
-/// All Rust files under `folder`.
-pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.expect("a directory entry").path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found
 }

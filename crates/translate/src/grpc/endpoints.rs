@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use evenkeel_model::labels::selects;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::workload::selects;
 use evenkeel_model::{Endpoint, EndpointAddress, Labels, Service, TrafficPolicy};
 
 use crate::context::Context;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_model::workload::selects;
+use evenkeel_model::labels::selects;
 use evenkeel_model::{Endpoint, Resolution, Service};
 use evenkeel_xds::ResourceType;
 
