@@ -1,7 +1,8 @@
 //! Takes a replica out of service without losing a request: proxies stop sending it new ones, then it answers those it has.
 //!
 //! 1. Its Pod object becomes not ready, and the control plane removes its endpoints.
-//! 2. Every proxy that used them acknowledges the removal ([`wait_until_unused`]).
+//! 2. Every proxy that used them acknowledges the removal, and the addresses of Services no longer lead there
+//!    ([`wait_until_unused`]).
 //! 3. Its sidecar asks clients to close their connections (`/drain_listeners`), while the program keeps serving. When
 //!    no connection is left, or after a time limit, the program is told to end ([`drain`]).
 
@@ -10,11 +11,13 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
 use crate::namespace::Namespace;
+use crate::service_rules::Behind;
 
 /// How long proxies may take to acknowledge the removal of an endpoint; a proxy that never answers must not delay it
 /// forever.
@@ -33,14 +36,16 @@ struct EndpointUse {
     behind: Vec<String>,
 }
 
-/// Waits until no proxy uses this address any more, with a time limit.
-pub async fn wait_until_unused(address: Ipv4Addr) {
+/// Waits until no proxy uses this address any more, and no Service leads to it, with a time limit.
+pub(crate) async fn wait_until_unused(address: Ipv4Addr, mut behind: watch::Receiver<Behind>) {
     let path = format!("/debug/endpoint?address={address}");
     let unused = async {
         loop {
             let answer = Call::get("localhost", &path).send(None, CONTROL_DEBUG).await;
             let endpoint = answer.ok().and_then(|answer| serde_json::from_str::<EndpointUse>(&answer.body).ok());
             if endpoint.is_some_and(|endpoint| !endpoint.serves && endpoint.behind.is_empty()) {
+                // The rules are no longer kept when the mesh ends.
+                let _ = behind.wait_for(|behind| !behind.contains(&address)).await;
                 return;
             }
             sleep(POLL_PERIOD).await;

@@ -34,6 +34,7 @@ use crate::program::Program;
 use crate::programs;
 use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
 use crate::rollout::{self, CurrentReplica, Step};
+use crate::service_rules::Behind;
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
 use crate::workloads::{
@@ -144,11 +145,18 @@ pub struct Mesh {
     /// How often workloads, as (namespace, name), have been restarted on request.
     restarts: BTreeMap<(String, String), u32>,
     gateway_ports: GatewayPorts,
+    /// The replicas to which Services' addresses lead.
+    behind: watch::Receiver<Behind>,
 }
 
 impl Mesh {
     /// Creates a mesh in which nothing is started yet.
-    pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        roster: Roster,
+        accounts: Accounts,
+        behind: watch::Receiver<Behind>,
+    ) -> Result<Self, MeshError> {
         settle_mesh_config(&plan.state, plan.manifest.has_mesh_config)?;
         let tokens = Tokens::begin(&plan.state.control())?;
         let gateway_ports = GatewayPorts::new(plan.clone())
@@ -171,6 +179,7 @@ impl Mesh {
             manifest: Manifest::default(),
             restarts: BTreeMap::new(),
             gateway_ports,
+            behind,
         })
     }
 
@@ -481,6 +490,7 @@ impl Mesh {
             drain_time: pod.proxy.drain.unwrap_or(self.plan.options.drain_time),
             lifecycle: workload.lifecycle.clone(),
             proxy_grace: self.proxy_grace(&pod),
+            behind: self.behind.clone(),
             pod,
         })
     }
@@ -542,6 +552,7 @@ impl Mesh {
             drain_time: pod.proxy.drain.unwrap_or(self.plan.options.drain_time),
             lifecycle: Lifecycle::default(),
             proxy_grace: self.proxy_grace(&pod),
+            behind: self.behind.clone(),
             pod,
         };
         self.start_all(vec![((INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned()), spec)]).await?;

@@ -78,6 +78,10 @@ pub fn search_list(namespace: &str, cluster_domain: &str) -> String {
     format!("{namespace}.svc.{cluster_domain} svc.{cluster_domain} {cluster_domain}")
 }
 
+/// Prefix length of a replica's own network: only the bridge is a neighbour, and everything else is reached through it, so
+/// that the rules in the mesh's network see both directions of each connection ([`crate::service_rules`]).
+const OWN_PREFIX: u8 = 32;
+
 /// Sets up veth pair, address, route, rules, resolver and host name; runs inside the replica's fresh namespaces. The
 /// other end of the pair is in the network `home`.
 ///
@@ -88,8 +92,8 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
     let PodNetwork { address, link, .. } = network;
     tools.ip_with(home, |home| {
         format!(
-            "link set lo up\nlink add eth0 type veth peer name {link} netns {home}\naddr add {address}/{POD_PREFIX} dev eth0\n\
-             link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
+            "link set lo up\nlink add eth0 type veth peer name {link} netns {home}\naddr add {address}/{OWN_PREFIX} dev eth0\n\
+             link set eth0 up\nroute add {BRIDGE_ADDRESS} dev eth0 src {address}\nroute add default via {BRIDGE_ADDRESS}\n"
         )
     })?;
     if let Some(capture) = &network.capture {

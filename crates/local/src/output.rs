@@ -56,7 +56,11 @@ impl Output {
             let _inside = copies.enter();
             pipe::Receiver::from_owned_fd(reader)?
         };
-        let log = Log::new(LogFile { path: log.to_path_buf(), file: None });
+        let mut file = LogFile { path: log.to_path_buf(), file: None };
+        // The log of a program that prints nothing is there, and empty. If there is no space for it, the first write tries
+        // again.
+        let _ = file.write(&[]);
+        let log = Log::new(file);
         Ok(Self { writer, copied: copies.spawn(copy(reader, log)) })
     }
 

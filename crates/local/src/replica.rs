@@ -20,6 +20,7 @@ use crate::pods::{LastExit, Pod, PodStatus, Roster};
 use crate::probe::{Probe, ProbeContext, ReadinessCounter};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
+use crate::service_rules::Behind;
 use crate::tools::Tools;
 
 /// Default time for a program to end after SIGTERM. Kubernetes' default `terminationGracePeriodSeconds` is 30; here
@@ -52,6 +53,8 @@ pub struct ReplicaSpec {
     pub lifecycle: Lifecycle,
     /// Time for its proxy to drain and end.
     pub proxy_grace: Duration,
+    /// The replicas to which Services' addresses lead.
+    pub(crate) behind: watch::Receiver<Behind>,
 }
 
 /// How a replica has to end.
@@ -262,7 +265,7 @@ impl ReplicaTask {
             let (namespace, address, mut retired) = (self.namespace.clone(), self.pod.address, self.retired.clone());
             let admin = self.pod.proxy.admin();
             let leave = async {
-                draining::wait_until_unused(address).await;
+                draining::wait_until_unused(address, spec.behind).await;
                 if proxy.is_some() {
                     draining::drain(&namespace, admin, spec.drain_time).await;
                 }

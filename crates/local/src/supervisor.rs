@@ -25,6 +25,7 @@ use crate::orphans::Orphans;
 use crate::plan::Plan;
 use crate::pods::{self, Roster};
 use crate::preflight::Refused;
+use crate::service_rules::{self, Behind};
 use crate::ui::{Events, Screen, Style};
 
 /// How often orphans are collected and large logs are rotated.
@@ -57,7 +58,9 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     });
     let (accounts, note) = Accounts::settle(plan.state.path(), &plan.state.data(), &plan.directory);
     note.into_iter().for_each(|note| events.say(format!("note: {note}")));
-    let mut mesh = Mesh::new(plan.clone(), roster.clone(), accounts)?;
+    let (behind, services) = watch::channel(Behind::new());
+    let services_rules = tokio::spawn(service_rules::follow(plan.tools.clone(), roster.subscribe(), behind));
+    let mut mesh = Mesh::new(plan.clone(), roster.clone(), accounts, services)?;
     let (ask_restart, mut restarts) = exec_server::restarts();
     let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas(), ask_restart);
     let exec = say_failure(&events, "serving `evenkeel exec`", exec);
@@ -77,6 +80,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
         () = mesh.stop() => {}
         () = stop.next() => {}
     }
+    services_rules.abort();
     exec.abort();
     pages.abort();
     publisher.abort();

@@ -15,19 +15,21 @@ use super::answer::{TTL_SECONDS, encode, server_failure};
 const MAX_HOPS: usize = 8;
 
 /// The aliases that led away from the name of a query.
-pub(super) struct Chain<'q> {
+#[derive(Debug)]
+pub struct Chain<'q> {
     query: &'q [u8],
     hosts: Vec<Arc<str>>,
 }
 
 impl<'q> Chain<'q> {
-    pub(super) fn new(query: &'q [u8]) -> Self {
+    /// For a query.
+    pub fn new(query: &'q [u8]) -> Self {
         Self { query, hosts: Vec::new() }
     }
 
     /// The query for the host that an alias leads to. `None` ends the chain: the CNAME alone was requested, or it is a
     /// circle, too long, or leads to what is not a name.
-    pub(super) fn follow(&mut self, host: Arc<str>) -> Option<Vec<u8>> {
+    pub fn follow(&mut self, host: Arc<str>) -> Option<Vec<u8>> {
         if self.hosts.len() >= MAX_HOPS || self.hosts.contains(&host) {
             self.hosts.clear();
             return None;
@@ -52,7 +54,7 @@ impl<'q> Chain<'q> {
     }
 
     /// The response to the client, made of that of the last host.
-    pub(super) fn respond(self, last: Option<Vec<u8>>, udp: bool) -> Option<Vec<u8>> {
+    pub fn respond(self, last: Option<Vec<u8>>, udp: bool) -> Option<Vec<u8>> {
         if self.hosts.is_empty() {
             return last.or_else(|| server_failure(self.query));
         }

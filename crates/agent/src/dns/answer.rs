@@ -46,15 +46,48 @@ pub fn answer(query: &[u8], table: &Table, udp: bool) -> Outcome {
     if question.query_class() != DNSClass::IN {
         return Outcome::Forward;
     }
-    let name = question.name().to_ascii();
+    let (name, kind) = (question.name().to_ascii(), question.query_type());
+    match table.authority() {
+        Some(authority) => {
+            if let Some(records) = authority.find(&name, kind) {
+                return respond_with(&request, ResponseCode::NoError, records, udp);
+            }
+            if let Some(pod) = authority.pod(&name) {
+                let ips = select(&Arc::from([IpAddr::V4(pod)]), kind);
+                return respond(&request, ResponseCode::NoError, &ips, udp);
+            }
+        }
+        // As Istio's agent: the cluster's name server has them.
+        None if !is_about_addresses(kind) => return Outcome::Forward,
+        None => {}
+    }
     match table.lookup(&name) {
         None if !table.knows(&name) => Outcome::Ask(name),
         Some(Known::AliasOf(target)) => Outcome::Follow(target),
-        Some(Known::Addresses(ips)) => {
-            respond(&request, ResponseCode::NoError, &select(&ips, question.query_type()), udp)
-        }
-        None if table.owns(&name) => respond(&request, ResponseCode::NXDomain, &[], udp),
+        Some(Known::Addresses(ips)) => respond(&request, ResponseCode::NoError, &select(&ips, kind), udp),
+        None if table.authority().is_some() && table.owns(&name) => respond(&request, ResponseCode::NXDomain, &[], udp),
         None => Outcome::Forward,
+    }
+}
+
+/// The name that a query is about, and whether its address's name is wanted; `None` if it is no query.
+pub fn question(query: &[u8]) -> Option<(String, bool)> {
+    let request = Message::from_vec(query).ok()?;
+    let [question] = request.queries.as_slice() else { return None };
+    Some((question.name().to_ascii(), question.query_type() == RecordType::PTR))
+}
+
+/// Whether a name table has the answers of this type.
+fn is_about_addresses(kind: RecordType) -> bool {
+    matches!(kind, RecordType::A | RecordType::AAAA | RecordType::ANY | RecordType::CNAME)
+}
+
+/// The response for a name that does not exist.
+pub fn no_such_name(query: &[u8]) -> Option<Vec<u8>> {
+    let request = Message::from_vec(query).ok()?;
+    match respond(&request, ResponseCode::NXDomain, &[], true) {
+        Outcome::Respond(bytes) => Some(bytes),
+        _ => None,
     }
 }
 
@@ -92,6 +125,14 @@ fn malformed(query: &[u8]) -> Outcome {
 }
 
 fn respond(request: &Message, code: ResponseCode, ips: &[IpAddr], udp: bool) -> Outcome {
+    let record = |ip: &IpAddr| match ip {
+        IpAddr::V4(v4) => RData::A(A(*v4)),
+        IpAddr::V6(v6) => RData::AAAA(AAAA(*v6)),
+    };
+    respond_with(request, code, ips.iter().map(record).collect(), udp)
+}
+
+fn respond_with(request: &Message, code: ResponseCode, records: Vec<RData>, udp: bool) -> Outcome {
     let mut response = Message::response(request.metadata.id, request.metadata.op_code);
     response.metadata.response_code = code;
     response.metadata.authoritative = matches!(code, ResponseCode::NoError | ResponseCode::NXDomain);
@@ -99,11 +140,7 @@ fn respond(request: &Message, code: ResponseCode, ips: &[IpAddr], udp: bool) -> 
     response.metadata.recursion_available = true;
     response.add_queries(request.queries.iter().cloned());
     if let Some(question) = request.queries.first() {
-        for ip in ips {
-            let data = match ip {
-                IpAddr::V4(v4) => RData::A(A(*v4)),
-                IpAddr::V6(v6) => RData::AAAA(AAAA(*v6)),
-            };
+        for data in records {
             response.add_answer(Record::from_rdata(question.name().clone(), TTL_SECONDS, data));
         }
     }
@@ -135,7 +172,7 @@ mod tests {
     use hickory_proto::op::Query;
     use hickory_proto::rr::Name;
 
-    use super::super::{HostEntry, SearchDomain};
+    use super::super::{Authority, HostEntry, SearchDomain};
     use super::*;
 
     fn table() -> Table {
@@ -180,10 +217,33 @@ mod tests {
         check("info.", RecordType::A, "NoError [10.96.0.7]");
         check("INFO.default.svc.cluster.local.", RecordType::A, "NoError [10.96.0.7]");
         check("info.", RecordType::AAAA, "NoError []");
-        check("info.", RecordType::TXT, "NoError []");
-        check("info.default.svc.cluster.local.default.svc.cluster.local.", RecordType::A, "NXDomain []");
+        // The cluster's name server may know more.
+        check("info.", RecordType::TXT, "Forward");
+        check("_http._tcp.info.default.svc.cluster.local.", RecordType::SRV, "Forward");
+        check("info.default.svc.cluster.local.default.svc.cluster.local.", RecordType::A, "Forward");
         check("example.com.", RecordType::A, "Forward");
         check("db.", RecordType::A, "NoError TC []");
+    }
+
+    #[test]
+    fn the_clusters_name_server_knows_what_does_not_exist() {
+        let mut authority = Authority::new("cluster.local", ([10, 244, 0, 0].into(), 16));
+        authority.add_port("info.default.svc.cluster.local", "http", false, 80, "info.default.svc.cluster.local");
+        authority.add_pointer([10, 96, 0, 7].into(), "info.default.svc.cluster.local");
+        let table = table().with_authority(authority);
+        let check = |name: &str, record_type: RecordType, expected: &str| {
+            assert_eq!(summary(answer(&query(name, record_type), &table, true)), expected, "{name} {record_type}");
+        };
+        let info = "0 100 80 info.default.svc.cluster.local.";
+        check("info.default.svc.cluster.local.", RecordType::A, "NoError [10.96.0.7]");
+        check("_http._tcp.info.default.svc.cluster.local.", RecordType::SRV, &format!("NoError [{info}]"));
+        check("_ftp._tcp.info.default.svc.cluster.local.", RecordType::SRV, "NXDomain []");
+        check("info.default.svc.cluster.local.", RecordType::TXT, "NoError []");
+        check("7.0.96.10.in-addr.arpa.", RecordType::PTR, "NoError [info.default.svc.cluster.local.]");
+        check("10-244-1-7.default.pod.cluster.local.", RecordType::A, "NoError [10.244.1.7]");
+        check("10-244-1-7.default.pod.cluster.local.", RecordType::AAAA, "NoError []");
+        check("nosuch.default.svc.cluster.local.", RecordType::A, "NXDomain []");
+        check("example.com.", RecordType::A, "Forward");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The workload's DNS proxy (Istio's "DNS proxying"): names of mesh services are answered from the name table the
-//! control plane sends (NDS), everything else is forwarded to the resolvers the workload would have asked.
+//! control plane sends (NDS), everything else is forwarded to the resolvers the workload would have asked: in a cluster its
+//! name server, which knows Services that are hidden from the workload, and records of other types.
 //!
 //! [`Table`] holds the names, [`answer`] turns one query into one response without I/O, [`Server`] owns the sockets.
 //! A name that is another name of a host is answered with a CNAME and with what a query for that host gives.
@@ -8,6 +9,7 @@
 
 mod alias;
 mod answer;
+mod authority;
 mod forward;
 mod server;
 mod table;
@@ -19,7 +21,9 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 
-pub use answer::{Outcome, answer};
+pub use alias::Chain;
+pub use answer::{Outcome, answer, no_such_name, question};
+pub use authority::{Authority, endpoint_name, reversed};
 pub use forward::{Forwarder, Upstream, over_tcp, over_udp};
 pub use server::{Server, ServerError};
 pub(crate) use table::normal;

@@ -232,8 +232,12 @@ mod tests {
     use hickory_proto::op::{Message, Query, ResponseCode};
     use hickory_proto::rr::{Name, RecordType};
 
-    use super::super::{AliasEntry, HostEntry, SearchDomain, Table};
+    use super::super::{AliasEntry, Authority, HostEntry, SearchDomain, Table};
     use super::*;
+
+    fn authority(cluster_domain: &str) -> Authority {
+        Authority::new(cluster_domain, ([10, 244, 0, 0].into(), 16))
+    }
 
     fn query(name: &str) -> Vec<u8> {
         let mut message = Message::query();
@@ -314,7 +318,8 @@ mod tests {
             names
         };
         let loopback: SocketAddr = "127.0.0.1:0".parse().expect("address");
-        let outside = names(table(&[("far.example.com", "192.0.2.1")], &[], "example.com"));
+        let outside = table(&[("far.example.com", "192.0.2.1")], &[], "example.com");
+        let outside = names(outside.with_authority(authority("example.com")));
         let upstream = Server::bind(loopback, outside, Forwarder::new(Vec::new(), None)).await.expect("upstream binds");
         let forwarder = Forwarder::new(vec![upstream.local_addr().expect("address")], None);
         let long: Vec<(String, String)> =
@@ -356,9 +361,9 @@ mod tests {
         let near = "far.shop.svc.cluster.local.";
         check("older.", v4, ok, &format!("older. {near}, {near} {to_far}, {to_far} 192.0.2.1")).await;
         check("gone.", v4, ResponseCode::NXDomain, "gone. gone.example.com.").await;
-        check("lost.", v4, ResponseCode::NXDomain, "lost. none.shop.svc.cluster.local.").await;
         check("db.", v4, ok, "db. db.other., db.other. 10.244.0.9").await;
-        // Its resolver has no answer; circles and long chains end.
+        // Their resolver has no answer; circles and long chains end.
+        check("lost.", v4, ResponseCode::ServFail, "lost. none.shop.svc.cluster.local.").await;
         check("dead.", v4, ResponseCode::ServFail, "dead. unknown.example.org.").await;
         check("ring.", v4, ResponseCode::ServFail, "").await;
         check("long0.", v4, ResponseCode::ServFail, "").await;
@@ -366,17 +371,18 @@ mod tests {
 
     #[tokio::test]
     async fn serves_and_forwards_over_both_transports() {
-        // The "upstream resolver" is a second server whose cluster domain differs, so it answers what the first forwards.
+        // The "upstream resolver" is a second server that knows which names of the cluster do not exist.
         let upstream_names = Names::default();
-        upstream_names.replace(Table::new(
+        let table = Table::new(
             [HostEntry {
                 host: "example.com".into(),
                 ips: vec!["192.0.2.1".parse().expect("v4")],
                 short_name: String::new(),
                 namespace: String::new(),
             }],
-            &SearchDomain { namespace: String::new(), cluster_domain: "nowhere".into() },
-        ));
+            &SearchDomain { namespace: String::new(), cluster_domain: "cluster.local".into() },
+        );
+        upstream_names.replace(table.with_authority(authority("cluster.local")));
         let loopback: SocketAddr = "127.0.0.1:0".parse().expect("address");
         let upstream =
             Server::bind(loopback, upstream_names, Forwarder::new(Vec::new(), None)).await.expect("upstream binds");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Answers;
+use super::{Answers, Authority};
 
 /// The workload's namespace and cluster domain, which decide what short names mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub struct Table {
     answers: Option<Answers>,
     /// Whether the control plane has sent a table, even an empty one.
     sent: bool,
+    /// The records of the cluster's own name server; `None`: there is another one, which knows more.
+    authority: Option<Authority>,
 }
 
 impl Table {
@@ -113,6 +115,17 @@ impl Table {
         table
     }
 
+    /// Makes it the table of the cluster's own name server: names below the cluster's domain that it does not have do not exist.
+    #[must_use]
+    pub fn with_authority(self, authority: Authority) -> Self {
+        Self { authority: Some(authority), ..self }
+    }
+
+    /// The records of the cluster's own name server.
+    pub(super) fn authority(&self) -> Option<&Authority> {
+        self.authority.as_ref()
+    }
+
     /// Returns the value of a name (any case, with or without a trailing dot): exact, else the most specific wildcard.
     pub fn lookup(&self, name: &str) -> Option<Known> {
         let name = normal(name);
@@ -132,7 +145,7 @@ impl Table {
         None
     }
 
-    /// Whether the name is below the cluster's domain, so that nobody else can resolve it.
+    /// Whether the name is below the cluster's domain, which only the cluster's name server knows.
     pub fn owns(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         match name.strip_suffix(&*self.cluster_domain) {

@@ -16,8 +16,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::convergence;
 use super::query::parameter;
+use super::{cluster, convergence};
 use crate::authorities::Authorities;
 use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
@@ -52,7 +52,7 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Paths, and what their pages show.
-const INDEX: [(&str, &str); 14] = [
+const INDEX: [(&str, &str); 15] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
@@ -67,6 +67,10 @@ const INDEX: [(&str, &str); 14] = [
     (
         "/debug/settle",
         "a ticket; with `?ticket=N`: whether what was written then is read, and which proxies do not run it yet",
+    ),
+    (
+        "/debug/cluster?generation=N",
+        "Services with their addresses and ready endpoints; only the generation if it is still this one",
     ),
     ("/debug/configz", "routing and policy objects in force"),
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
@@ -108,6 +112,7 @@ impl Pages {
             "/debug/registryz" => json_page(&self.registryz()),
             "/debug/endpointz" => json_page(&self.endpointz()),
             "/debug/configz" => json_page(&self.configz()),
+            "/debug/cluster" => self.cluster(query),
             "/debug/ca" => self.authorities(),
             "/debug/endpoint" => self.endpoint(query),
             "/debug/settle" => self.settle(query),
@@ -248,6 +253,14 @@ impl Pages {
             }
         }
         Value::Array(all)
+    }
+
+    fn cluster(&self, query: &str) -> Page {
+        let world = self.world();
+        let known = parameter(query, "generation").and_then(|text| text.parse().ok());
+        let value = cluster::page(&world.snapshot, world.generation, known);
+        // Without white space: it is asked for often, and not read by people.
+        (StatusCode::OK, "application/json", value.to_string())
     }
 
     fn configz(&self) -> Value {

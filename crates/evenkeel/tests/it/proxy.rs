@@ -188,11 +188,30 @@ fn workers_are_shown_with_how_uneven_they_are() {
 
 #[test]
 fn a_listening_socket_is_taken_over_from_the_parent() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = socket.local_addr().expect("bound");
-    let mut command = proxy(folder.path(), address.port());
-    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", address.port().to_string());
+    // Somebody who connects before the proxy runs waits in the socket's queue instead of being refused.
+    let early = TcpStream::connect(address).expect("the socket listens already");
+    let _process = with_socket(socket, address.port(), &address.port().to_string());
+    assert_eq!(greeted(early), "hello");
+}
+
+#[test]
+fn a_listening_socket_of_another_network_serves_beside_the_listeners_own_address() {
+    let own = evenkeel_testkit::free_port();
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let elsewhere = socket.local_addr().expect("bound");
+    let _process = with_socket(socket, own, &format!("+{own}"));
+    assert_eq!(greeted(TcpStream::connect(elsewhere).expect("it listens")), "hello");
+    let own = eventually("the listener's own address", || TcpStream::connect(("127.0.0.1", own)).ok());
+    assert_eq!(greeted(own), "hello");
+}
+
+/// The proxy with a listener at this port, and a listening socket of this name.
+fn with_socket(socket: TcpListener, port: u16, name: &str) -> (Process, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = proxy(folder.path(), port);
+    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", name);
     let fd = socket.as_raw_fd();
     let hand_over = move || {
         // SAFETY: both calls are async-signal-safe and touch no memory. The flag is cleared for a socket that has the
@@ -202,14 +221,16 @@ fn a_listening_socket_is_taken_over_from_the_parent() {
     };
     // SAFETY: `hand_over` allocates nothing and takes no lock.
     unsafe { command.pre_exec(hand_over) };
-    // Somebody who connects before the proxy runs waits in the socket's queue instead of being refused.
-    let mut early = TcpStream::connect(address).expect("the socket listens already");
-    early.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let _process = Process::spawn(&mut command);
-    drop(socket);
-    std::io::Write::write_all(&mut early, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    (Process::spawn(&mut command), folder)
+}
+
+/// The body that a connection gets.
+fn greeted(mut stream: TcpStream) -> String {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         .expect("it is open");
     let mut answer = String::new();
-    early.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer.rsplit("\r\n").next().unwrap_or_default().to_owned()
 }

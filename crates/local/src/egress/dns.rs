@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_agent::dns::{
-    HostEntry, Names, Outcome, SearchDomain, Server, Table, Upstream, answer, over_tcp, over_udp,
+    Chain, HostEntry, Names, Outcome, SearchDomain, Server, Table, Upstream, answer, no_such_name, over_tcp, over_udp,
+    question, reversed,
 };
 use evenkeel_agent::resolv_conf;
 use futures_util::StreamExt;
@@ -23,9 +24,10 @@ use tokio::sync::Semaphore;
 use super::EgressError;
 use super::broker_client::BrokerClient;
 use super::hosts::{self, MAX_HOSTS_BYTES};
-use super::rules::{MACHINE, MACHINE_NAMES};
-use super::services::{Services, cluster};
+use super::rules::{MACHINE, MACHINE_NAMES, RESERVED, SERVICES, network};
+use super::services::{Services, no_names};
 use crate::addresses::{BRIDGE_ADDRESS, NAME_SERVER};
+use crate::cluster::is_in_mesh;
 
 /// The DNS port.
 const PORT: u16 = 53;
@@ -91,7 +93,7 @@ impl MachineResolver {
         Self {
             services,
             broker,
-            cluster: Arc::new(Table::new([], &cluster())),
+            cluster: Arc::new(no_names()),
             own: Arc::new(Mutex::new(own)),
             questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
         }
@@ -142,23 +144,46 @@ impl MachineResolver {
 }
 
 impl Upstream for MachineResolver {
+    /// Follows names that are other names of a host, wherever that is.
     async fn ask(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
-        // Names below the cluster's domain are never forwarded, whether they exist or not.
-        if !matches!(answer(query, &self.cluster, udp), Outcome::Forward) {
-            return responded(answer(query, &self.services.now().await.names, udp));
-        }
-        match (answer(query, &self.own_names(), udp), &self.broker) {
-            (Outcome::Forward, Some(broker)) => self.resolve(broker, query, udp).await,
-            (outcome, _) => responded(outcome),
+        let (mut chain, mut asked) = (Chain::new(query), query.to_vec());
+        loop {
+            match self.look_up(&asked, udp).await {
+                Outcome::Respond(response) => return chain.respond(Some(response), udp),
+                Outcome::Follow(host) => match chain.follow(host) {
+                    Some(next) => asked = next,
+                    None => return chain.respond(None, udp),
+                },
+                Outcome::Forward | Outcome::Ask(_) | Outcome::Ignore => return chain.respond(None, udp),
+            }
         }
     }
 }
 
-fn responded(outcome: Outcome) -> Option<Vec<u8>> {
-    match outcome {
-        Outcome::Respond(response) => Some(response),
-        _ => None,
+impl MachineResolver {
+    async fn look_up(&self, query: &[u8], udp: bool) -> Outcome {
+        // Names below the cluster's domain, and those of its addresses, are never forwarded, whether they exist or not.
+        if !matches!(answer(query, &self.cluster, udp), Outcome::Forward) || is_about_the_mesh(query) {
+            return match answer(query, &self.services.now().await.names, udp) {
+                Outcome::Forward => no_such_name(query).map_or(Outcome::Ignore, Outcome::Respond),
+                found => found,
+            };
+        }
+        match (answer(query, &self.own_names(), udp), &self.broker) {
+            (Outcome::Forward, Some(broker)) => {
+                self.resolve(broker, query, udp).await.map_or(Outcome::Forward, Outcome::Respond)
+            }
+            (found, _) => found,
+        }
     }
+}
+
+/// Whether the name of an address of the mesh is wanted.
+fn is_about_the_mesh(query: &[u8]) -> bool {
+    let address = question(query).filter(|(_, reverse)| *reverse).and_then(|(name, _)| reversed(&name));
+    let Some(IpAddr::V4(address)) = address else { return false };
+    let within = |(first, prefix): (Ipv4Addr, u8)| network(address, prefix) == first;
+    is_in_mesh(address) || within(SERVICES) || within(RESERVED)
 }
 
 async fn ask(broker: &BrokerClient, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {

@@ -14,7 +14,8 @@ use super::EgressError;
 use super::broker_client::BrokerClient;
 use super::rules::{self, MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
 use super::services::{ServiceSnapshot, Services};
-use crate::addresses::{BRIDGE_ADDRESS, POD_PREFIX};
+use crate::addresses::BRIDGE_ADDRESS;
+use crate::cluster::is_in_mesh;
 
 /// The most simultaneous connections of the whole mesh. Each takes two descriptors. Further ones are reset.
 pub const MAX_CONNECTIONS: usize = 4096;
@@ -24,8 +25,6 @@ pub const MAX_CONNECTIONS_PER_REPLICA: usize = 1024;
 const BACKLOG: u32 = 1024;
 /// The buffer of each direction of a connection, in bytes.
 const BUFFER_BYTES: usize = 16 * 1024;
-/// The connect timeout for one replica behind a virtual address.
-const SERVICE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// TCP keep-alive: the idle time in seconds, the number of probes, and their interval in seconds.
@@ -119,9 +118,8 @@ impl Shared {
         // Sidecars have already applied this policy, with more knowledge of the host.
         let services = if plain { Some(self.services.now().await) } else { None };
         match (target_of(to, services.as_deref(), own)?, &self.broker) {
-            (Target::Service(replicas), _) => first_of(&replicas).await,
-            (Target::Outside(to), Some(broker)) => Ok(broker.tcp(to).await?),
-            (Target::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
+            (to, Some(broker)) => Ok(broker.tcp(to).await?),
+            (_, None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
         }
     }
 
@@ -132,29 +130,15 @@ impl Shared {
     }
 }
 
-/// The target of a connection.
-#[derive(Debug, PartialEq, Eq)]
-enum Target {
-    /// One of these replicas of a service.
-    Service(Vec<SocketAddr>),
-    /// This address in the machine's network.
-    Outside(SocketAddr),
-}
-
-/// Finds the target for one address. `services` has the services, if the connection comes from a replica without a sidecar,
-/// or is the mesh's `own`.
-fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>, own: bool) -> Result<Target, Failure> {
+/// Finds the address in the machine's network for one in the mesh. `services` has the mesh's policy, if the connection comes
+/// from a replica without a sidecar, or is the mesh's `own`.
+fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>, own: bool) -> Result<SocketAddr, Failure> {
     let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
     let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
     if within(SERVICES) || within(RESERVED) {
-        let replicas = services.and_then(|services| services.backends(to));
-        return match replicas {
-            Some([]) => refused("no replica of the service is ready"),
-            Some(replicas) => Ok(Target::Service(replicas.iter().copied().filter(is_replica).collect())),
-            None => refused("no service has this address and port"),
-        };
+        return refused("no ready replica of a service has this address and port");
     }
-    if ip != MACHINE && network(ip, POD_PREFIX) == network(BRIDGE_ADDRESS, POD_PREFIX) {
+    if ip != MACHINE && is_in_mesh(ip) {
         return refused("no replica has this address");
     }
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
@@ -166,33 +150,11 @@ fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>, own: bool) ->
         );
     }
     let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
-    Ok(Target::Outside(SocketAddr::new(host.into(), to.port())))
+    Ok(SocketAddr::new(host.into(), to.port()))
 }
 
 fn is_own(peer: SocketAddr) -> bool {
     matches!(peer, SocketAddr::V4(peer) if rules::is_own(*peer.ip()))
-}
-
-/// Whether an endpoint is in the mesh. Others would be called past the keeper and the mesh's policy.
-fn is_replica(endpoint: &SocketAddr) -> bool {
-    let pods = network(BRIDGE_ADDRESS, POD_PREFIX);
-    matches!(endpoint, SocketAddr::V4(at) if !rules::is_own(*at.ip()) && network(*at.ip(), POD_PREFIX) == pods)
-}
-
-/// Connects to the first replica that accepts, beginning with a random one.
-async fn first_of(replicas: &[SocketAddr]) -> Result<TcpStream, Failure> {
-    // The clock's low bits are random enough to spread connections.
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
-    let start = usize::try_from(now).unwrap_or(0) / 1000 % replicas.len().max(1);
-    let mut failed = io::Error::from(io::ErrorKind::NotFound);
-    for replica in replicas.iter().cycle().skip(start).take(replicas.len()) {
-        match tokio::time::timeout(SERVICE_CONNECT_TIMEOUT, TcpStream::connect(replica)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failed = error,
-            Err(_) => failed = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(failed.into())
 }
 
 /// The destination before the redirect.
@@ -266,23 +228,22 @@ mod tests {
     fn what_is_the_meshs_own_never_leaves_and_the_machine_is_its_loopback() {
         let check = |to: &str, expected: &str| {
             let seen = match target_of(to.parse().expect("an address"), None, false) {
-                Ok(Target::Outside(to)) => to.to_string(),
-                Ok(Target::Service(_)) => "a service".to_owned(),
+                Ok(to) => to.to_string(),
                 Err(error) => error.to_string(),
             };
             assert_eq!(seen, expected, "{to}");
         };
         check("192.0.2.1:443", "192.0.2.1:443");
         check("10.244.0.2:5432", "127.0.0.1:5432");
-        check("10.96.0.99:80", "no service has this address and port");
-        check("10.111.255.255:80", "no service has this address and port");
-        check("240.240.0.1:80", "no service has this address and port");
+        check("10.96.0.99:80", "no ready replica of a service has this address and port");
+        check("10.111.255.255:80", "no ready replica of a service has this address and port");
+        check("240.240.0.1:80", "no ready replica of a service has this address and port");
         check("10.244.0.1:15098", "no replica has this address");
         check("10.244.9.9:80", "no replica has this address");
         for nobodys in ["127.0.0.1:80", "127.8.8.8:80", "0.0.0.0:80", "0.1.2.3:80", "224.0.0.1:80"] {
             check(nobodys, "nothing has this address");
         }
-        check("255.255.255.255:80", "no service has this address and port");
+        check("255.255.255.255:80", "no ready replica of a service has this address and port");
     }
 
     #[test]
@@ -295,10 +256,10 @@ mod tests {
         assert!(refused.contains("REGISTRY_ONLY"), "{refused}");
         assert_eq!(
             target_of(to, Some(&ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() }), false).ok(),
-            Some(Target::Outside(to.into()))
+            Some(to.into())
         );
         // The control plane fetches keys all the same.
-        assert_eq!(target_of(to, Some(&ServiceSnapshot::default()), true).ok(), Some(Target::Outside(to.into())));
+        assert_eq!(target_of(to, Some(&ServiceSnapshot::default()), true).ok(), Some(to.into()));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Network rules for egress in the mesh's own network: addresses, redirect rules, routes of replicas.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
 use crate::capture::PROXY_MARK;
@@ -22,11 +25,13 @@ pub const PROXIES_PORT: u16 = 15097;
 /// Port for connections of replicas without a sidecar.
 pub const PLAIN_PORT: u16 = 15098;
 
+/// Whether the rules apply to packets within a bridge.
+const BRIDGE_RULES: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+
 /// A replica's access to destinations outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressAccess {
-    /// Whether it has no sidecar; then its calls of services are resolved here, as kube-proxy does on a cluster's
-    /// nodes.
+    /// Whether it has no sidecar; then the mesh's policy about traffic that leaves it is applied here.
     pub plain: bool,
     /// Whether egress is enabled.
     pub open: bool,
@@ -41,9 +46,26 @@ pub(crate) fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
 /// Installs addresses and rules in the mesh's own network. Without `open` connections to the outside are refused at
 /// once.
 pub fn install(tools: &Tools, open: bool) -> Result<(), NetworkError> {
+    route_between_replicas()?;
     let machine = if open { format!("addr add {MACHINE}/32 dev lo\n") } else { String::new() };
     tools.ip(&format!("addr add {NAME_SERVER}/32 dev lo\n{machine}{}", own_routes(open)))?;
     tools.nft(&ruleset(open))?;
+    Ok(())
+}
+
+/// Lets packets pass from one replica to another. They leave by the interface that they came from, which the kernel would
+/// otherwise tell their senders, with a better route that replicas do not have.
+fn route_between_replicas() -> Result<(), NetworkError> {
+    let own = format!("conf/{BRIDGE}/send_redirects");
+    for (name, value) in [("ip_forward", "1"), ("conf/all/send_redirects", "0"), (&own, "0")] {
+        let path = Path::new("/proc/sys/net/ipv4").join(name);
+        let what = path.display().to_string();
+        fs::write(&path, value).map_err(|source| NetworkError::File { what, source })?;
+    }
+    // On machines with Docker the bridge would apply the rules, too, and would not return a packet to where it came from: only
+    // a replica that calls itself would notice. Each network has this setting since Linux 5.3; before, the file is not in this
+    // one.
+    let _ = OpenOptions::new().write(true).open(BRIDGE_RULES).and_then(|mut file| file.write_all(b"0"));
     Ok(())
 }
 
@@ -56,24 +78,25 @@ fn own_routes(open: bool) -> String {
 }
 
 /// Whether a connection to the egress process comes from the mesh's own network: only there are these addresses local.
-pub(super) fn is_own(peer: Ipv4Addr) -> bool {
+pub(crate) fn is_own(peer: Ipv4Addr) -> bool {
     [BRIDGE_ADDRESS, MACHINE].contains(&peer)
 }
 
 /// Redirects connections to the egress process, which gets their destination from `SO_ORIGINAL_DST`; nothing else
-/// leaves.
+/// leaves. Connections to Services with a ready replica do not come here ([`crate::service_rules`]); those to other virtual
+/// addresses are refused.
 fn ruleset(open: bool) -> String {
     let pods = format!("{}/{POD_PREFIX}", network(BRIDGE_ADDRESS, POD_PREFIX));
+    let virtual_addresses = [SERVICES, RESERVED].map(|(first, prefix)| format!("{first}/{prefix}")).join(", ");
     let (services, prefix) = SERVICES;
     let out = match open {
         true => format!(
             "    ip daddr {MACHINE} meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n    \
-             ip daddr {MACHINE} meta l4proto tcp redirect to :{PROXIES_PORT}\n    ip daddr {pods} return\n    \
+             ip daddr {MACHINE} meta l4proto tcp redirect to :{PROXIES_PORT}\n    \
+             ip daddr {{ {pods}, {virtual_addresses} }} return\n    \
              meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n    meta l4proto tcp redirect to :{PROXIES_PORT}\n"
         ),
-        false => {
-            format!("    ip daddr {services}/{prefix} meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n")
-        }
+        false => String::new(),
     };
     let own = match open {
         true => format!(
@@ -81,6 +104,7 @@ fn ruleset(open: bool) -> String {
              ip daddr {{ {pods}, {NAME_SERVER}, 127.0.0.0/8 }} return\n    \
              meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n"
         ),
+        // Refused there, as nothing else would answer.
         false => format!(
             "    ip daddr {NAME_SERVER} return\n    \
              ip daddr {services}/{prefix} meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n"
@@ -104,6 +128,8 @@ table ip evenkeel_egress {{
     type filter hook prerouting priority filter; policy accept;
     iifname != {BRIDGE} return
     ip daddr {{ {pods}, {NAME_SERVER} }} return
+    # A reset ends what the sender's netfilter remembers of the attempt, too.
+    ip daddr {{ {virtual_addresses} }} meta l4proto tcp reject with tcp reset
     # Said so that a connected UDP socket hears of it, too (RFC 1812 section 5.2.7.1, code 13).
     reject with icmp type admin-prohibited
   }}
@@ -118,8 +144,8 @@ pub fn add_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Routes for a sidecar's own connections, as a script for `ip`: to the mesh and, if it is enabled, to egress. Virtual
-/// addresses that nobody has are unreachable, so that connections to them fail at once.
+/// Routes for a sidecar's own connections, as a script for `ip`: to the mesh, to addresses of Services and, if it is enabled,
+/// to egress. Reserved addresses are unreachable, so that connections to them fail at once.
 ///
 /// A connection attempt that is dropped silently would do more harm than the wait: netfilter remembers it for two
 /// minutes as one without redirection, and the application's next connection with the same source port would not be
@@ -128,13 +154,13 @@ pub fn sidecar_routes(own: Ipv4Addr, egress: EgressAccess) -> String {
     let pods = network(BRIDGE_ADDRESS, POD_PREFIX);
     let table = format!("table {PROXY_MARK}\n");
     let via = format!("via {BRIDGE_ADDRESS} dev eth0 src {own} {table}");
-    let nowhere =
-        [SERVICES, RESERVED].map(|(first, prefix)| format!("route add unreachable {first}/{prefix} {table}")).concat();
+    let ((services, services_prefix), (reserved, reserved_prefix)) = (SERVICES, RESERVED);
     let default =
         if egress.open { format!("route add default {via}") } else { format!("route add unreachable default {table}") };
     format!(
-        "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\nroute add {pods}/{POD_PREFIX} dev eth0 src {own} {table}\
-         route add {NAME_SERVER} {via}{nowhere}{default}"
+        "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\nroute add {BRIDGE_ADDRESS} dev eth0 src {own} {table}\
+         route add {pods}/{POD_PREFIX} {via}route add {services}/{services_prefix} {via}\
+         route add unreachable {reserved}/{reserved_prefix} {table}{default}"
     )
 }
 
@@ -143,27 +169,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_way_out_only_services_are_redirected_and_only_for_those_without_a_sidecar() {
+    fn without_a_way_out_nothing_is_redirected_out_of_the_mesh() {
         let redirects = |open: bool| {
-            ruleset(open)
-                .lines()
-                .filter(|line| line.contains("redirect to"))
-                .map(str::trim)
-                .collect::<Vec<_>>()
-                .join("\n")
+            let rules = ruleset(open);
+            let lines = rules.lines().filter(|line| line.contains("redirect to") || line.contains(" return"));
+            lines.map(str::trim).collect::<Vec<_>>().join("\n")
         };
-        assert_eq!(redirects(false), "ip daddr 10.96.0.0/12 meta l4proto tcp ip saddr @plain redirect to :15098");
-        assert!(redirects(true).ends_with("\nmeta l4proto tcp redirect to :15097"), "{}", redirects(true));
+        assert!(!redirects(false).contains("redirect to"), "{}", redirects(false));
+        let open = redirects(true);
+        assert!(open.contains("\nmeta l4proto tcp redirect to :15097\n"), "{open}");
+        assert!(open.contains("\nip daddr { 10.244.0.0/16, 10.96.0.0/12, 240.0.0.0/4 } return\n"), "{open}");
     }
 
     #[test]
-    fn a_sidecar_reaches_virtual_addresses_of_nobody_in_no_case() {
+    fn a_sidecar_reaches_services_but_no_reserved_address() {
         for open in [false, true] {
             let routes = sidecar_routes(Ipv4Addr::new(10, 244, 1, 1), EgressAccess { plain: false, open });
-            assert!(
-                routes.contains("unreachable 10.96.0.0/12") && routes.contains("unreachable 240.0.0.0/4"),
-                "{routes}"
-            );
+            assert!(routes.contains("route add 10.96.0.0/12 via 10.244.0.1 dev eth0"), "{routes}");
+            assert!(routes.contains("unreachable 240.0.0.0/4"), "{routes}");
             assert_eq!(routes.contains("unreachable default"), !open, "{routes}");
         }
     }

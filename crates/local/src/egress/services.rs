@@ -1,21 +1,19 @@
-//! The mesh's services for programs without a sidecar: names, and the replicas behind virtual addresses.
+//! The names of the mesh's Services, for the cluster's name server, and the mesh's policy for programs without a sidecar.
 //!
-//! In a cluster these are kube-dns and kube-proxy, which watch the control plane. Here the control plane is asked on
-//! demand, at most once per second.
+//! In a cluster the name server watches the control plane. Here the control plane is asked on demand, at most once per
+//! second.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::dns::{HostEntry, SearchDomain, Table};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use evenkeel_agent::dns::{AliasEntry, Authority, HostEntry, SearchDomain, Table, endpoint_name};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::addresses::{CLUSTER_DOMAIN, CONTROL_DEBUG};
-use crate::client::Call;
+use super::rules::network;
+use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, POD_PREFIX};
+use crate::cluster::{Cluster, Service, fetch};
 
 /// How long an answer of the control plane is cached.
 const FRESH: Duration = Duration::from_secs(1);
@@ -27,6 +25,7 @@ pub struct Services(Mutex<Cache>);
 #[derive(Debug, Default)]
 struct Cache {
     book: Arc<ServiceSnapshot>,
+    generation: Option<u64>,
     asked: Option<Instant>,
 }
 
@@ -35,9 +34,17 @@ impl Services {
     pub async fn now(&self) -> Arc<ServiceSnapshot> {
         let mut known = self.0.lock().await;
         if known.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
-            match fetch().await {
-                Ok(book) => known.book = Arc::new(book),
-                Err(error) => tracing::info!(error, "cannot get the mesh's services from the control plane"),
+            match fetch(known.generation).await {
+                Ok(Cluster { generation, allow_any, services: Some(services) }) => {
+                    known.book = Arc::new(book(services, allow_any));
+                    known.generation = Some(generation);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::info!(error, "cannot get the mesh's services from the control plane");
+                    // Another run counts generations anew.
+                    known.generation = None;
+                }
             }
             known.asked = Some(Instant::now());
         }
@@ -50,113 +57,59 @@ impl Services {
 pub struct ServiceSnapshot {
     /// Names of services, and their addresses.
     pub names: Table,
-    /// Ready replicas by virtual address and port.
-    pub(super) backends: HashMap<SocketAddrV4, Vec<SocketAddr>>,
-    /// Whether programs may call destinations that are not services (the mesh's `outboundTrafficPolicy`); `false` until
-    /// it is known.
+    /// Whether programs may call destinations that are not services (the mesh's `outboundTrafficPolicy`); `false` until it
+    /// is known.
     pub allow_any: bool,
 }
 
-impl ServiceSnapshot {
-    /// Replicas that serve a port of a virtual address; `None` if no service has it.
-    pub fn backends(&self, service: SocketAddrV4) -> Option<&[SocketAddr]> {
-        self.backends.get(&service).map(Vec::as_slice)
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct Service {
-    host: String,
-    addresses: Vec<String>,
-    external: bool,
-    ports: Vec<Port>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Port {
-    number: u16,
-}
-
-#[derive(Debug, Deserialize)]
-struct Endpoints {
-    service: String,
-    endpoints: Vec<Endpoint>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Endpoint {
-    address: String,
-    port: u16,
-    ready: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct Setting {
-    kind: String,
-    #[serde(default)]
-    outbound_traffic_policy: String,
-}
-
-async fn fetch() -> Result<ServiceSnapshot, String> {
-    let services: Vec<Service> = page("/debug/registryz").await?;
-    let endpoints: Vec<Endpoints> = page("/debug/endpointz").await?;
-    let settings: Vec<Setting> = page("/debug/configz").await?;
-    Ok(book(services, endpoints, &settings))
-}
-
-async fn page<T: DeserializeOwned>(path: &str) -> Result<T, String> {
-    let answer = Call::get("localhost", path).send(None, CONTROL_DEBUG).await.map_err(|error| error.to_string())?;
-    serde_json::from_str(&answer.body).map_err(|error| format!("{path}: {error}"))
-}
-
-fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting]) -> ServiceSnapshot {
-    let mut ready: HashMap<String, Vec<SocketAddr>> = HashMap::new();
-    for Endpoints { service, endpoints } in endpoints {
-        let addresses = endpoints.into_iter().filter(|endpoint| endpoint.ready);
-        let addresses = addresses.filter_map(|e| Some(SocketAddr::new(e.address.parse().ok()?, e.port)));
-        ready.insert(service, addresses.collect());
-    }
-    let (mut names, mut backends) = (Vec::new(), HashMap::new());
-    // ServiceEntries apply only to proxies; programs without a sidecar use the real names.
-    for service in services.into_iter().filter(|service| !service.external) {
-        let mut ips: Vec<IpAddr> = service.addresses.iter().filter_map(|address| single(address)).collect();
-        for Port { number } in service.ports {
-            let behind = ready.remove(&format!("{}:{number}", service.host)).unwrap_or_default();
-            for ip in ips.iter().filter_map(ipv4) {
-                backends.insert(SocketAddrV4::new(ip, number), behind.clone());
+fn book(services: Vec<Service>, allow_any: bool) -> ServiceSnapshot {
+    let (mut hosts, mut aliases) = (Vec::new(), Vec::new());
+    let mut authority = authority();
+    for service in services {
+        if let Some(target) = service.alias_of {
+            let (short_name, namespace) = (String::new(), String::new());
+            aliases.push(AliasEntry { host: service.host, target, short_name, namespace });
+            continue;
+        }
+        let mut ips: Vec<IpAddr> = service.ips().collect();
+        ips.iter().for_each(|ip| authority.add_pointer(*ip, &service.host));
+        for port in &service.ports {
+            if !service.headless {
+                authority.add_port(&service.host, &port.name, port.udp, port.number, &service.host);
+                continue;
             }
-            if service.addresses.is_empty() {
-                // A headless service.
-                ips.extend(behind.iter().map(SocketAddr::ip));
+            for endpoint in &port.endpoints {
+                let name = endpoint_name(endpoint.host_name.as_deref(), endpoint.address);
+                let name = format!("{name}.{}", service.host);
+                authority.add_port(&service.host, &port.name, port.udp, endpoint.port, &name);
+                authority.add_pointer(endpoint.address, &name);
+                hosts.push(entry(name, vec![endpoint.address]));
+                ips.push(endpoint.address);
             }
         }
         ips.sort_unstable();
         ips.dedup();
-        names.push(HostEntry { host: service.host, ips, short_name: String::new(), namespace: String::new() });
+        hosts.push(entry(service.host, ips));
     }
-    let allow_any =
-        settings.iter().any(|s| s.kind == "MeshConfig" && s.outbound_traffic_policy.starts_with("ALLOW_ANY"));
-    ServiceSnapshot { names: Table::new(names, &cluster()), backends, allow_any }
+    ServiceSnapshot { names: Table::with_aliases(hosts, aliases, &cluster()).with_authority(authority), allow_any }
+}
+
+fn entry(host: String, ips: Vec<IpAddr>) -> HostEntry {
+    HostEntry { host, ips, short_name: String::new(), namespace: String::new() }
 }
 
 /// The cluster's domain, below which only this server knows names.
-pub fn cluster() -> SearchDomain {
+fn cluster() -> SearchDomain {
     SearchDomain { namespace: String::new(), cluster_domain: CLUSTER_DOMAIN.to_owned() }
 }
 
-/// The address of a network with a single address, which is the form of virtual addresses on the pages.
-fn single(network: &str) -> Option<IpAddr> {
-    let (address, prefix) = network.split_once('/').unwrap_or((network, ""));
-    let address: IpAddr = address.parse().ok()?;
-    let whole = if address.is_ipv4() { "32" } else { "128" };
-    (prefix.is_empty() || prefix == whole).then_some(address)
+fn authority() -> Authority {
+    Authority::new(CLUSTER_DOMAIN, (network(BRIDGE_ADDRESS, POD_PREFIX), POD_PREFIX))
 }
 
-fn ipv4(ip: &IpAddr) -> Option<Ipv4Addr> {
-    match ip {
-        IpAddr::V4(ip) => Some(*ip),
-        IpAddr::V6(_) => None,
-    }
+/// A table without names, to recognize what only this server may answer.
+pub(super) fn no_names() -> Table {
+    Table::new([], &cluster()).with_authority(authority())
 }
 
 #[cfg(test)]
@@ -165,48 +118,40 @@ mod tests {
 
     use super::*;
 
-    const REGISTRY: &str = r#"[
-        {"host": "web.shop.svc.cluster.local", "addresses": ["10.96.1.1/32"], "external": false, "ports": [{"number": 80}, {"number": 90}]},
-        {"host": "db.shop.svc.cluster.local", "addresses": [], "external": false, "ports": [{"number": 5432}]},
-        {"host": "example.com", "addresses": ["240.240.0.1/32"], "external": true, "ports": [{"number": 443}]}]"#;
-    const ENDPOINTS: &str = r#"[
-        {"service": "web.shop.svc.cluster.local:80", "endpoints": [{"address": "10.244.1.1", "port": 8080, "ready": true},
-                                                                  {"address": "10.244.1.2", "port": 8080, "ready": false}]},
-        {"service": "db.shop.svc.cluster.local:5432", "endpoints": [{"address": "10.244.1.3", "port": 5432, "ready": true}]}]"#;
-
-    fn read(settings: &str) -> ServiceSnapshot {
-        let parse = "the pages of a control plane";
-        let (services, endpoints) =
-            (serde_json::from_str(REGISTRY).expect(parse), serde_json::from_str(ENDPOINTS).expect(parse));
-        book(services, endpoints, &serde_json::from_str::<Vec<Setting>>(settings).expect(parse))
-    }
+    const SERVICES: &str = r#"[
+        {"host": "web.shop.svc.cluster.local", "addresses": ["10.96.1.1/32"], "headless": false, "alias_of": null,
+         "ports": [{"name": "http", "number": 80, "udp": false, "endpoints": [{"address": "10.244.1.1", "port": 8080, "host_name": null}]}]},
+        {"host": "db.shop.svc.cluster.local", "addresses": [], "headless": true, "alias_of": null,
+         "ports": [{"name": "sql", "number": 5432, "udp": false, "endpoints": [
+            {"address": "10.244.1.3", "port": 5432, "host_name": "db-0"}, {"address": "10.244.1.4", "port": 5432, "host_name": null}]}]},
+        {"host": "far.shop.svc.cluster.local", "addresses": [], "headless": false, "alias_of": "far.example.com", "ports": []}]"#;
 
     #[test]
-    fn names_and_ready_replicas_of_services_but_not_of_service_entries_are_known() {
-        let book = read("[]");
-        let name = |name: &str| match book.names.lookup(name)? {
-            Known::Addresses(ips) => Some(ips.iter().map(ToString::to_string).collect::<Vec<_>>()),
-            Known::AliasOf(host) => panic!("{name} is another name of {host}"),
+    fn names_of_services_their_replicas_and_aliases_are_known() {
+        let book = book(serde_json::from_str(SERVICES).expect("services"), true);
+        let check = |name: &str, expected: Option<&[&str]>| {
+            let found = book.names.lookup(name).map(|known| match known {
+                Known::Addresses(ips) => ips.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                Known::AliasOf(host) => vec![host.to_string()],
+            });
+            assert_eq!(found, expected.map(|all| all.iter().map(|one| (*one).to_owned()).collect()), "{name}");
         };
-        assert_eq!(name("web.shop.svc.cluster.local").as_deref(), Some(&["10.96.1.1".to_owned()][..]));
-        assert_eq!(name("db.shop.svc.cluster.local").as_deref(), Some(&["10.244.1.3".to_owned()][..]));
-        assert_eq!(name("example.com"), None);
-        let backends = |address: &str| book.backends(address.parse().expect("an address")).map(<[_]>::to_vec);
-        assert_eq!(backends("10.96.1.1:80"), Some(vec!["10.244.1.1:8080".parse().expect("an address")]));
-        assert_eq!(backends("10.96.1.1:90"), Some(Vec::new()));
-        assert_eq!(backends("10.96.1.1:91"), None);
-        assert_eq!(backends("240.240.0.1:443"), None);
+        check("web.shop.svc.cluster.local", Some(&["10.96.1.1"]));
+        check("db.shop.svc.cluster.local", Some(&["10.244.1.3", "10.244.1.4"]));
+        check("db-0.db.shop.svc.cluster.local", Some(&["10.244.1.3"]));
+        check("10-244-1-4.db.shop.svc.cluster.local", Some(&["10.244.1.4"]));
+        check("far.shop.svc.cluster.local", Some(&["far.example.com"]));
+        check("example.com", None);
     }
 
     #[test]
     fn nothing_leaves_unless_the_control_plane_says_so() {
-        let check = |settings: &str, expected| assert_eq!(read(settings).allow_any, expected, "{settings}");
-        check("[]", false);
-        check(
-            r#"[{"kind": "Gateway", "name": "x"}, {"kind": "MeshConfig", "outbound_traffic_policy": "ALLOW_ANY"}]"#,
-            true,
-        );
-        check(r#"[{"kind": "MeshConfig", "outbound_traffic_policy": "REGISTRY_ONLY"}]"#, false);
+        let check = |page: &str, expected| {
+            let cluster: Cluster = serde_json::from_str(page).expect("a page");
+            assert_eq!(cluster.allow_any, expected, "{page}");
+        };
+        check(r#"{"generation": 1}"#, false);
+        check(r#"{"generation": 1, "services": [], "allow_any": true}"#, true);
         assert!(!ServiceSnapshot::default().allow_any);
     }
 }

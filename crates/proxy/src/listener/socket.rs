@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::unix::{self, SocketFile};
 use crate::handover::PackedListener;
+use crate::inherit::InheritedSocket;
 
 /// A listener that could not be bound. Other listeners are not affected.
 #[derive(Debug, thiserror::Error)]
@@ -131,27 +132,47 @@ pub(crate) struct Opened {
 /// those of a predecessor, each for one listener.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedSockets {
-    parents: Vec<(u16, OwnedFd)>,
+    parents: Vec<InheritedSocket>,
     predecessors: Vec<HandedSockets>,
 }
 
+/// The inherited sockets of one listener.
+#[derive(Debug, Default)]
+struct Taken {
+    /// In place of its own.
+    instead: Vec<TcpListener>,
+    /// Beside its own.
+    beside: Vec<TcpListener>,
+}
+
 impl InheritedSockets {
-    pub(crate) fn new(parents: Vec<(u16, OwnedFd)>, predecessors: Vec<HandedSockets>) -> Self {
+    pub(crate) fn new(parents: Vec<InheritedSocket>, predecessors: Vec<HandedSockets>) -> Self {
         Self { parents, predecessors }
     }
 
-    fn has(&self, key: &ListenerKey) -> bool {
-        let is_parents = self.parents.iter().any(|(port, _)| Some(*port) == key.address.port());
-        is_parents || self.predecessors.iter().any(|handed| handed.is_of(key))
+    fn parents(&self, key: &ListenerKey) -> impl Iterator<Item = &InheritedSocket> {
+        let port = key.address.port();
+        self.parents.iter().filter(move |parent| Some(parent.port) == port)
     }
 
-    fn take(&mut self, key: &ListenerKey) -> io::Result<Option<Vec<TcpListener>>> {
+    /// Whether a listener has a socket in place of its own.
+    fn has(&self, key: &ListenerKey) -> bool {
+        self.parents(key).any(|parent| !parent.beside) || self.predecessors.iter().any(|handed| handed.is_of(key))
+    }
+
+    fn take(&mut self, key: &ListenerKey) -> io::Result<Taken> {
+        let mut taken = Taken::default();
         if let Some(at) = self.predecessors.iter().position(|handed| handed.is_of(key)) {
             let sockets = self.predecessors.swap_remove(at).sockets;
-            return Ok(Some(sockets.into_iter().map(TcpListener::from).collect()));
+            // Those beside its own are among them.
+            taken.instead = sockets.into_iter().map(TcpListener::from).collect();
+            return Ok(taken);
         }
-        let parents = self.parents.iter().find(|(port, _)| Some(*port) == key.address.port());
-        parents.map(|(_, socket)| Ok(vec![TcpListener::from(socket.try_clone()?)])).transpose()
+        for parent in self.parents(key) {
+            let sockets = if parent.beside { &mut taken.beside } else { &mut taken.instead };
+            sockets.push(TcpListener::from(parent.socket.try_clone()?));
+        }
+        Ok(taken)
     }
 }
 
@@ -240,25 +261,32 @@ impl ListenerSockets {
     }
 
     fn open(&mut self, key: &ListenerKey, listener: &Listener) -> io::Result<Bound> {
-        if let Some(sockets) = self.inherited.take(key)? {
-            return Bound::new(sockets, listener);
+        let Taken { mut instead, beside } = self.inherited.take(key)?;
+        if instead.is_empty() {
+            instead = self.bind_own(listener)?;
         }
+        // Every worker accepts on each of them: only sockets of one address share their connections by themselves.
+        for socket in beside {
+            for _ in 0..self.workers {
+                instead.push(socket.try_clone()?);
+            }
+        }
+        Bound::new(instead, listener)
+    }
+
+    fn bind_own(&self, listener: &Listener) -> io::Result<Vec<TcpListener>> {
         let address = match &listener.address {
             ListenAddress::Socket(address) => *address,
-            ListenAddress::Pipe(path) => {
-                let socket = unix::bind(path, listener.file_mode, listener.backlog)?;
-                return Bound::new(vec![socket], listener);
-            }
+            ListenAddress::Pipe(path) => return Ok(vec![unix::bind(path, listener.file_mode, listener.backlog)?]),
         };
         // A port in use has to be an error, but SO_REUSEPORT would silently share it with another process of this user.
         let first = bind(address, listener, false)?;
         if !listener.reuse_port {
-            return Bound::new(vec![first], listener);
+            return Ok(vec![first]);
         }
         let real = first.local_addr()?;
         drop(first);
-        let sockets = (0..self.workers).map(|_| bind(real, listener, true)).collect::<io::Result<_>>()?;
-        Bound::new(sockets, listener)
+        (0..self.workers).map(|_| bind(real, listener, true)).collect()
     }
 }
 

@@ -9,7 +9,6 @@ mod tests;
 mod thread;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ use crate::access_log::LogHandle;
 use crate::balance::Balance;
 use crate::dns_cache::{Lookup, MAX_LOOKUPS};
 use crate::handover::Parcel;
+use crate::inherit::InheritedSocket;
 use crate::listener::adopt::Adopted;
 use crate::listener::socket::{
     BindError, HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange,
@@ -44,8 +44,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 pub struct WorkerOptions {
     /// Number of worker threads; 0: as many as [`available_cores`] returns.
     pub concurrency: usize,
-    /// Listening sockets taken over from the parent process, by port.
-    pub inherited: Vec<(u16, OwnedFd)>,
+    /// Listening sockets taken over from the parent process.
+    pub inherited: Vec<InheritedSocket>,
     /// Overload actions: what is refused when the process runs short of memory or connections.
     pub overload: Arc<Overload>,
     /// Listening sockets taken over from the predecessor in a hot restart.

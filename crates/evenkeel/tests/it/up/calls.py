@@ -1,6 +1,6 @@
 """Calls that a program in the mesh makes, one line for each: what it asked for, and what it saw."""
 
-import errno, http.client, socket, ssl, sys
+import errno, http.client, socket, ssl, struct, sys
 
 
 def get(to, path='/', host=None, tls=False):
@@ -39,6 +39,27 @@ def name(host):
     return socket.gethostbyname(host)
 
 
+def address(ip):
+    return socket.gethostbyaddr(ip)[0]
+
+
+def srv(host):
+    """The first SRV record (RFC 2782): its port, and whether it is the only one."""
+    server = [line.split()[1] for line in open('/etc/resolv.conf') if line.startswith('nameserver')][0]
+    labels = b''.join(bytes([len(label)]) + label.encode() for label in host.split('.'))
+    question = labels + b'\0' + struct.pack('!HH', 33, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stream:
+        stream.settimeout(20)
+        stream.sendto(struct.pack('!HHHHHH', 7, 0x100, 1, 0, 0, 0) + question, (server, 53))
+        answer = stream.recv(4096)
+    _, flags, _, count, _, _ = struct.unpack('!HHHHHH', answer[:12])
+    if not count:
+        return f'none, code {flags & 15}'
+    # After the name, a pointer to that of the question.
+    port = struct.unpack('!H', answer[12 + len(question) + 16:][:2])[0]
+    return f'{count} at port {port}'
+
+
 def udp(to):
     host, port = to.rsplit(':', 1)
     socket_ = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -49,11 +70,13 @@ def udp(to):
 
 
 for call in sys.argv[1:]:
-    kind, to = call.split(' ')
+    kind, to, *host = call.split(' ')
     try:
-        seen = {'get': get, 'tls': lambda to: get(to, tls=True), 'tcp': tcp, 'both': both, 'name': name, 'udp': udp}[kind](to)
-    except socket.gaierror as error:
-        seen = {socket.EAI_NONAME: 'no such name', socket.EAI_AGAIN: 'try again'}.get(error.errno, str(error))
+        kinds = {'get': lambda to: get(to, host=(host or [None])[0]), 'tls': lambda to: get(to, tls=True), 'tcp': tcp,
+                 'both': both, 'name': name, 'udp': udp, 'address': address, 'srv': srv}
+        seen = kinds[kind](to)
+    except (socket.gaierror, socket.herror) as error:
+        seen = {socket.EAI_NONAME: 'no such name', 1: 'no such name', socket.EAI_AGAIN: 'try again'}.get(error.errno, str(error))
     except (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected, ssl.SSLError):
         seen = 'cut off'
     except OSError as error:

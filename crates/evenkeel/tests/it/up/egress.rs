@@ -9,26 +9,35 @@ use super::MACHINE;
 use super::processes::Running;
 use super::user::User;
 
-/// First a connection as the sidecar makes them (its mark is 1338) to a service's address, then the application's from the same port.
+/// First a connection as the sidecar makes them (its mark is 1338) to a service's address, then the application's from the same
+/// port: for a port that the service does not have, and for one that it has.
 const CALLS: &str = r"
 import socket, sys
-service = (socket.gethostbyname('files'), 8000)
-def connect(mark):
+files = socket.gethostbyname('files')
+def connect(mark, port):
     s = socket.socket()
     s.settimeout(10)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if mark: s.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
     s.bind(('', 45678))
-    s.connect(service)
+    s.connect((files, port))
     return s
+def ask(s, path):
+    s.sendall(b'GET ' + path + b' HTTP/1.1\r\nhost: files\r\n\r\n')
+    return s.recv(12).decode().split()[1]
 try:
-    connect(1338)
+    connect(1338, 8001)
     sys.exit('nobody has this address, and yet it answers')
 except OSError as error:
     print('sidecar:', error)
-s = connect(0)
-s.sendall(b'GET / HTTP/1.1\r\nhost: files:8000\r\n\r\n')
-print('application:', s.recv(12).decode())
+# The sidecar accepts it, whatever it then does.
+connect(0, 8001).close()
+print('application: captured')
+s = connect(1338, 8000)
+print('sidecar:', ask(s, b'/'))
+s.close()
+s = connect(0, 8000)
+print('application:', ask(s, b'/'))
 ";
 
 #[test]
@@ -52,7 +61,7 @@ fn of_nobody_is_refused_at_once_and_does_not_stand_in_the_applications_way() {
     let said = String::from_utf8_lossy(&calls.stdout);
     assert_eq!(
         said,
-        "sidecar: [Errno 113] No route to host\napplication: HTTP/1.1 200\n",
+        "sidecar: [Errno 111] Connection refused\napplication: captured\nsidecar: 200\napplication: 200\n",
         "{calls:?}\n{}",
         up.output()
     );

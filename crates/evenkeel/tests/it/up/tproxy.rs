@@ -92,8 +92,6 @@ fn a_program_behind_tproxy_sees_its_clients_addresses_and_answers_them() {
     };
     let seen = |client: &str, server: &str| match (client, server) {
         (_, "redirected") => "127.0.0.6",
-        // Services' addresses are served by the bridge for a client without a sidecar.
-        ("plain", _) => "10.244.0.1",
         _ => "own",
     };
     let expected = |client: &str, servers: &[&str]| -> String {

@@ -1,0 +1,44 @@
+//! The page for what a cluster's nodes and name server need: Services with their addresses and ready endpoints.
+
+use std::sync::Arc;
+
+use evenkeel_model::{Endpoint, EndpointAddress, OutboundTrafficPolicy, Protocol, Service, ServicePort, Snapshot};
+use serde_json::{Value, json};
+
+/// The page's content. `known`: the generation that the client has; nothing more is sent if that is the present one.
+pub(super) fn page(snapshot: &Snapshot, generation: u64, known: Option<u64>) -> Value {
+    if known == Some(generation) {
+        return json!({ "generation": generation });
+    }
+    // ServiceEntries apply only to proxies.
+    let services = snapshot.services.iter().filter(|service| service.is_kubernetes());
+    json!({
+        "generation": generation,
+        "allow_any": snapshot.mesh.outbound_traffic_policy != OutboundTrafficPolicy::RegistryOnly,
+        "services": services.map(|service| of_service(snapshot, service)).collect::<Vec<_>>(),
+    })
+}
+
+fn of_service(snapshot: &Snapshot, service: &Arc<Service>) -> Value {
+    let port = |port: &ServicePort| {
+        let ready = snapshot.endpoints(service, port.number).iter().filter(|endpoint| endpoint.ready);
+        json!({
+            "name": &*port.name,
+            "number": port.number,
+            "udp": port.protocol == Protocol::Udp,
+            "endpoints": ready.filter_map(of_endpoint).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "host": service.host.as_str(),
+        "headless": service.headless,
+        "alias_of": service.alias_of.as_ref().map(|host| host.as_str()),
+        "addresses": service.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
+    })
+}
+
+fn of_endpoint(endpoint: &Endpoint) -> Option<Value> {
+    let EndpointAddress::Ip(address) = &endpoint.address else { return None };
+    Some(json!({ "address": address.to_string(), "port": endpoint.port, "host_name": endpoint.host_name.as_deref() }))
+}
