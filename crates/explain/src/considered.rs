@@ -125,20 +125,22 @@ fn not_matched(route: &Route, request: Option<&PlainRequest>, random: u64) -> St
 
 /// Why a rule is no part of the proxy's configuration.
 fn not_generated(asked: &RuleContext<'_>, condition: &HttpMatch) -> String {
+    // At a gateway, what a condition says of the source is compared with the gateway itself.
     let client = asked.workload;
-    let is_mesh = asked.gateways.contains(&GatewayRef::Mesh);
+    let subject = if asked.gateways.contains(&GatewayRef::Mesh) { "client" } else { "gateway" };
     if !condition.gateways.is_empty() && !condition.gateways.iter().any(|gateway| asked.gateways.contains(gateway)) {
         return format!("it applies only at {}", listed(&condition.gateways));
     }
-    if let Some(namespace) =
-        condition.source_namespace.as_ref().filter(|wanted| is_mesh && ***wanted != *client.namespace)
-    {
-        return format!("sourceNamespace is {}, must be \"{namespace}\"", client.namespace);
+    if let Some(namespace) = condition.source_namespace.as_ref().filter(|wanted| ***wanted != *client.namespace) {
+        return match subject {
+            "client" => format!("sourceNamespace is {}, must be \"{namespace}\"", client.namespace),
+            _ => format!("sourceNamespace is that of the gateway, {}, must be \"{namespace}\"", client.namespace),
+        };
     }
-    if is_mesh && !client.labels.selected_by(&condition.source_labels) {
+    if !client.labels.selected_by(&condition.source_labels) {
         let missing = condition.source_labels.iter().filter(|(name, value)| client.labels.get(*name) != Some(value));
         let missing: Vec<String> = missing.map(|(name, value)| format!("{name}={value}")).collect();
-        return format!("the client lacks sourceLabels {}", missing.join(", "));
+        return format!("the {subject} lacks sourceLabels {}", missing.join(", "));
     }
     if let Some(port) = condition.port.filter(|port| *port != asked.port) {
         return format!("port is {}, must be {port}", asked.port);

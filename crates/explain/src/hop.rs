@@ -195,10 +195,7 @@ pub fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&A
         Side::Gateway => {
             let port = destination.port();
             // The Service in front of a gateway may lead to another port.
-            let targets = |port: u16| {
-                let own = proxy.workload.services.iter().filter_map(move |service| service.port(port));
-                own.filter_map(move |own| own.target.number_on(&proxy.workload, port)).chain([port])
-            };
+            let targets = |port: u16| proxy.workload.target_port(port).into_iter().chain([port]);
             let below = below_1024(port).into_iter().flat_map(targets);
             targets(port).chain(below).find_map(at_port)
         }

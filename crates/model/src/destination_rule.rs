@@ -61,8 +61,7 @@ pub struct TrafficPolicy {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The tunnel for TCP and TLS connections.
     pub tunnel: Option<Tunnel>,
-    /// Settings for single ports, by number. They replace the load balancer, the connection pool, TLS and outlier
-    /// detection as a whole; fields are not inherited.
+    /// Settings for single ports, by number. They replace all settings of this level; nothing is inherited.
     pub ports: BTreeMap<u16, TrafficPolicy>,
 }
 
@@ -400,25 +399,30 @@ impl DestinationRule {
         self.subsets.iter().find(|s| &*s.name == name)
     }
 
-    /// The settings for a port of the service or of a subset: the subset's settings override the rule's, and on each
-    /// level those of the port replace the general ones. The result has no `ports`.
+    /// The settings for a port of the service or of a subset, as Istio's `MergeSubsetTrafficPolicy`. On each level those
+    /// of the port replace the general ones as a whole. The subset's general settings override those of the rule one by
+    /// one; its settings of the port replace them, also those that it leaves out. The result has no `ports`.
     pub fn policy_for(&self, subset: Option<&str>, port: u16) -> TrafficPolicy {
         let base = self.traffic_policy.for_port(port);
-        match subset.and_then(|name| self.subset(name)) {
-            None => base,
-            Some(subset) => {
-                let over = subset.traffic_policy.for_port(port);
-                TrafficPolicy {
-                    load_balancer: over.load_balancer.or(base.load_balancer),
-                    connection_pool: over.connection_pool.or(base.connection_pool),
-                    tls: over.tls.or(base.tls),
-                    outlier_detection: over.outlier_detection.or(base.outlier_detection),
-                    retry_budget: over.retry_budget.or(base.retry_budget),
-                    proxy_protocol: over.proxy_protocol.or(base.proxy_protocol),
-                    tunnel: over.tunnel.or(base.tunnel),
-                    ports: BTreeMap::new(),
-                }
-            }
+        let Some(subset) = subset.and_then(|name| self.subset(name)) else { return base };
+        let over = subset.traffic_policy.for_port(port);
+        let further = TrafficPolicy {
+            retry_budget: over.retry_budget.or(base.retry_budget),
+            proxy_protocol: over.proxy_protocol.or(base.proxy_protocol),
+            tunnel: over.tunnel.or(base.tunnel),
+            ..TrafficPolicy::default()
+        };
+        let (load_balancer, connection_pool) = (over.load_balancer, over.connection_pool);
+        let (tls, outlier_detection) = (over.tls, over.outlier_detection);
+        match subset.traffic_policy.ports.contains_key(&port) {
+            true => TrafficPolicy { load_balancer, connection_pool, tls, outlier_detection, ..further },
+            false => TrafficPolicy {
+                load_balancer: load_balancer.or(base.load_balancer),
+                connection_pool: connection_pool.or(base.connection_pool),
+                tls: tls.or(base.tls),
+                outlier_detection: outlier_detection.or(base.outlier_detection),
+                ..further
+            },
         }
     }
 }
@@ -426,13 +430,8 @@ impl DestinationRule {
 impl TrafficPolicy {
     fn for_port(&self, port: u16) -> TrafficPolicy {
         match self.ports.get(&port) {
-            // As in Istio's `MergeTrafficPolicy`: settings that a port cannot have come from the general ones.
-            Some(own) => TrafficPolicy {
-                retry_budget: self.retry_budget.clone(),
-                proxy_protocol: self.proxy_protocol,
-                tunnel: self.tunnel.clone(),
-                ..own.clone()
-            },
+            // As in Istio's `GetPortLevelTrafficPolicy`: nothing is inherited, not even what a port cannot have.
+            Some(own) => own.clone(),
             None => TrafficPolicy { ports: BTreeMap::new(), ..self.clone() },
         }
     }
@@ -448,9 +447,11 @@ pub(crate) struct RuleClient<'c, V: ?Sized, S> {
     pub selected: S,
 }
 
-/// The rule that a client uses for a service of `service_namespace`. Istio's order: the client's own namespace, the
-/// service's, the `root` namespace; in each a rule for the client's workload first, then the most specific host.
-/// `covering` yields the rules of a namespace whose host covers the service's, in that order.
+/// The rule that a client uses for a service of `service_namespace`. Istio's order (`destinationRule` of its push context):
+/// the client's own namespace, the service's, the `root` namespace. In the client's own a rule for its workload comes
+/// first, then the most specific host. In the others the most specific host of which a rule is exported at all decides,
+/// even if the client does not see that rule. Of several rules for one host, which are exported differently, the last
+/// counts. `covering` yields the rules of a namespace whose host covers the service's, the most specific first.
 pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
     service_namespace: &str,
     root: &str,
@@ -458,16 +459,35 @@ pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
     covering: impl Fn(&str) -> I,
 ) -> Option<&'a Arc<DestinationRule>> {
     let RuleClient { own, viewer, selected } = client;
-    let in_namespace = |wanted: &str, client_is_here: bool| {
-        covering(wanted)
-            .into_iter()
-            .filter(|r| client_is_here || r.export_to.seen_by(viewer))
-            .filter(|r| r.workload_selector.is_empty() || (client_is_here && selected(&r.workload_selector)))
-            .min_by_key(|r| r.workload_selector.is_empty())
+    let is_private =
+        |rule: &DestinationRule| !rule.workload_selector.is_empty() || rule.export_to.is_private(&rule.namespace);
+    let local = |wanted: &str, only_private: bool| {
+        let all = covering(wanted).into_iter().filter(|rule| !only_private || is_private(rule));
+        let mut general = Vec::new();
+        for rule in all {
+            match rule.workload_selector.is_empty() {
+                // A rule for some workloads is for those of its own namespace, whatever its `exportTo`.
+                false if selected(&rule.workload_selector) => return Some(rule),
+                true if rule.export_to.seen_by(viewer) => general.push(rule),
+                _ => {}
+            }
+        }
+        last_for_most_specific_host(general)
     };
-    // Rules of the root namespace are the mesh's defaults, not the client's own, even for clients that live there.
-    let of_client = own.filter(|own| *own != root).and_then(|own| in_namespace(own, true));
-    of_client
-        .or_else(|| (own != Some(service_namespace)).then(|| in_namespace(service_namespace, false)).flatten())
-        .or_else(|| in_namespace(root, own == Some(root)))
+    let exported = |wanted: &str| {
+        let all: Vec<_> = covering(wanted).into_iter().filter(|rule| !is_private(rule)).collect();
+        let host = &all.first()?.host;
+        all.iter().rfind(|rule| rule.host == *host && rule.export_to.seen_by(viewer)).copied()
+    };
+    // Rules of the root namespace are the mesh's defaults, not the client's own, even for clients that live there, unless
+    // only those see them.
+    own.and_then(|own| local(own, own == root))
+        .or_else(|| (own != Some(service_namespace)).then(|| exported(service_namespace)).flatten())
+        .or_else(|| exported(root))
+}
+
+/// Of rules in the order of their hosts, the most specific first.
+fn last_for_most_specific_host(rules: Vec<&Arc<DestinationRule>>) -> Option<&Arc<DestinationRule>> {
+    let host = &rules.first()?.host;
+    rules.iter().take_while(|rule| rule.host == *host).last().copied()
 }

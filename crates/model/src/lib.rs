@@ -69,6 +69,6 @@ pub use status::{Condition, Status, StatusSink};
 pub use telemetry::{AccessLogFile, AccessLogFormat};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
-pub use visibility::{Viewer, Visibility};
+pub use visibility::{Nearness, Viewer, Visibility};
 pub use workload::{ContainerPort, Workload};
 pub use workload_group::WorkloadGroup;

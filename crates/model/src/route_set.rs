@@ -223,9 +223,9 @@ pub struct HttpMatch {
     pub query_params: Vec<HeaderMatch>,
     /// The port the request is addressed to.
     pub port: Option<u16>,
-    /// Labels the client's workload must have; only for `mesh`.
+    /// Labels the client's workload must have; at a gateway, the gateway's.
     pub source_labels: Labels,
-    /// The namespace the client's workload must be in; only for `mesh`.
+    /// The namespace the client's workload must be in; at a gateway, the gateway's.
     pub source_namespace: Option<Arc<str>>,
     /// Gateways where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
@@ -348,9 +348,9 @@ pub struct L4Match {
     pub source_subnet: Option<IpNet>,
     /// The port the connection is addressed to.
     pub port: Option<u16>,
-    /// Labels the client's workload must have; only for `mesh`.
+    /// Labels the client's workload must have; at a gateway, the gateway's.
     pub source_labels: Labels,
-    /// The namespace the client's workload must be in; only for `mesh`.
+    /// The namespace the client's workload must be in; at a gateway, the gateway's.
     pub source_namespace: Option<Arc<str>>,
     /// Gateways where this condition applies; empty = wherever the route set applies.
     pub gateways: Vec<GatewayRef>,
@@ -420,8 +420,8 @@ fn source_applies(
     client: &(impl Selectable + Viewer),
 ) -> bool {
     let here = gateways.is_empty() || gateways.contains(gateway);
-    // Source conditions speak of workloads with a sidecar; a gateway does not know the client.
-    let from_any = *gateway != GatewayRef::Mesh;
+    // At a gateway they are compared with the gateway, which does not know the workload behind a request: a route for
+    // some workloads must not be one for everybody.
     let from_namespace = || source_namespace.is_none_or(|wanted| client.is_in(wanted));
-    here && (from_any || (from_namespace() && client.selected_by(source_labels)))
+    here && from_namespace() && client.selected_by(source_labels)
 }

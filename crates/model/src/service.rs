@@ -305,18 +305,24 @@ impl Service {
         rest.is_some_and(|r| r.starts_with(".svc."))
     }
 
-    /// Other names by which a client reaches a Kubernetes Service (`name`, `name.namespace`, `name.namespace.svc`),
-    /// shortest first; empty for other hosts. The bare name works only in its own namespace.
+    /// Other names by which a client reaches a host of the form `name.namespace.svc.DOMAIN` (`name`, `name.namespace`,
+    /// `name.namespace.svc`), shortest first; empty for other hosts. The bare name works only in the namespace that the host
+    /// names, whatever the namespace of the object (Istio's `GenerateAltVirtualHosts`).
     pub fn short_names(&self, client: &(impl Viewer + ?Sized)) -> Vec<String> {
-        if !self.is_kubernetes() {
+        let inside = self.host.as_str().split_once(".svc.").map(|(inside, _)| inside);
+        let Some((inside, (name, namespace))) = inside.and_then(|inside| Some((inside, inside.split_once('.')?)))
+        else {
             return Vec::new();
-        }
+        };
+        let is_own = namespace == &*self.namespace;
+        let namespace = if is_own { self.namespace.clone() } else { namespace.into() };
         let mut names = Vec::with_capacity(3);
-        if client.is_in(&self.namespace) {
-            names.push(self.name.to_string());
+        // The bare name of a wildcard would be every name.
+        if name != "*" && client.is_in(&namespace) {
+            names.push(name.to_owned());
         }
-        names.push(format!("{}.{}", self.name, self.namespace));
-        names.push(format!("{}.{}.svc", self.name, self.namespace));
+        names.push(inside.to_owned());
+        names.push(format!("{inside}.svc"));
         names
     }
 }

@@ -92,20 +92,17 @@ impl Snapshot {
         self.index.aliases.get(host.as_str()).map_or(&[], |list| list)
     }
 
-    /// Whether there is a service whose host `host` covers, that is exported to the client, and that `is_seen` there.
-    pub fn sees_any_under(
+    /// The services that a wildcard covers, that are exported to the client, and that `is_seen` there.
+    pub fn services_under(
         &self,
-        host: &Hostname,
+        wildcard: &Hostname,
         client: &(impl Viewer + ?Sized),
         is_seen: impl Fn(&Service) -> bool,
-    ) -> bool {
-        let is_one = |s: &Arc<Service>| {
-            s.alias_of.is_none() && host.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s)
+    ) -> Vec<&Arc<Service>> {
+        let is_one = |s: &&Arc<Service>| {
+            s.alias_of.is_none() && wildcard.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s)
         };
-        match host.is_wildcard() {
-            true => self.services.iter().any(is_one),
-            false => self.services_of(host.as_str()).iter().any(is_one),
-        }
+        self.services.iter().filter(is_one).collect()
     }
 
     /// The endpoints of a service's port, including those that are not ready.
@@ -160,14 +157,13 @@ impl Snapshot {
         self.workloads.get(&(namespace.clone(), pod.clone()))
     }
 
-    /// The route sets that apply at `gateway` and that a proxy sees, in order of precedence.
+    /// The route sets that apply at `gateway` and that a proxy sees, the nearest first, then in order of precedence.
     pub fn route_sets_at(&self, gateway: &GatewayRef, proxy: &(impl Viewer + ?Sized)) -> Vec<&Arc<RouteSet>> {
-        let here = self.index.at_gateway.get(gateway).into_iter().flat_map(Ordered::iter);
-        here.filter(|v| v.export_to.seen_by(proxy)).collect()
+        seen_from(proxy, self.index.at_gateway.get(gateway).into_iter().flat_map(Ordered::iter))
     }
 
-    /// Those of them that serve `host` by its name or a wildcard, the most specific first. In the mesh the first
-    /// routes requests; a gateway merges the routes of all with the same host.
+    /// Those of them that serve `host` by its name or a wildcard, the most specific first, then the nearest. In the mesh the
+    /// first routes requests; a gateway merges the routes of all with the same host.
     pub fn route_sets_for(
         &self,
         gateway: &GatewayRef,
@@ -175,19 +171,25 @@ impl Snapshot {
         host: &Hostname,
     ) -> Vec<&Arc<RouteSet>> {
         let mut found: Vec<&Arc<RouteSet>> = Vec::new();
-        for service in covering(&self.index.route_sets, host) {
-            // A route set with several hosts that cover this one counts by its most specific host.
-            let is_new = !found.iter().any(|other| Arc::ptr_eq(other, service));
-            if is_new && service.applies_at(gateway) && service.export_to.seen_by(proxy) {
-                found.push(service);
+        for of_host in under_hosts_covering(&self.index.route_sets, host) {
+            for service in seen_from(proxy, of_host.iter().filter(|service| service.applies_at(gateway))) {
+                // A route set with several hosts that cover this one counts by its most specific host.
+                if !found.iter().any(|other| Arc::ptr_eq(other, service)) {
+                    found.push(service);
+                }
             }
         }
         found
     }
 
-    /// The route sets with exactly this host, in the order of precedence.
-    pub fn route_sets_naming(&self, host: &Hostname) -> Vec<&Arc<RouteSet>> {
-        self.index.route_sets.get(host.as_str()).into_iter().flatten().collect()
+    /// The route sets with exactly this host that a proxy sees, the nearest first, then in the order of precedence.
+    pub fn route_sets_naming(&self, host: &Hostname, proxy: &(impl Viewer + ?Sized)) -> Vec<&Arc<RouteSet>> {
+        seen_from(proxy, self.index.route_sets.get(host.as_str()).into_iter().flatten())
+    }
+
+    /// Whether any route set has exactly this host.
+    pub fn is_routed(&self, host: &Hostname) -> bool {
+        self.index.route_sets.contains_key(host.as_str())
     }
 
     /// The route sets that lead to exactly this host, in the order of precedence.
@@ -313,6 +315,18 @@ impl Snapshot {
     pub fn workload_group(&self, namespace: &str, name: &str) -> Option<&Arc<WorkloadGroup>> {
         self.workload_groups.iter().find(|group| *group.namespace == *namespace && *group.name == *name)
     }
+}
+
+/// Those of some route sets, in the order of precedence, that a viewer sees: the nearest first.
+fn seen_from<'a>(
+    viewer: &(impl Viewer + ?Sized),
+    all: impl Iterator<Item = &'a Arc<RouteSet>>,
+) -> Vec<&'a Arc<RouteSet>> {
+    let mut seen: Vec<_> = all.filter(|route_set| route_set.export_to.seen_by(viewer)).collect();
+    if seen.len() > 1 {
+        seen.sort_by_cached_key(|route_set| route_set.export_to.nearness(&route_set.namespace, viewer));
+    }
+    seen
 }
 
 /// The part of a list ordered by namespace that belongs to one.

@@ -23,7 +23,7 @@ pub enum Key {
     Service(Hostname),
     /// The other names of this host.
     Aliases(Hostname),
-    /// Whether there are services whose host this name covers.
+    /// The services whose host this name covers.
     ServicesUnder(Hostname),
     /// The endpoints of the service of this namespace and host.
     Endpoints(Arc<str>, Hostname),
@@ -118,13 +118,15 @@ impl<'a> Tracked<'a> {
         self.snapshot.service_if(host.as_str(), client, is_seen)
     }
 
-    /// See [`Snapshot::sees_any_under`].
-    pub fn sees_any_under(self, host: &Hostname, client: &impl Viewer, is_seen: impl Fn(&Service) -> bool) -> bool {
-        self.reads.note(match host.is_wildcard() {
-            true => Key::ServicesUnder(host.clone()),
-            false => Key::Service(host.clone()),
-        });
-        self.snapshot.sees_any_under(host, client, is_seen)
+    /// See [`Snapshot::services_under`].
+    pub fn services_under(
+        self,
+        wildcard: &Hostname,
+        client: &impl Viewer,
+        is_seen: impl Fn(&Service) -> bool,
+    ) -> Vec<&'a Arc<Service>> {
+        self.reads.note(Key::ServicesUnder(wildcard.clone()));
+        self.snapshot.services_under(wildcard, client, is_seen)
     }
 
     /// See [`Snapshot::endpoints`].
@@ -183,9 +185,9 @@ impl<'a> Tracked<'a> {
     }
 
     /// See [`Snapshot::route_sets_naming`].
-    pub fn route_sets_naming(self, host: &Hostname) -> Vec<&'a Arc<RouteSet>> {
+    pub fn route_sets_naming(self, host: &Hostname, proxy: &impl Viewer) -> Vec<&'a Arc<RouteSet>> {
         self.reads.note(Key::RouteSets(host.clone()));
-        self.snapshot.route_sets_naming(host)
+        self.snapshot.route_sets_naming(host, proxy)
     }
 
     /// See [`Snapshot::route_sets_to`].

@@ -70,6 +70,36 @@ impl Visibility {
             (Self::Namespaces(a), Self::Namespaces(b)) => !a.is_disjoint(b),
         }
     }
+
+    /// How near an object of `namespace` is to a viewer that sees it.
+    pub fn nearness(&self, namespace: &Arc<str>, viewer: &(impl Viewer + ?Sized)) -> Nearness {
+        match self {
+            Self::Public | Self::None => Nearness::Public,
+            Self::Namespaces(_) if viewer.is_in(namespace) => Nearness::Own,
+            Self::Namespaces(_) => Nearness::Named,
+        }
+    }
+
+    /// Whether only the object's own namespace sees it.
+    pub fn is_private(&self, namespace: &str) -> bool {
+        match self {
+            Self::Public => false,
+            Self::None => true,
+            Self::Namespaces(namespaces) => namespaces.iter().all(|seen| **seen == *namespace),
+        }
+    }
+}
+
+/// The order in which objects for one host count for a client that sees several: what is meant for few takes precedence,
+/// so that a client's own namespace can override what others export (Istio's `VirtualServicesForGateway`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Nearness {
+    /// Of the client's namespace, and not for all.
+    Own,
+    /// Of another namespace, which names the client's.
+    Named,
+    /// For all namespaces.
+    Public,
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ use crate::service::{EndpointAddress, Protocol, Service, ServicePort, TargetPort
 /// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].
 pub type Pod = (Arc<str>, Arc<str>);
 
+/// The label of Services that do not say on which port a gateway listens.
+const UNTRANSLATED_LABEL: &str = "experimental.istio.io/disable-gateway-port-translation";
+
 /// Prefix of a WorkloadEntry's name in [`Pod`]. No Pod has such a name.
 pub const ENTRY_PREFIX: &str = "workloadentry/";
 
@@ -97,12 +100,27 @@ impl Workload {
     pub fn port_of(&self, service: &Service, port: &ServicePort) -> Option<u16> {
         match (self.is_entry, &port.target) {
             (true, TargetPort::Name(name)) => self.port_named(name),
-            // The ports of a WorkloadEntry are named after those of the ServiceEntry.
-            (true, _) if !service.is_kubernetes() => {
-                self.port_named(&port.name).or_else(|| port.target.number_on(self, port.number))
-            }
+            // The ports of a WorkloadEntry are named after those of the service. Without a `targetPort`, those of a
+            // Kubernetes Service are called on its own number, as in Istio.
+            (true, TargetPort::Same) if service.is_kubernetes() => Some(port.number),
+            (true, _) => self.port_named(&port.name).or_else(|| port.target.number_on(self, port.number)),
             _ => port.target.number_on(self, port.number),
         }
+    }
+
+    /// The port on which a gateway gets what is sent to a port of the services in front of it: those that select it, then
+    /// those that name its address. Of several the first decides, so that routes of different ports do not merge by
+    /// accident, and those with the label `disable-gateway-port-translation` do not count (Istio's `resolvePorts`). `None`: no service
+    /// has the port, and the gateway listens on the port itself.
+    pub fn target_port(&self, port: u16) -> Option<u16> {
+        let translates = |service: &Service| !service.labels.contains_key(UNTRANSLATED_LABEL);
+        let selecting = self.services.iter().filter(|service| translates(service));
+        let mut selected = selecting.filter_map(|service| self.port_of(service, service.port(port)?));
+        let of_port = |inbound: &&InboundPort| {
+            inbound.service.as_ref().is_some_and(|(service, number)| *number == port && translates(service))
+        };
+        let named = || self.named_ports.iter().find(of_port).map(|inbound| inbound.port);
+        selected.next().or_else(named)
     }
 
     /// Where its endpoints listen; `None` until it runs.

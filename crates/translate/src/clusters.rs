@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use evenkeel_api::Kind;
 use evenkeel_base::Span;
-use evenkeel_model::service::ServicePort;
+use evenkeel_model::service::{ServicePort, TargetPort};
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, MeshConfig, OutlierDetection,
-    OutsideTls, Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset, TrafficPolicy,
+    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, LbPolicy as Balancing,
+    MeshConfig, OutlierDetection, OutsideTls, Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service,
+    Subset, TrafficPolicy,
 };
 use evenkeel_xds::ResourceType;
 
@@ -28,8 +29,8 @@ use crate::output::Output;
 use crate::pb::common_matcher::{HttpHeadersMatch, MatchPredicate, match_predicate};
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
-    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbPolicy,
-    TransportSocketMatch,
+    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbConfig, LbPolicy,
+    OriginalDstLbConfig, TransportSocketMatch,
 };
 use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
@@ -147,7 +148,7 @@ pub fn outbound(
     inner: InnerProtocol,
 ) -> Generated {
     let subset_name = subset.map_or("", |s| &*s.name);
-    let policy = context.settings(rule, subset.map(|s| &*s.name), port.number);
+    let policy = context.settings(service, rule, subset.map(|s| &*s.name), port.number);
     let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(context, &policy, &mut cluster);
@@ -189,7 +190,7 @@ pub fn passed_on(
     subset: Option<&Subset>,
 ) -> Generated {
     let subset_name = subset.map_or("", |s| &*s.name);
-    let policy = context.settings(rule, subset.map(|s| &*s.name), port.number);
+    let policy = context.settings(service, rule, subset.map(|s| &*s.name), port.number);
     let mut cluster = base(context, names::sni_dnat_cluster(port.number, subset_name, &service.host));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(context, &policy, &mut cluster);
@@ -214,7 +215,7 @@ fn discovery(
     policy: &TrafficPolicy,
     cluster: &mut Cluster,
 ) {
-    let kind = match service.resolution {
+    let kind = match context.resolution(service) {
         Resolution::Static | Resolution::Alias => DiscoveryType::Eds,
         Resolution::Dns => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobin => DiscoveryType::LogicalDns,
@@ -228,7 +229,10 @@ fn discovery(
             cluster.eds_cluster_config =
                 Some(EdsClusterConfig { eds_config: Some(ads()), service_name: cluster.name.clone() });
         }
-        DiscoveryType::OriginalDst => set_cluster_provided(cluster),
+        DiscoveryType::OriginalDst => {
+            set_cluster_provided(cluster);
+            cluster.lb_config = other_port(service, port).map(LbConfig::OriginalDstLbConfig);
+        }
         _ => {
             look_up_as_istio(context, cluster);
             let none = Labels::new();
@@ -238,6 +242,18 @@ fn discovery(
             let ranking = EndpointRanking::new(context, service, policy);
             cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &ranking));
         }
+    }
+}
+
+/// The `targetPort` of a ServiceEntry, to which connections to the original destination go. Pods of a headless Service are
+/// called on their own ports.
+fn other_port(service: &Service, port: &ServicePort) -> Option<OriginalDstLbConfig> {
+    match port.target {
+        TargetPort::Number(number) if !service.is_kubernetes() && number != port.number => Some(OriginalDstLbConfig {
+            upstream_port_override: Some(u32_value(u32::from(number))),
+            ..Default::default()
+        }),
+        _ => None,
     }
 }
 
@@ -256,7 +272,10 @@ fn set_cluster_provided(cluster: &mut Cluster) {
 }
 
 fn apply_policy(context: Context<'_>, policy: &TrafficPolicy, cluster: &mut Cluster) {
-    load_balancer::apply(&policy.load_balancer.clone().unwrap_or_default(), context.discovers_itself(), cluster);
+    let mut balancer = policy.load_balancer.clone().unwrap_or_default();
+    // Nor may a rule make a gateway call itself, see `Context::resolution`.
+    balancer.policy = balancer.policy.filter(|policy| context.is_sidecar() || *policy != Balancing::Passthrough);
+    load_balancer::apply(&balancer, context.discovers_itself(), cluster);
     if let Some(outliers) = &policy.outlier_detection {
         apply_outlier_detection(outliers, cluster);
     }

@@ -1,13 +1,13 @@
 //! The input of all generators, and decisions that they share.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_model::provider::ProviderService;
+use evenkeel_model::service::Distribution;
 use evenkeel_model::{
-    DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Viewer,
-    Workload,
+    DestinationRule, Labels, LoadBalancer, Protocol, Resolution, Selectable, Service, Sidecar, Tracked, TrafficPolicy,
+    Viewer, Workload,
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
@@ -140,12 +140,21 @@ impl<'a> Context<'a> {
         &self.client.options
     }
 
-    /// The ports on which a gateway listens for a port of a Gateway's server (Istio's `resolvePorts`): the `targetPort`s of the
-    /// Services in front of it that have this port, or else the port itself.
-    pub fn listening_ports(&self, port: u16) -> BTreeSet<u16> {
-        self.ask(Question::TargetPorts(port));
-        let targets = self.client.target_ports(port);
-        if targets.is_empty() { BTreeSet::from([port]) } else { targets }
+    /// How the proxy finds a service's endpoints. Connections to a gateway have no other destination than the gateway
+    /// itself: with `ORIGINAL_DST` it would call its own port, over and over. It uses the endpoints that are known, as
+    /// in Istio (`convertResolution`).
+    pub fn resolution(&self, service: &Service) -> Resolution {
+        match service.resolution {
+            Resolution::Passthrough if !self.is_sidecar() => Resolution::Static,
+            other => other,
+        }
+    }
+
+    /// The port on which a gateway listens for a port of a Gateway's server: the `targetPort` of a service in front of it that
+    /// has this port, or else the port itself.
+    pub fn listening_port(&self, port: u16) -> u16 {
+        self.ask(Question::TargetPort(port));
+        self.client.target_port(port).unwrap_or(port)
     }
 
     /// The proxy's first address. A result that depends on it is not shared.
@@ -229,10 +238,23 @@ impl<'a> Context<'a> {
         Some(self.destination_rule(service)?.policy_for(subset, port))
     }
 
-    /// Returns the settings of a cluster: those of the DestinationRule, and the mesh's for unset fields.
-    pub fn settings(&self, rule: Option<&DestinationRule>, subset: Option<&str>, port: u16) -> TrafficPolicy {
+    /// Returns the settings of a cluster: those of the DestinationRule, and the mesh's for unset fields. A service's
+    /// `trafficDistribution` takes precedence over what the mesh says of localities and zones, its shares of localities
+    /// among them.
+    pub fn settings(
+        &self,
+        service: &Service,
+        rule: Option<&DestinationRule>,
+        subset: Option<&str>,
+        port: u16,
+    ) -> TrafficPolicy {
         let own = rule.map(|rule| rule.policy_for(subset, port)).unwrap_or_default();
-        own.or_of_mesh(self.snapshot.mesh())
+        let mut settings = own.or_of_mesh(self.snapshot.mesh());
+        if let Some(balancer) = settings.load_balancer.as_mut().filter(|_| service.distribution != Distribution::Any) {
+            balancer.locality = balancer.locality.take().filter(|locality| !locality.of_mesh);
+            balancer.zone_aware = balancer.zone_aware.take().filter(|zones| !zones.of_mesh);
+        }
+        settings
     }
 
     /// The load balancer for a service from its DestinationRule, if there is one.

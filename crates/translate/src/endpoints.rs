@@ -23,7 +23,7 @@ use crate::sessions;
 
 /// The endpoints of a service's EDS clusters.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
-    if service.resolution != Resolution::Static {
+    if context.resolution(service) != Resolution::Static {
         return;
     }
     let rule = context.destination_rule(service);
@@ -32,7 +32,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let subset_name = Some(subset).filter(|s| !s.is_empty());
-            let policy = context.settings(rule.map(AsRef::as_ref), subset_name, port.number);
+            let policy = context.settings(service, rule.map(AsRef::as_ref), subset_name, port.number);
             for inner in port_protocol.inners() {
                 let name = outbound_name(&port, subset, service, *inner);
                 let takes = |endpoint: &Endpoint| selects(labels, &endpoint.labels);

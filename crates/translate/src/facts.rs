@@ -4,7 +4,6 @@
 //! proxies are equal for a generator if they give the same answers.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -56,8 +55,8 @@ pub enum Question {
     CapturesDns,
     /// Does it have a local cluster?
     DiscoversItself,
-    /// To which of its ports do the Services in front of it lead from this port?
-    TargetPorts(u16),
+    /// To which of its ports do the services in front of it lead from this port?
+    TargetPort(u16),
     /// All properties of its workload, which are different for each proxy.
     Workload,
 }
@@ -109,12 +108,9 @@ impl Client {
         self.labels().get(name).map_or_else(|| "".into(), |value| value.as_str().into())
     }
 
-    /// The ports on which it gets what is sent to a port of the Services that select it.
-    pub fn target_ports(&self, port: u16) -> BTreeSet<u16> {
-        let Some(workload) = &self.workload else { return BTreeSet::new() };
-        let fronting = workload.services.iter().filter(|service| service.is_kubernetes());
-        let ports = fronting.filter_map(|service| workload.port_of(service, service.port(port)?));
-        ports.collect()
+    /// See [`Workload::target_port`].
+    pub fn target_port(&self, port: u16) -> Option<u16> {
+        self.workload.as_ref()?.target_port(port)
     }
 
     /// The answer to a question about this proxy.
@@ -129,9 +125,8 @@ impl Client {
             Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
             Question::CapturesDns => yes_or_no(self.view.captures_dns),
             Question::DiscoversItself => yes_or_no(self.view.peer_labels.is_some()),
-            Question::TargetPorts(port) => {
-                let ports: Vec<String> = self.target_ports(*port).iter().map(ToString::to_string).collect();
-                Answer::Text(ports.join(",").into())
+            Question::TargetPort(port) => {
+                Answer::Text(self.target_port(*port).map(|port| port.to_string()).unwrap_or_default().into())
             }
             Question::Locality => Answer::Text(self.locality().clone()),
             Question::Node => Answer::Text(self.node()),

@@ -38,10 +38,8 @@ impl EndpointRanking {
     pub fn new(context: Context<'_>, service: &Service, policy: &TrafficPolicy) -> Self {
         let balancer = policy.load_balancer.as_ref();
         let zones = balancer.and_then(|balancer| balancer.zones());
-        let ruled = balancer.is_some_and(|balancer| {
-            zones.is_some_and(|zones| !zones.of_mesh)
-                || balancer.locality.as_ref().is_some_and(|locality| !locality.of_mesh)
-        });
+        // The settings leave out the mesh's for such a service, see `Context::settings`.
+        let ruled = zones.is_some() || balancer.is_some_and(|balancer| balancer.locality.is_some());
         let preferred: &[&str] = match service.distribution {
             Distribution::Any => &[],
             Distribution::SameZone => &[REGION, ZONE],

@@ -63,6 +63,19 @@ pub fn outbound_manager(context: Context<'_>, stat: &str, route: &str, calls: Ca
     manager(context, Direction::Outbound, stat, RouteSpecifier::Rds(rds), filters)
 }
 
+/// A connection manager for requests to ports without a listener, whose hosts are looked up (`ALLOW_ANY_DYNAMIC_DNS`).
+pub fn unknown_hosts_manager(context: Context<'_>, stat: &str) -> Filter {
+    let routes = RouteConfiguration {
+        name: stat.to_owned(),
+        virtual_hosts: vec![routes::outbound::unknown_host(context, stat)],
+        ..Default::default()
+    };
+    // The routes are complete, so there is nothing to ask for.
+    let last = [sessions::filter(), dynamic_dns::http_filter(), router_of(context)];
+    let filters = routes::filters::all().into_iter().chain(last).collect();
+    manager(context, Direction::Outbound, stat, RouteSpecifier::RouteConfig(routes), filters)
+}
+
 /// A connection manager with its routes inside.
 pub fn manager_with_routes(
     context: Context<'_>,

@@ -59,7 +59,8 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
 /// Adds entries to the table, or for each entry a table of its own with the host and its short forms as aliases.
 fn names(context: Context<'_>, service: &Service, out: &mut Output) {
     let Some(info) = name_info(context, service) else { return };
-    let short_names = service.short_names(&context);
+    // As in Istio, agents know the short names of Kubernetes Services only.
+    let short_names = if service.is_kubernetes() { service.short_names(&context) } else { Vec::new() };
     for (pod, info) in pods(context, service) {
         let under = short_names.iter().map(|name| format!("{pod}.{name}")).collect();
         give(context, Part::Name(format!("{pod}.{}", service.host), info), under, out);

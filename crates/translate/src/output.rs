@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::RouteSet;
+use evenkeel_model::{Nearness, RouteSet};
 use evenkeel_xds::{Any, Resource, ResourceType};
 use prost::{Message, Name};
 
@@ -110,6 +110,8 @@ pub struct GatewayRoutes {
     pub https_redirect: bool,
     /// The route set they come from; `None`: the server itself.
     pub route_set: Option<Arc<RouteSet>>,
+    /// How near it is to the gateway: nearer ones come first.
+    pub nearness: Nearness,
     /// The routes, in order.
     pub routes: Vec<Route>,
     /// The position in the user's files that it comes from.

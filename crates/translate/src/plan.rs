@@ -42,7 +42,7 @@ impl Unit {
     pub fn exists(&self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Service(host) | Self::Endpoints(host) => !snapshot.services_of(host.as_str()).is_empty(),
-            Self::Routed(host) => !snapshot.route_sets_naming(host).is_empty(),
+            Self::Routed(host) => snapshot.is_routed(host),
             Self::Basics | Self::AsCalled | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
         }
     }
@@ -102,7 +102,9 @@ impl Unit {
                 true => routes::outbound::of_unregistered(context, host, out),
                 false => routes::gateway::of_host(context, host, out),
             },
-            Self::Assembly(Collection::Address(..)) => listeners::outbound::of_address(parts, out),
+            Self::Assembly(Collection::Address(address, port)) => {
+                listeners::outbound::of_address(context, (*address, *port), parts, out);
+            }
             Self::Assembly(Collection::Port(number)) => match context.is_sidecar() {
                 true => listeners::outbound::of_port(context, *number, parts, out),
                 false => listeners::gateway::of_shared_port(context, *number, parts, out),

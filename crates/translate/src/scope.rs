@@ -217,11 +217,17 @@ impl<'a> Context<'a> {
         found
     }
 
-    /// Whether the workload may call a service whose host `host` covers.
-    pub fn may_call_any_under(&self, host: &Hostname) -> bool {
+    /// The services that a host matches, and that the workload may call: that of this name, or those that a wildcard covers.
+    pub fn services_under(&self, host: &Hostname) -> Vec<&'a Arc<Service>> {
+        if !host.is_wildcard() {
+            let imported = |service: &&Arc<Service>| {
+                self.sidecar().is_none_or(|sidecar| sidecar.imports_service(service, self.namespace()))
+            };
+            return self.service(host).filter(imported).into_iter().collect();
+        }
         let is_seen =
             |service: &Service| self.sidecar().is_none_or(|sidecar| sidecar.imports_service(service, self.namespace()));
-        self.snapshot.sees_any_under(host, self, is_seen)
+        self.snapshot.services_under(host, self, is_seen)
     }
 
     /// Returns how traffic to unknown destinations is handled.

@@ -54,7 +54,8 @@ pub fn outside_client(
         ..Default::default()
     };
     let mut context = tls::CommonTlsContext {
-        tls_params: (*rules != TlsRules::default()).then(|| parameters(rules, None, None)),
+        // Always, as in Istio: without them an Envoy offers TLS 1.2 at most.
+        tls_params: Some(parameters(rules, None, None)),
         ..Default::default()
     };
     match credential_name {

@@ -54,8 +54,10 @@ pub fn subsets_without_effect(objects: &[&Object], snapshot: &Snapshot, found: &
                         && other.hosts.iter().any(|host| host.value == to.destination.host)
                         && other.destinations().any(|to| to.subset.is_some())
                 };
-                let Some(other) =
-                    snapshot.route_sets_naming(&to.destination.host).into_iter().find(|other| splits(other))
+                let Some(other) = snapshot
+                    .route_sets_naming(&to.destination.host, &*set.namespace)
+                    .into_iter()
+                    .find(|other| splits(other))
                 else {
                     continue;
                 };

@@ -114,7 +114,7 @@ pub const ANNOTATIONS: &[Known] = &[
 /// Labels, by name.
 #[rustfmt::skip]
 pub const LABELS: &[Known] = &[
-    known("experimental.istio.io/disable-gateway-port-translation", &["Service"], Verdict::OnlyValues(&["true"]), "gateways listen on the ports that Gateway objects name"),
+    known("experimental.istio.io/disable-gateway-port-translation", &["Service", "ServiceEntry"], Verdict::Honoured, "with any value: its `targetPort`s do not say on which ports gateways listen"),
     known("gateway.istio.io/managed", &[], Verdict::Inert, "istiod writes it"),
     known("gateway.networking.k8s.io/gateway-class-name", &[], Verdict::Inert, "it names a GatewayClass"),
     known("gateway.networking.k8s.io/gateway-name", &[], Verdict::Honoured, "a label like any other, which selectors match"),
@@ -127,6 +127,8 @@ pub const LABELS: &[Known] = &[
     known("istio.io/gateway-name", &[], Verdict::Honoured, "a label like any other, which selectors match"),
     known("istio.io/global", &["Service"], Verdict::Inert, "there is one cluster"),
     known("istio.io/ingress-use-waypoint", &["Service", "ServiceEntry", "Namespace"], Verdict::Inert, "there is no ambient mode"),
+    known("istio.io/persistent-session", &["Service", "ServiceEntry"], Verdict::Honoured, "requests of a session go to the endpoint of the first, which a cookie `NAME` or `NAME:PATH` names; Istio needs `PILOT_ENABLE_PERSISTENT_SESSION_FILTER` for it"),
+    known("istio.io/persistent-session-header", &["Service", "ServiceEntry"], Verdict::Honoured, "the same with a header of this name"),
     known("istio.io/rev", &[], Verdict::Inert, "there is one control plane, which serves every revision"),
     known("istio.io/tag", &[], Verdict::Inert, "there is one control plane, which serves every revision"),
     known("istio.io/use-waypoint", &[], Verdict::NotYet, "there are no waypoints, so policies for waypoints are not enforced"),

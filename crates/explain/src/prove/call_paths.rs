@@ -187,13 +187,10 @@ pub fn dialled(world: &World, targets: &[Arc<Workload>], (host, port): (Option<&
 
 fn is_named(service: &Service, host: &str, domain: &str) -> bool {
     let own = service.host.as_str();
-    let short = [
-        format!("{}.{}", service.name, service.namespace),
-        service.name.to_string(),
-        format!("{}.{}.svc", service.name, service.namespace),
-    ];
+    let inside = own.split_once(".svc.").map_or("", |(inside, _)| inside);
+    let short = [inside.to_owned(), inside.split('.').next().unwrap_or_default().to_owned(), format!("{inside}.svc")];
     own == host
-        || service.is_kubernetes() && (short.iter().any(|name| name == host) || format!("{host}.svc.{domain}") == own)
+        || !inside.is_empty() && (short.iter().any(|name| name == host) || format!("{host}.svc.{domain}") == own)
         || service.vips().any(|vip| vip.to_string() == host)
         || service.host.is_wildcard() && Hostname::parse(host).is_ok_and(|host| service.host.covers(&host))
 }

@@ -80,19 +80,43 @@ fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place,
     Some((place.clone(), new))
 }
 
-/// The rules of a namespace for a host; those for the same workloads are merged.
+/// The rules of a namespace for a host; those for the same workloads that the same namespaces see are merged.
 fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
     let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
     let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
     for (place, (id, draft)) in drafts.get(key).into_iter().flat_map(SortedMap::iter) {
-        let first = merged.iter_mut().find(|(_, first)| first.workload_selector == draft.workload_selector);
+        let same_workloads = |first: &DestinationRule| first.workload_selector == draft.workload_selector;
+        // A rule for some workloads is not exported.
+        let same_viewers =
+            |first: &DestinationRule| !draft.workload_selector.is_empty() || first.export_to == draft.export_to;
+        let first = merged.iter_mut().find(|(_, first)| same_workloads(first) && same_viewers(first));
         match (first, cx.object(id)) {
             (Some((_, first)), Some(object)) => merge(first, draft, object, found),
             (Some(_), None) => {}
-            (None, _) => merged.push((place.clone(), (**draft).clone())),
+            (None, object) => {
+                let earlier = merged.iter().map(|(_, first)| first).filter(|first| same_workloads(first));
+                let other = earlier.rev().find(|first| first.export_to.overlaps(&draft.export_to));
+                if let (Some(other), Some(object)) = (other, object) {
+                    found.push(exported_otherwise(other, object));
+                }
+                merged.push((place.clone(), (**draft).clone()));
+            }
         }
     }
     merged
+}
+
+/// Two rules for one host and namespace that are exported differently are not merged.
+fn exported_otherwise(other: &DestinationRule, object: &Object) -> Diagnostic {
+    let message = format!(
+        "{object} has the same host `{}` as another DestinationRule and another `exportTo`: clients that see both follow \
+         only this one",
+        other.host
+    );
+    Diagnostic::warning("duplicate-host", object.origin.clone(), message)
+        .with_help("write one DestinationRule per host, or export each to other namespaces")
+        .with_related(other.origin.clone(), format!("{}/{} applies where only it is seen", other.namespace, other.name))
+        .about(object.reference())
 }
 
 impl Table {
@@ -238,6 +262,19 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
         let help = missing_host_help(cx, &rule.host, &object.namespace);
         let finding = Diagnostic::warning("missing-service", span.clone(), message);
         found.push(finding.with_help(help).about(object.reference()));
+        return;
+    }
+    if let Some(alias) = covered.iter().find(|service| service.alias_of.is_some() && service.host == rule.host) {
+        let target = cx.destination(&alias.host, &object.namespace).map_or_else(
+            || alias.alias_of.as_ref().map(ToString::to_string).unwrap_or_default(),
+            |target| target.host.to_string(),
+        );
+        let message = format!(
+            "{object}: `{}` is another name of `{target}`, whose rules hold for it; this one has no effect",
+            rule.host
+        );
+        let finding = Diagnostic::warning("no-effect", span.clone(), message);
+        found.push(finding.with_help(format!("name `{target}` in `host`")).about(object.reference()));
         return;
     }
     // Labels can be compared only if the endpoints are Pods and there are any.

@@ -222,18 +222,19 @@ fn paths(path: &IngressPath) -> Vec<StringMatch> {
     let written = path.path.as_deref().map(String::as_str).unwrap_or_default();
     let exact = |text: &str| StringMatch::Exact(shared(text));
     let prefix = |text: &str| StringMatch::Prefix(shared(text));
+    // The parts between slashes count, however a prefix is written: `/a` is none of `/ab`.
+    let below = |start: &str| match start.trim_end_matches('/') {
+        "" => vec![prefix("/")],
+        parts => vec![exact(parts), prefix(&format!("{parts}/"))],
+    };
     match path.path_type {
         Some(PathType::Exact) => vec![exact(written)],
-        // The parts between slashes count: `/a` is no prefix of `/ab`.
-        Some(PathType::Prefix) => match written.trim_end_matches('/') {
-            "" => vec![prefix("/")],
-            parts => vec![exact(parts), prefix(&format!("{parts}/"))],
-        },
+        Some(PathType::Prefix) => below(written),
         // Istio's `createFallbackStringMatch`.
         Some(PathType::ImplementationSpecific) | None => match written {
             "" | "*" | "/*" | ".*" => Vec::new(),
             _ => match written.strip_suffix(".*").or_else(|| written.strip_suffix("/*")) {
-                Some(start) => vec![prefix(start)],
+                Some(start) => below(start),
                 None => vec![exact(written)],
             },
         },
@@ -252,11 +253,24 @@ fn destination(
     let number = wanted.port.as_ref().and_then(|port| port.number).map(|number| number.0);
     let named = wanted.port.as_ref().and_then(|port| port.name.as_ref());
     let by_name = named.and_then(|name| service?.port_named(&name.0)).map(|port| port.number);
+    if let (Some(name), None) = (named, by_name) {
+        // As in Istio (`resolveNamedPort`): there is no cluster to answer 503, and another path may serve the request.
+        let message = match service {
+            Some(_) => format!("the Service `{}` has no port named `{}`", wanted.name.value, name.0),
+            None => format!("there is no Service `{}`", wanted.name.value),
+        };
+        let code = if service.is_some() { "missing-port" } else { "missing-service" };
+        let message =
+            format!("{object}: {message}; the path is left out, so requests to it get another path's answer or 404");
+        let finding = Diagnostic::warning(code, wanted.name.span.clone(), message);
+        found.push(finding.with_help("add it, or correct the name").about(object.reference()));
+        return None;
+    }
     let port = number.or(by_name);
     let is_there = |number: u16| service.is_some_and(|service| service.port(number).is_some());
     let state = match (service, port) {
         (None, _) => DestinationState::UnknownHost,
-        (Some(service), None) if named.is_some() || service.ports.len() != 1 => DestinationState::UnknownPort,
+        (Some(service), None) if service.ports.len() != 1 => DestinationState::UnknownPort,
         (Some(_), Some(number)) if !is_there(number) => DestinationState::UnknownPort,
         (Some(_), _) => DestinationState::Known,
     };

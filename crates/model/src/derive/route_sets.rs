@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use evenkeel_api::{Object, ObjectKey, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::run::Run;
@@ -12,7 +13,7 @@ use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
 use super::{delegates, ingresses, set, virtual_services};
 use crate::index::RouteSetRank;
-use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap};
+use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap, Visibility};
 
 /// The routes of an object as it is written, with those of its delegates.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub(super) struct Table {
     wholes: HashMap<ObjectKey, CompleteRoutes>,
     in_mesh: BTreeMap<Hostname, Claimants>,
     at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
+    /// The Ingresses with rules for a host.
+    ingresses: BTreeMap<Hostname, Claimants>,
     /// The objects with routes that delegate to an object.
     roots: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
     parts: HashMap<ObjectKey, Vec<(RouteSetRank, Arc<RouteSet>)>>,
@@ -145,8 +148,8 @@ fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
     claims.contains_key(&(gateway.clone(), host.clone()))
 }
 
-/// Reports objects whose requests for a host in the mesh are routed by an earlier object, at least for the namespaces
-/// that see both. Routes of connections are all used. Returns whether there are any objects.
+/// Reports objects whose requests for a host in the mesh are routed by another object, at least in some namespaces.
+/// Routes of connections are all used. Returns whether there are any objects.
 fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> bool {
     let claimants = cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host);
     let claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|(rank, id)| {
@@ -154,22 +157,47 @@ fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> boo
         Some((whole, &whole.service.hosts.get(rank.1)?.span))
     });
     let claims: Vec<(&CompleteRoutes, &Span)> = claims.filter(|(whole, _)| !whole.service.http.is_empty()).collect();
-    for (at, (later, span)) in claims.iter().enumerate() {
-        let before = claims.iter().take(at);
-        let first = before.clone().find(|(first, _)| first.service.export_to.overlaps(&later.service.export_to));
-        let Some((first, first_span)) = first else { continue };
+    for (at, (loser, span)) in claims.iter().enumerate() {
+        let mut others = claims.iter().enumerate().filter(|(other, _)| *other != at);
+        let winner = others.find_map(|(other, (winner, span))| {
+            Some((winner, span, overridden_in(&winner.service, &loser.service, other < at)?))
+        });
+        let Some((winner, winner_span, namespaces)) = winner else { continue };
+        let scope = match namespaces.as_slice() {
+            [] => String::new(),
+            some => format!(" in {}", one_of(some.iter().map(|namespace| &**namespace))),
+        };
         let message = format!(
-            "{} already routes `{host}` in the mesh; the routes of {} for it are ignored",
-            first.object, later.object
+            "{} already routes `{host}` in the mesh; the routes of {} for it are ignored{scope}",
+            winner.object, loser.object
         );
         found.push(
             Diagnostic::warning("duplicate-host", (*span).clone(), message)
-                .about(later.object.reference())
+                .about(loser.object.reference())
                 .with_help("put all routes of a host into one VirtualService")
-                .with_related((*first_span).clone(), "this one applies"),
+                .with_related((*winner_span).clone(), "this one applies"),
         );
     }
     claimants.is_some()
+}
+
+/// The namespaces in which `winner` takes precedence over `loser` for a host of both; empty: wherever `loser` is seen.
+/// `None`: in none. The nearer one does, or else the one that comes first.
+fn overridden_in(winner: &RouteSet, loser: &RouteSet, winner_is_first: bool) -> Option<Vec<Arc<str>>> {
+    let (seen, of_loser) = match (&winner.export_to, &loser.export_to) {
+        (Visibility::None, _) | (_, Visibility::None) | (Visibility::Public, Visibility::Namespaces(_)) => return None,
+        (Visibility::Public, Visibility::Public) => return winner_is_first.then(Vec::new),
+        (Visibility::Namespaces(seen), Visibility::Public) => return Some(seen.iter().cloned().collect()),
+        (Visibility::Namespaces(seen), Visibility::Namespaces(of_loser)) => (seen, of_loser),
+    };
+    let rank = |of: &RouteSet, viewer: &str, is_first: bool| (of.export_to.nearness(&of.namespace, viewer), !is_first);
+    let wins = |viewer: &str| rank(winner, viewer, winner_is_first) < rank(loser, viewer, !winner_is_first);
+    let won: Vec<Arc<str>> = seen.intersection(of_loser).filter(|viewer| wins(viewer)).cloned().collect();
+    match won.len() {
+        0 => None,
+        all if all == of_loser.len() => Some(Vec::new()),
+        _ => Some(won),
+    }
 }
 
 /// The route sets of an object. A delegate has none of its own: it is part of others.
@@ -178,12 +206,22 @@ fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(RouteSetRank, Arc<RouteSet>)> {
     match &object.resource {
         Resource::Ingress(ingress) => {
             // Its hosts have different routes.
-            let parts = ingresses::parts(cx, object, ingress).into_iter().enumerate();
-            parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
+            let mut parts = ingresses::parts(cx, object, ingress);
+            parts.iter_mut().for_each(|part| part.gateways = gateways_of_host(cx, part));
+            parts.into_iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
         }
         _ if service.hosts.is_empty() => Vec::new(),
         _ => vec![((place.clone(), 0), service.clone())],
     }
+}
+
+/// The Gateways of all Ingresses that have rules for the host of a part: the paths of one host may be split among Ingresses,
+/// of which only the first serves the host with TLS.
+fn gateways_of_host(cx: &Cx<'_>, part: &RouteSet) -> Vec<GatewayRef> {
+    let Some(host) = part.hosts.first() else { return part.gateways.clone() };
+    let claims = cx.read(Fact::IngressHost(host.as_str())).routes.ingresses.get(&host.value);
+    let sharing = claims.into_iter().flat_map(SortedMap::values).filter_map(|id| cx.whole(id));
+    sharing.flat_map(|whole| whole.service.gateways.iter().cloned()).collect()
 }
 
 /// Reports an object without hosts that no route delegates to. Returns whether it is there.
@@ -255,6 +293,10 @@ impl Table {
     fn claim(&mut self, id: &ObjectKey, whole: &CompleteRoutes, is_there: bool, tracker: &mut Tracker) {
         let service = &whole.service;
         for (at, host) in service.hosts.iter().map(|host| &host.value).enumerate() {
+            if id.kind == Kind::Ingress {
+                put(&mut self.ingresses, host.clone(), (whole.place.clone(), at), id, is_there);
+                tracker.changed(Fact::IngressHost(host.as_str()));
+            }
             if service.applies_at(&GatewayRef::Mesh) {
                 put(&mut self.in_mesh, host.clone(), (whole.place.clone(), at), id, is_there);
                 tracker.changed(Fact::MeshHost(host.as_str()));

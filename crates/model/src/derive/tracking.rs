@@ -70,6 +70,8 @@ pub(super) enum Fact<'a> {
     MeshHost(&'a str),
     /// The objects with routes that delegate to an object.
     Roots(&'a ObjectKey),
+    /// The Ingresses with rules for a host.
+    IngressHost(&'a str),
     /// The objects that route a host at a gateway.
     GatewayHost(&'a crate::GatewayRef, &'a str),
 }

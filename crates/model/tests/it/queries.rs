@@ -137,7 +137,7 @@ spec:
     check(None, 81, ("RoundRobin", false, ""));
     check(Some("v1"), 80, ("Random", true, "Disable"));
     check(Some("v1"), 81, ("RoundRobin", true, ""));
-    check(Some("v1"), 82, ("Random", false, "IstioMutual"));
+    check(Some("v1"), 82, ("", false, "IstioMutual"));
     check(Some("unknown"), 80, ("Random", false, "Disable"));
 }
 

@@ -64,7 +64,7 @@ fn for_each(
     for (port, _) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|rule| rule.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
-            let policy = context.settings(rule, subset.map(|subset| &*subset.name), port.number);
+            let policy = context.settings(service, rule, subset.map(|subset| &*subset.name), port.number);
             each(&port, subset, &policy);
         }
     }

@@ -19,7 +19,7 @@ mod routes;
 use evenkeel_model::Service;
 
 use crate::context::Context;
-use crate::listeners::outbound::of_address;
+use crate::listeners::outbound::of_first;
 use crate::output::{Collection, Output, Part, Unit};
 
 /// Makes a unit for a gRPC program.
@@ -37,7 +37,7 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
             let Some(service) = context.service(host).filter(|service| can_be_dialed(service)) else { return };
             clusters::of_endpoints(context, service, out);
         }
-        Unit::Assembly(Collection::Target(_)) => of_address(parts, out),
+        Unit::Assembly(Collection::Target(_)) => of_first(parts, out),
         // There is no capture and no Gateway, and hosts without a service have no clusters.
         Unit::Basics | Unit::AsCalled | Unit::Gateways | Unit::Routed(_) | Unit::Assembly(_) => {}
     }

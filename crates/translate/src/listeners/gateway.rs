@@ -67,9 +67,8 @@ fn servers_by_place(context: Context<'_>) -> BTreeMap<Place<'_>, Vec<(&Gateway, 
     let mut by_place: BTreeMap<Place<'_>, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
-            for port in context.listening_ports(server.port) {
-                by_place.entry((port, server.bind.as_deref())).or_default().push((gateway, server));
-            }
+            let place = (context.listening_port(server.port), server.bind.as_deref());
+            by_place.entry(place).or_default().push((gateway, server));
         }
     }
     by_place

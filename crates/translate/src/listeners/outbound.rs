@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::{Resource, ResourceType};
+use prost::Message;
 
 use super::inspectors::Inspectors;
 use super::l4::{cidr_range, push_distinct, to_destinations};
@@ -28,6 +30,10 @@ const ANY_ADDRESS: &str = "0.0.0.0";
 /// The protocols by which the HTTP inspector marks plaintext that can be routed as HTTP.
 pub const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
+/// How long the first bytes of a connection to an unknown destination are waited for, where the host of HTTP is looked up and
+/// the mesh sets no limit: the server may be the first to speak.
+const UNKNOWN_PROTOCOL_WAIT: Duration = Duration::from_secs(1);
+
 /// Takes every captured connection, and hands it to the listener of its destination; what has none passes or ends here.
 pub fn virtual_outbound(context: Context<'_>) -> Listener {
     let to_itself =
@@ -41,15 +47,25 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
         None => Some(names::listener(&listener.bind?.to_string(), listener.port?.0)),
     });
     all.metadata = companions(context, bound);
+    let policy = context.outbound_policy();
     all.filter_chains = vec![
         // A connection to the port itself would loop forever.
         chain("virtualOutbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]),
         chain(
             "virtualOutbound-catchall-tcp",
             FilterChainMatch::default(),
-            vec![http::tcp(context, &context.unknown_cluster(context.outbound_policy(), InnerProtocol::Tcp))],
+            vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))],
         ),
     ];
+    if *policy == SidecarOutboundPolicy::AllowAnyDynamicDns {
+        let manager = http::unknown_hosts_manager(context, "virtualOutbound-catchall-tcp-http");
+        // A transport protocol would hide the chain above from all other plain text.
+        let wanted = FilterChainMatch { transport_protocol: String::new(), ..plain_http() };
+        all.filter_chains.push(chain("virtualOutbound-catchall-tcp-http", wanted, vec![manager]));
+        let wait = context.snapshot.mesh().protocol_detection_timeout;
+        let wait = if wait.is_zero() { UNKNOWN_PROTOCOL_WAIT } else { wait };
+        Inspectors { http: true.into(), ..Inspectors::default() }.apply(wait, &mut all);
+    }
     all
 }
 
@@ -157,11 +173,44 @@ fn give_addresses(
     }
 }
 
-/// The listener of an address, from the first service (by host) that has it.
-pub fn of_address(parts: &[&Part], out: &mut Output) {
-    if let Some(Part::Listener(first)) = parts.first() {
-        out.resources.push((ResourceType::Listener, first.clone()));
-    }
+/// The listener of an address, from the first service (by host) that has it. Those of further services for bytes add the
+/// connections that it does not match, such as those with other server names (Istio's `mergeTCPFilterChains`).
+pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &[&Part], out: &mut Output) {
+    let mut listeners = listeners_of(parts);
+    let Some(first) = listeners.next() else { return };
+    let rest: Vec<Vec<FilterChain>> = listeners.filter_map(tcp_chains_of).collect();
+    let Some(mut chains) = tcp_chains_of(first).filter(|_| !rest.is_empty()) else {
+        return out.resources.push((ResourceType::Listener, first.clone()));
+    };
+    rest.into_iter().flatten().for_each(|chain| push_distinct(&mut chains, chain));
+    let made = for_bytes(context, address, port, chains);
+    let shared = Resource::from_message(&*made.name, &made);
+    let shared = match &first.origin {
+        Some(origin) => shared.with_origin(origin.clone()),
+        None => shared,
+    };
+    out.resources.push((ResourceType::Listener, shared));
+}
+
+/// The listener of what only the first service (by host) can have.
+pub fn of_first(parts: &[&Part], out: &mut Output) {
+    out.resources.extend(listeners_of(parts).next().map(|first| (ResourceType::Listener, first.clone())));
+}
+
+fn listeners_of<'p>(parts: &[&'p Part]) -> impl Iterator<Item = &'p Resource> {
+    parts.iter().filter_map(|part| match part {
+        Part::Listener(listener) => Some(listener),
+        _ => None,
+    })
+}
+
+/// The chains of a service's listener for bytes, without those for other connections; `None`: it takes HTTP as well.
+fn tcp_chains_of(listener: &Resource) -> Option<Vec<FilterChain>> {
+    let made = Listener::decode(&*listener.any().value).ok()?;
+    let is_http = |chain: &FilterChain| {
+        chain.filter_chain_match.as_ref().is_some_and(|wanted| !wanted.application_protocols.is_empty())
+    };
+    (!made.filter_chains.iter().any(is_http)).then_some(made.filter_chains)
 }
 
 /// Addresses and ports of a service port's ready endpoints.
@@ -189,25 +238,32 @@ fn at_address(
     port: &ServicePort,
     port_protocol: PortProtocol,
 ) -> Listener {
+    if port_protocol != PortProtocol::Auto {
+        return for_bytes(context, address, number, l4_chains(context, service, port));
+    }
     let host = address.to_string();
     let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Outbound);
-    let mut inspect = Inspectors::default();
-    if port_protocol == PortProtocol::Auto {
-        inspect.http = true.into();
-        let route = own_route_name(service, port.number);
-        let looks_up = dynamic_dns::is_looked_up(service);
-        let manager = http::outbound_manager(context, &format!("outbound_{route}"), &route, Calls::Any, looks_up);
-        made.filter_chains = vec![chain("", plain_http(), vec![manager])];
-        let (rest, matching): (Vec<_>, Vec<_>) =
-            l4_chains(context, service, port).into_iter().partition(|chain| chain.filter_chain_match.is_none());
-        made.filter_chains.extend(matching);
-        made.default_filter_chain = rest.into_iter().next();
-    } else {
-        made.filter_chains = l4_chains(context, service, port);
-        inspect.tls = needs_sni(&made.filter_chains).into();
-        let takes_all = made.filter_chains.iter().any(|chain| chain.filter_chain_match.is_none());
-        made.default_filter_chain = (!takes_all).then(|| unknown(context, number));
-    }
+    let route = own_route_name(service, port.number);
+    let looks_up = dynamic_dns::is_looked_up(service);
+    let manager = http::outbound_manager(context, &format!("outbound_{route}"), &route, Calls::Any, looks_up);
+    made.filter_chains = vec![chain("", plain_http(), vec![manager])];
+    let (rest, matching): (Vec<_>, Vec<_>) =
+        l4_chains(context, service, port).into_iter().partition(|chain| chain.filter_chain_match.is_none());
+    made.filter_chains.extend(matching);
+    made.default_filter_chain = rest.into_iter().next();
+    let inspect = Inspectors { http: true.into(), ..Inspectors::default() };
+    inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
+    unbound(context, made)
+}
+
+/// The listener of an address for bytes. The outbound policy decides about connections that no chain matches.
+fn for_bytes(context: Context<'_>, address: IpAddr, number: u16, chains: Vec<FilterChain>) -> Listener {
+    let host = address.to_string();
+    let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Outbound);
+    let takes_all = chains.iter().any(|chain| chain.filter_chain_match.is_none());
+    made.default_filter_chain = (!takes_all).then(|| unknown(context, number));
+    let inspect = Inspectors { tls: needs_sni(&chains).into(), ..Inspectors::default() };
+    made.filter_chains = chains;
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     unbound(context, made)
 }

@@ -80,12 +80,12 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
 
 /// The ports of the gateway whose servers pass TLS on to the service.
 fn passed_on_at(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
-    if service.external || matches!(service.resolution, Resolution::Passthrough | Resolution::DynamicDns) {
+    if service.external || service.resolution == Resolution::DynamicDns {
         return BTreeSet::new();
     }
     let gateways = context.snapshot.passing_gateways_for(&context);
     let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| server.passes_by_service());
     let serves =
         servers.filter(|server| server.hosts.iter().any(|host| host.value.covers(&service.namespace, &service.host)));
-    serves.flat_map(|server| context.listening_ports(server.port)).collect()
+    serves.map(|server| context.listening_port(server.port)).collect()
 }

@@ -189,6 +189,8 @@ fn mirror_policy(route_context: RouteContext<'_>, mirror: &Mirror) -> RequestMir
         cluster: cluster_of(route_context, &mirror.destination, InnerProtocol::Http),
         runtime_fraction: Some(filters::share(mirror.share)),
         trace_sampled: Some(bool_value(false)),
+        // Istio's `DISABLE_SHADOW_HOST_SUFFIX`, on by default: a copy names the host that the original names.
+        disable_shadow_host_suffix_append: true,
         ..Default::default()
     }
 }

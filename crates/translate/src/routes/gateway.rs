@@ -1,11 +1,11 @@
 //! Route configurations of gateways: one per HTTP port, one per HTTPS server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server};
+use evenkeel_model::{Gateway, GatewayRef, Nearness, RouteSet, Server};
 use evenkeel_xds::ResourceType;
 
 use super::action::RouteContext;
@@ -23,45 +23,60 @@ pub fn servers(context: Context<'_>, out: &mut Output) {
         // Even a host without routes is redirected to https.
         for host in server.hosts.iter().filter(|_| server.https_redirect) {
             let host = host.value.host.clone();
-            give(&table, host, server_index, server, None, Vec::new(), server.origin.clone(), out);
+            give(&table, host, server_index, server, (None, Nearness::Own), Vec::new(), server.origin.clone(), out);
         }
     }
 }
 
 /// The routes for a host at a gateway from the route sets that name it.
 pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let naming = context.snapshot.route_sets_naming(host);
-    let naming: Vec<_> = naming.into_iter().filter(|r| r.export_to.seen_by(&context)).collect();
+    let naming = context.snapshot.route_sets_naming(host, &context);
     if naming.is_empty() {
         return;
     }
+    // Several servers of a table may have the same routes; those of the first are used.
+    let mut given = HashSet::new();
     for (table, server_index, gateway, server) in http_servers(context) {
         let reference = GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() };
         for route_set in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
-            let served = server.hosts.iter().find_map(|h| h.value.intersection(route_set, host));
-            let Some(served) = served else { continue };
+            // A wildcard of the route set is served under each of the server's names below it.
+            let served = server.hosts.iter().filter_map(|h| h.value.intersection(route_set, host));
+            let served: BTreeSet<&Hostname> = served.collect();
+            if served.is_empty() {
+                continue;
+            }
             let route_context = RouteContext { tls: terminates_tls(server), ..context.route_context(server.port) };
             let routes = route_set::routes(route_context, route_set, &reference);
-            let (route_set, origin) = (Some((*route_set).clone()), route_set.origin.clone());
-            give(&table, served.clone(), server_index, server, route_set, routes, origin, out);
+            // Without routes here, requests are for the routes of a wider name.
+            for served in served.into_iter().filter(|_| !routes.is_empty()) {
+                let at = differs_by_gateway(route_set).then(|| reference.clone());
+                let routes_of = (table.clone(), served, Arc::as_ptr(route_set), at);
+                if !given.insert((routes_of, server.port, server.https_redirect)) {
+                    continue;
+                }
+                let nearness = route_set.export_to.nearness(&route_set.namespace, &context);
+                let (from, origin) = ((Some((*route_set).clone()), nearness), route_set.origin.clone());
+                give(&table, served.clone(), server_index, server, from, routes.clone(), origin, out);
+            }
         }
     }
 }
 
+/// Whether some routes of a route set are for some gateways only.
+fn differs_by_gateway(route_set: &RouteSet) -> bool {
+    route_set.http.iter().flat_map(|http| &http.matches).any(|condition| !condition.gateways.is_empty())
+}
+
 /// The HTTP servers of the Gateways that select a gateway proxy, with the name of their route configuration and their
 /// position.
-fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server)> {
+fn http_servers<'a>(context: Context<'a>) -> Vec<(Arc<str>, usize, &'a Gateway, &'a Server)> {
     let gateways = context.snapshot.gateways_for(&context);
-    let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (gateway, s)));
-    let mut all: Vec<(Arc<str>, usize, &Gateway, &Server)> = Vec::new();
-    for (server_index, (gateway, server)) in servers.enumerate() {
-        // An HTTPS server has one table, on however many ports it listens.
-        let tables = context.listening_ports(server.port).into_iter().filter_map(|p| route_table(gateway, server, p));
-        for table in tables.collect::<BTreeSet<String>>() {
-            all.push((table.into(), server_index, gateway, server));
-        }
-    }
-    all
+    let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (&**gateway, s)));
+    let table = |(server_index, (gateway, server)): (usize, (&'a Gateway, &'a Server))| {
+        let table = route_table(gateway, server, context.listening_port(server.port))?;
+        Some((Arc::from(table), server_index, gateway, server))
+    };
+    servers.enumerate().filter_map(table).collect()
 }
 
 #[expect(clippy::too_many_arguments, reason = "all of it is the part")]
@@ -70,13 +85,13 @@ fn give(
     host: Hostname,
     server_index: usize,
     server: &Server,
-    route_set: Option<Arc<RouteSet>>,
+    (route_set, nearness): (Option<Arc<RouteSet>>, Nearness),
     routes: Vec<Route>,
     origin: Span,
     out: &mut Output,
 ) {
     let (port, https_redirect) = (server.port, server.https_redirect);
-    let part = GatewayRoutes { server: server_index, port, https_redirect, route_set, routes, origin };
+    let part = GatewayRoutes { server: server_index, port, https_redirect, route_set, nearness, routes, origin };
     out.give(Collection::GatewayHost(table.clone(), host), Part::GatewayRoutes(part));
 }
 
@@ -91,7 +106,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
         let places = context.snapshot.precedence(all.iter().filter_map(|of| of.route_set.as_ref()));
         let precedence = |route_set: &Arc<RouteSet>| places.get(&Arc::as_ptr(route_set)).copied().unwrap_or(usize::MAX);
         // The server's own routes come first.
-        all.sort_by_key(|of| (of.server, of.route_set.as_ref().map(precedence)));
+        all.sort_by_key(|of| (of.server, of.nearness, of.route_set.as_ref().map(precedence)));
     }
     let Some(first) = all.first() else { return };
     let name = names::virtual_host(host.as_str(), first.port);

@@ -20,7 +20,7 @@ use crate::scope::CallablePort;
 use crate::traffic::InnerProtocol;
 use crate::{sessions, tracing};
 
-/// The port on which hosts without a service, known only from route sets, can be called.
+/// The port on which hosts of route sets can be called without a service there.
 const UNREGISTERED_HOST_PORT: u16 = 80;
 
 /// The routes of a service: a virtual host in the route configuration `PORT` for each of its HTTP ports, and for a port
@@ -41,10 +41,11 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             let table = own_route_name(service, port.number).into();
             give_host(context, &table, &host, ruled_by.clone(), Some(service.origin.clone()), out);
         }
-        if !is_alone || service.ranges().next().is_some() {
-            let table = port.number.to_string().into();
-            give_host(context, &table, &host, ruled_by, Some(service.origin.clone()), out);
-        }
+        // At other addresses requests name it, if the port has a listener for HTTP, which a service with addresses of its
+        // own does not make.
+        let makes_listener = !is_alone || service.ranges().next().is_some();
+        let table = port.number.to_string().into();
+        give_host(context, &table, &host, ruled_by, makes_listener.then(|| service.origin.clone()), out);
     }
 }
 
@@ -75,17 +76,21 @@ enum Named {
     WithPort,
 }
 
-/// A host of route sets without a service. As in Istio it can be called on
-/// the ports of the services that its route set also names, or on port 80 if there are none.
+/// A host of route sets, on ports on which it has no service. As in Istio (`buildSidecarVirtualHostsForVirtualService`) it
+/// can be called on the ports of the services that its route set also names, and on port 80.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let seen = |route_set: &&Arc<RouteSet>| {
-        route_set.applies_at(&GatewayRef::Mesh) && route_set.export_to.seen_by(&context) && !route_set.http.is_empty()
-    };
-    let naming: Vec<_> = context.snapshot.route_sets_naming(host).into_iter().filter(seen).collect();
-    if naming.is_empty() || context.may_call_any_under(host) {
+    let routes = |route_set: &&Arc<RouteSet>| route_set.applies_at(&GatewayRef::Mesh) && !route_set.http.is_empty();
+    let naming: Vec<_> = context.snapshot.route_sets_naming(host, &context).into_iter().filter(routes).collect();
+    if naming.is_empty() {
         return;
     }
-    let mut taken = BTreeSet::new();
+    // On the services' own ports they decide.
+    let mut own = context.services_under(host);
+    own.retain(|service| service.alias_of.is_none());
+    let callable = own.iter().flat_map(|service| context.callable(service));
+    let mut taken: BTreeSet<u16> = callable.map(|called| called.port.number).collect();
+    let named = own.iter().find(|service| service.host == *host);
+    let names = named.map_or_else(|| vec![host.to_string()], |service| names_of(context, service));
     for route_set in naming {
         let follows = |port: &u16| context.follows(route_set, *port) && !taken.contains(port);
         let ports: Vec<u16> = ports_beside(context, route_set).into_iter().filter(follows).collect();
@@ -96,19 +101,18 @@ pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) 
             }
             taken.insert(port);
             let name = names::virtual_host(host.as_str(), port);
-            let made = virtual_host(context, name, vec![host.to_string()], routes);
+            let made = virtual_host(context, name, names.clone(), routes);
             give_host(context, &port.to_string().into(), &made, Some(route_set.origin.clone()), None, out);
         }
     }
 }
 
-/// The HTTP ports of the services that a route set names.
+/// The HTTP ports of the services that a route set names, and port 80.
 fn ports_beside(context: Context<'_>, route_set: &RouteSet) -> BTreeSet<u16> {
-    let services = route_set.hosts.iter().filter_map(|host| context.service(&host.value));
+    let services = route_set.hosts.iter().flat_map(|host| context.services_under(&host.value));
     let callable = services.flat_map(|service| context.callable(service));
     let ports = callable.filter(|callable| callable.port_protocol != PortProtocol::Tcp);
-    let ports: BTreeSet<u16> = ports.map(|callable| callable.port.number).collect();
-    if ports.is_empty() { [UNREGISTERED_HOST_PORT].into() } else { ports }
+    ports.map(|callable| callable.port.number).chain([UNREGISTERED_HOST_PORT]).collect()
 }
 
 /// The route configuration of a port. Hosts without a service need some service on the port; otherwise there is no
@@ -211,7 +215,7 @@ fn names_of(context: Context<'_>, service: &Service) -> Vec<String> {
 }
 
 /// The virtual host for unknown hosts in the table of a port.
-fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
+pub fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
     // A Unix socket has the port 0.
     let port = if table.starts_with(names::UNIX_PREFIX) { Ok(0) } else { table.parse() };
     let policy = port.map_or_else(|_| context.outbound_policy(), |port| context.outbound_policy_on(port));

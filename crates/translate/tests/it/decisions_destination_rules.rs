@@ -70,12 +70,12 @@ fn clusters() {
 }
 
 #[test]
-fn what_a_port_cannot_set_comes_from_the_rule() {
+fn settings_of_a_port_replace_all_of_the_rule() {
     let policy = "{retryBudget: {percent: 50}, connectionPool: {tcp: {maxConnections: 7}}, portLevelSettings: [{port: {number: 80}, loadBalancer: {simple: RANDOM}}]}";
     let proxy = with(policy);
     let cluster = proxy.resource("CDS", HTTP);
     assert_eq!(*at(cluster, "/lb_policy"), json!("RANDOM"));
-    assert_eq!(*at(cluster, "/circuit_breakers/thresholds/0/retry_budget/budget_percent/value"), json!(50.0));
+    assert_eq!(*at(cluster, "/circuit_breakers/thresholds/0/retry_budget"), Value::Null);
     assert_eq!(*at(cluster, "/circuit_breakers/thresholds/0/max_connections"), json!(u32::MAX));
 }
 

@@ -90,9 +90,11 @@ fn unknown_hosts_are_looked_up_if_the_mesh_says_so() {
     assert_eq!(unknown(""), "PassthroughCluster");
     let cluster = resource(settings, "", sidecar, "CDS", "AllowAnyDynamicDNSCluster");
     assert_eq!(cluster["lb_policy"], "CLUSTER_PROVIDED");
-    // Everything but HTTP goes where it was going.
+    // Everything but HTTP goes where it was going, on ports without a service, too.
     let listener = resource(settings, "", sidecar, "LDS", "virtualOutbound").to_string();
-    assert!(listener.contains("PassthroughCluster") && !listener.contains("AllowAnyDynamicDNSCluster"));
+    assert!(listener.contains("PassthroughCluster") && listener.contains("AllowAnyDynamicDNSCluster"));
+    let listener = resource("", "", sidecar, "LDS", "virtualOutbound").to_string();
+    assert!(!listener.contains("AllowAnyDynamicDNSCluster") && !listener.contains("inspector"));
     let listener = resource(settings, "", sidecar, "LDS", "0.0.0.0_80").to_string();
     assert!(listener.contains("dynamic_forward_proxy") && listener.contains("PassthroughCluster"));
     // A Sidecar's own policy takes precedence.

@@ -63,7 +63,16 @@ fn gateways_listen_on_the_target_ports_of_their_services_or_on_the_port_itself()
     // A Service of other workloads, and one that only names an address.
     check(&service("other", "{selector: {app: other}, ports: [{name: http, port: 80, targetPort: 8080}]}"), 80, &[80]);
     let second = service("second", "{selector: {istio: edge}, ports: [{name: http, port: 80, targetPort: 8081}]}");
-    check(&(edge("{name: http, port: 80, targetPort: 8080}") + &second), 80, &[8080, 8081]);
+    check(&(edge("{name: http, port: 80, targetPort: 8080}") + &second), 80, &[8080]);
+    // The label, with any value.
+    let untranslated = edge("{name: http, port: 80, targetPort: 8080}")
+        .replace("name: edge,", "name: edge, labels: {experimental.istio.io/disable-gateway-port-translation: \"\"},");
+    check(&untranslated, 80, &[80]);
+    check(&(untranslated + &second), 80, &[8081]);
+    // A ServiceEntry that names the gateway's address.
+    let entry = "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: edge}\n\
+                 spec: {hosts: [e.example.com], resolution: STATIC, endpoints: [{address: 10.244.4.1}], ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8082}]}\n";
+    check(entry, 80, &[8082]);
 }
 
 #[test]

@@ -535,7 +535,7 @@ fn workload_entries_are_endpoints() {
             ),
             (
                 "outbound|80||vm.shop.svc.cluster.local",
-                "EDS 10.244.0.8:8080+mtls 10.5.0.2:8080 10.5.0.5:8080 10.5.0.1:8080+mtls*3@north/a/1",
+                "EDS 10.244.0.8:8080+mtls 10.5.0.2:8080 10.5.0.5:8080 10.5.0.1:8088+mtls*3@north/a/1",
             ),
             ("outbound|81||vm.shop.svc.cluster.local", "EDS 10.5.0.1:8181+mtls*3@north/a/1"),
             (
@@ -550,7 +550,7 @@ fn workload_entries_are_endpoints() {
     let config = mesh.proxy(&view);
     let call = |to: &str| outcome(&config, "virtualInbound", &PLAIN_HTTP, to, "GET vm /", 0);
     assert_eq!(call("10.5.0.1:8088"), "inbound|8088|| vm/");
-    assert_eq!(call("10.5.0.1:8080"), "inbound|8080|| vm/");
+    assert_eq!(call("10.5.0.1:8080"), "InboundPassthroughCluster vm/");
     assert_eq!(call("10.5.0.1:7777"), "InboundPassthroughCluster vm/");
 }
 
@@ -763,6 +763,9 @@ fn an_ingress_routes_at_the_gateway() {
         ("a.example.com", "/api/v2", api),
         ("a.example.com", "/api/v1", web),
         ("x.b.example.com", "/x/1", api),
+        ("x.b.example.com", "/x", api),
+        // The parts between slashes count.
+        ("x.b.example.com", "/xx", "404"),
         ("x.b.example.com", "/y", web),
         ("x.b.example.com", "/y/1", "404"),
         ("a.example.com", "/all", web),

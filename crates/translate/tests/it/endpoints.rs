@@ -82,9 +82,9 @@ fn a_change_of_endpoints_makes_anew_what_contains_them() {
         check(kind, &other_name, 2, 0, &[("CDS", 2)]);
     }
     // Of a headless service each Pod has a name, and a listener where the port is of bytes; an agent has the names in a table, or
-    // the service's and each Pod's one by one.
-    check(ClientKind::Envoy, &named, 3, 5, &[("LDS", 1), ("NDS", 1)]);
-    check(ClientKind::EvenkeelLearned, &named, 2, 2, &[("LDS", 1), ("NDS", 3)]);
+    // the service's and each Pod's one by one. The router has endpoints of both ports.
+    check(ClientKind::Envoy, &named, 4, 5, &[("EDS", 2), ("LDS", 1), ("NDS", 1)]);
+    check(ClientKind::EvenkeelLearned, &named, 3, 2, &[("EDS", 2), ("LDS", 1), ("NDS", 3)]);
     for change in [&moved, &more, &not_ready, &gone] {
         check(ClientKind::Grpc, change, 1, 0, &[("EDS", 1)]);
     }
