@@ -16,7 +16,6 @@ use crate::exec::{ContainerName, Failing, Purpose, ReplicaInfo, Reply, Request, 
 use crate::mesh::Replicas;
 use crate::pods::LastExit;
 use crate::replica::Replica;
-use crate::workloads::INGRESS_NAME;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -114,10 +113,6 @@ fn failing(part: LastExit, now: Instant) -> Failing {
 async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Reply {
     let key = |replica: &Arc<Replica>| (replica.pod.namespace.clone(), replica.pod.workload.clone());
     let workloads: BTreeSet<(String, String)> = found.iter().map(key).collect();
-    if workloads.iter().any(|(_, name)| name == INGRESS_NAME) {
-        let reason = "the gateway holds the machine's ports and cannot be restarted alone; restart `evenkeel up`";
-        return Reply::Refused(reason.to_owned());
-    }
     let names = workloads.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
     let (done, waited) = oneshot::channel();
     if restarts.send(Restart { workloads, done }).await.is_err() {

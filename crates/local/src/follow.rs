@@ -17,7 +17,6 @@ use crate::client::Call;
 use crate::compiled::Compiled;
 use crate::mesh::{Mesh, MeshError};
 use crate::plan::Plan;
-use crate::ports;
 use crate::ui::Events;
 use crate::workloads::{Build, Manifest};
 
@@ -165,12 +164,7 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
                     build.span, build.run
                 ));
             }
-            if let Err(error) = mesh.follow_ports(&manifest.gateway_ports, events).await {
-                events.say(format!("error: {error}"));
-            }
-            if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
-                events.say(format!("error: {conflict}"));
-            }
+            mesh.follow_ports(&manifest.gateway_ports, events).await;
             // The present replicas keep running; the next edit tries again.
             if let Err(error) = mesh.follow(&manifest).await {
                 events.say(format!("error: {error}"));

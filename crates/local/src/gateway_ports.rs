@@ -1,7 +1,7 @@
 //! Ports of Gateways that are added and removed while the mesh runs.
 //!
-//! The gateway gets its listening sockets when it starts and no more later. Connections to ports that are added later
-//! are therefore forwarded to it from inside its network, so that they come from 127.0.0.1 like all others.
+//! A gateway gets its listening sockets when it starts and no more later. Connections to ports that are added later
+//! are therefore forwarded to one of its replicas from inside its network, so that they come from 127.0.0.1 like all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::connect;
 use crate::egress::broker_client::BrokerClient;
+use crate::mesh::Replicas;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
-use crate::ports::{GatewayPort, HostPort};
+use crate::ports::{GatewayPort, HostPort, PortKey};
 
 /// Connections forwarded for one port at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;
@@ -34,9 +35,9 @@ const LISTENER_RETRY: Duration = Duration::from_millis(20);
 pub(crate) struct GatewayPorts {
     plan: Arc<Plan>,
     broker: BrokerClient,
-    /// Ports from the start that no Gateway has any more, by the proxy's port.
-    closed: BTreeSet<u16>,
-    forwarded: BTreeMap<u16, ForwardedPort>,
+    /// Ports from the start that no Gateway has any more.
+    closed: BTreeSet<PortKey>,
+    forwarded: BTreeMap<PortKey, ForwardedPort>,
 }
 
 /// A port that was added later and is forwarded.
@@ -62,7 +63,7 @@ impl GatewayPorts {
 
     /// The command with which each open port can be reached.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.listener));
+        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.gateway.key()));
         let open: Vec<&HostPort> = first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).collect();
         let moved = open.iter().filter(|port| port.address.port() != port.gateway.number);
         let moved: Vec<String> =
@@ -72,23 +73,24 @@ impl GatewayPorts {
     }
 
     /// Opens and closes ports as Gateways now require; returns messages about it.
-    pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], gateway: &Arc<Namespace>) -> Vec<String> {
+    pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], replicas: &watch::Receiver<Replicas>) -> Vec<String> {
         let mut said = Vec::new();
-        let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener == listener);
+        let is_wanted = |key: &PortKey| wanted.iter().any(|port| port.key() == *key);
         let closes = |port: &HostPort| {
             format!("{} is closed: no Gateway has port {} any more", port.address, port.gateway.number)
         };
-        for forwarded in self.forwarded.extract_if(.., |listener, _| !is_wanted(*listener)) {
+        for forwarded in self.forwarded.extract_if(.., |key, _| !is_wanted(key)) {
             said.push(closes(&forwarded.1.port));
         }
         for port in &self.plan.host_ports {
-            if !is_wanted(port.listener) && self.closed.insert(port.listener) {
+            let key = port.gateway.key();
+            if !is_wanted(&key) && self.closed.insert(key) {
                 port.close();
                 said.push(closes(port));
             }
         }
         for port in wanted {
-            match self.open(port, gateway).await {
+            match self.open(port, replicas).await {
                 Ok(None) => {}
                 Ok(Some(usage)) => said.push(format!("{}: port {} is open: {usage}", port.span, port.number)),
                 Err(error) => said.push(format!("error: {error}")),
@@ -101,22 +103,22 @@ impl GatewayPorts {
     async fn open(
         &mut self,
         port: &GatewayPort,
-        gateway: &Arc<Namespace>,
+        replicas: &watch::Receiver<Replicas>,
     ) -> Result<Option<String>, crate::ports::PortError> {
-        let listener = port.listener;
-        if let Some(known) = self.plan.host_ports.iter().find(|known| known.listener == listener) {
-            if !self.closed.contains(&listener) {
+        let key = port.key();
+        if let Some(known) = self.plan.host_ports.iter().find(|known| known.gateway.key() == key) {
+            if !self.closed.contains(&key) {
                 return Ok(None);
             }
             known.reopen().map_err(|error| port.taken(known.address.port(), &error))?;
-            self.closed.remove(&listener);
+            self.closed.remove(&key);
             return Ok(Some(known.usage()));
         }
-        if self.forwarded.contains_key(&listener) {
+        if self.forwarded.contains_key(&key) {
             return Ok(None);
         }
         let first = self.plan.host_ports.is_empty() && self.forwarded.is_empty();
-        let host = port.on_host(first, &self.plan.options.gateway_ports);
+        let host = port.on_host(first, &self.plan.options.gateway_ports, &self.open_on_host());
         let opened = async {
             let socket = self.broker.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
             let opened = HostPort::of(port, socket)?;
@@ -124,21 +126,29 @@ impl GatewayPorts {
         };
         let (socket, opened) = opened.await.map_err(|error: io::Error| port.taken(host, &error))?;
         let usage = opened.usage();
-        let forwarding = tokio::spawn(serve(socket, gateway.clone(), listener));
-        self.forwarded.insert(listener, ForwardedPort { port: opened, forwarding });
+        let forwarding = tokio::spawn(serve(socket, replicas.clone(), port.clone()));
+        self.forwarded.insert(key, ForwardedPort { port: opened, forwarding });
         Ok(Some(usage))
+    }
+
+    /// The machine's ports that are open.
+    fn open_on_host(&self) -> BTreeSet<u16> {
+        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.gateway.key()));
+        first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).map(|port| port.address.port()).collect()
     }
 }
 
 /// Forwards connections to the gateway until aborted.
-async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
+async fn serve(socket: TcpListener, replicas: watch::Receiver<Replicas>, port: GatewayPort) {
+    let mut turn: usize = 0;
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Ok(slot) = slots.clone().acquire_owned().await {
         match socket.accept().await {
             Ok((stream, _)) => {
-                let gateway = gateway.clone();
+                let (replicas, owner, listener) = (replicas.clone(), port.owner.clone(), port.listener);
+                turn = turn.wrapping_add(1);
                 tokio::spawn(async move {
-                    forward(stream, &gateway, listener).await;
+                    forward(stream, Reach { replicas, owner, listener, turn }).await;
                     drop(slot);
                 });
             }
@@ -148,22 +158,48 @@ async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
 }
 
 /// Forwards one connection. There is no idle timeout here, because the gateway has its own.
-async fn forward(mut from: TcpStream, gateway: &Namespace, listener: u16) {
-    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener));
-    if let Ok(mut to) = reached(gateway, to).await {
+async fn forward(mut from: TcpStream, reach: Reach) {
+    if let Ok(mut to) = reach.connect().await {
         let _ = (from.set_nodelay(true), to.set_nodelay(true));
         let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
     }
 }
 
-async fn reached(gateway: &Namespace, to: SocketAddr) -> io::Result<TcpStream> {
-    let end = Instant::now() + LISTENER_WAIT;
-    loop {
-        match connect(Some(gateway), to).await {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
-                tokio::time::sleep(LISTENER_RETRY).await;
+/// How a connection reaches a gateway.
+struct Reach {
+    replicas: watch::Receiver<Replicas>,
+    owner: (String, String),
+    listener: u16,
+    /// Its replicas take turns.
+    turn: usize,
+}
+
+impl Reach {
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener));
+        let end = Instant::now() + LISTENER_WAIT;
+        loop {
+            let made = match self.replica() {
+                Some(gateway) => connect(Some(&gateway), to).await,
+                None => Err(io::ErrorKind::ConnectionRefused.into()),
+            };
+            match made {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
+                    tokio::time::sleep(LISTENER_RETRY).await;
+                }
+                made => return made,
             }
-            made => return made,
         }
+    }
+
+    fn replica(&self) -> Option<Arc<Namespace>> {
+        let replicas = self.replicas.borrow();
+        let of_it = replicas.values().filter(|replica| {
+            let pod = &replica.pod;
+            (&pod.namespace, &pod.workload) == (&self.owner.0, &self.owner.1)
+        });
+        let all: Vec<_> = of_it.collect();
+        let chosen = self.turn.checked_rem(all.len()).and_then(|index| all.get(index))?;
+        Some(chosen.namespace.clone())
     }
 }

@@ -20,15 +20,13 @@ use crate::client::Call;
 use crate::container::{Container, ContainerError, ContainerSpec};
 use crate::egress::rules::EgressAccess;
 use crate::gateway_ports::GatewayPorts;
-use crate::lifecycle::Lifecycle;
 use crate::namespace::Namespace;
 use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list, write_resolver};
 use crate::network_error::NetworkError;
 use crate::plan::Plan;
-use crate::pods::{ContainerPort, Pod, Roster, RosterView};
+use crate::pods::{Pod, Roster, RosterView};
 use crate::ports::GatewayPort;
 use crate::preflight::Refused;
-use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
 use crate::programs;
@@ -37,9 +35,7 @@ use crate::rollout::{self, CurrentReplica, Step};
 use crate::service_rules::Behind;
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
-use crate::workloads::{
-    INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
-};
+use crate::workloads::{Manifest, Sidecar, Workload, WorkloadKind};
 
 /// How long the control plane may take to become ready.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -216,9 +212,6 @@ impl Mesh {
         self.control = Some(control);
         self.control_serves(state.clone()).await?;
         tokio::spawn(tell_crashes(state, events.clone(), "the control plane", "proxies go on with what they have"));
-        if !self.plan.host_ports.is_empty() {
-            self.start_gateway().await?;
-        }
         let plan = self.plan.clone();
         self.follow(&plan.manifest).await?;
         events.footer(self.footer());
@@ -255,7 +248,7 @@ impl Mesh {
         let state = self.plan.state.path();
         let flag =
             if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };
-        if let Some(first) = self.plan.manifest.workloads.first() {
+        if let Some(first) = self.plan.manifest.workloads.iter().find(|workload| workload.command.is_some()) {
             lines.push(format!("a shell inside: evenkeel exec {}{flag}", first.name));
         }
         lines.push(format!("how soon changes reach the proxies: {}", self.plan.host_pages.url()));
@@ -270,6 +263,12 @@ impl Mesh {
         settle_mesh_config(&self.plan.state, manifest.has_mesh_config)?;
         self.manifest = manifest.clone();
         let mut workloads = manifest.workloads.clone();
+        // Gateways of Istio's installation stay when the last Gateway has gone, as in a cluster.
+        let stays = |present: &&Arc<Workload>| {
+            present.is_built_in() && workloads.iter().all(|workload| workload.key() != present.key())
+        };
+        let staying: Vec<Workload> = self.wanted.values().filter(stays).map(|present| (**present).clone()).collect();
+        workloads.extend(staying);
         for workload in &mut workloads {
             self.restarts.get(&workload.key()).into_iter().for_each(|times| workload.renew(*times));
         }
@@ -280,24 +279,12 @@ impl Mesh {
     }
 
     /// Sets the ports of Gateways.
-    pub async fn follow_ports(&mut self, wanted: &[GatewayPort], events: &Events) -> Result<(), MeshError> {
-        let ingress = (INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned());
-        let gateway = self.replicas.borrow().get(&ingress).cloned();
-        let gateway = match gateway {
-            Some(gateway) => gateway,
-            None if wanted.is_empty() => return Ok(()),
-            None => {
-                self.start_gateway().await?;
-                let Some(gateway) = self.replicas.borrow().get(&ingress).cloned() else { return Ok(()) };
-                gateway
-            }
-        };
-        let said = self.gateway_ports.follow(wanted, &gateway.namespace).await;
+    pub async fn follow_ports(&mut self, wanted: &[GatewayPort], events: &Events) {
+        let said = self.gateway_ports.follow(wanted, &self.replicas.subscribe()).await;
         if !said.is_empty() {
             events.say(said.join("\n"));
             events.table_footer(self.footer());
         }
-        Ok(())
     }
 
     /// Completes when there may be something for [`Mesh::step`] to do. Dropping the future loses nothing.
@@ -318,8 +305,7 @@ impl Mesh {
         let states = self.view.borrow_and_update().clone();
         let present = self.replicas.borrow().clone();
         let theirs = present.values().map(|replica| (replica.pod.namespace.clone(), replica.pod.workload.clone()));
-        let ingress = (INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned());
-        let workloads: BTreeSet<_> = self.wanted.keys().cloned().chain(theirs).filter(|key| *key != ingress).collect();
+        let workloads: BTreeSet<_> = self.wanted.keys().cloned().chain(theirs).collect();
         let (mut fresh, mut obsolete, mut rolling) = (Vec::new(), Vec::new(), false);
         for key in workloads {
             let workload = self.wanted.get(&key).cloned();
@@ -436,7 +422,7 @@ impl Mesh {
         let (address, link) = self.next_address()?;
         // The previous replica of a StatefulSet leaves files that belong to another user.
         remove_folder(&self.plan.state.pod(name))?;
-        let captured = workload.sidecar != Sidecar::None;
+        let (in_mesh, is_gateway) = (workload.sidecar != Sidecar::None, workload.sidecar == Sidecar::Gateway);
         let mut labels = workload.labels.clone();
         labels.insert(TEMPLATE_HASH_LABEL.to_owned(), workload.template_hash.clone());
         let pod = Arc::new(Pod {
@@ -447,13 +433,14 @@ impl Mesh {
             service_account: workload.service_account.clone(),
             address,
             ports: workload.ports.clone(),
-            in_mesh: captured,
+            in_mesh,
+            is_gateway,
             proxy: workload.proxy.clone(),
         });
         let mut network = self.network(
             &pod,
             link,
-            captured.then(|| {
+            (in_mesh && !is_gateway).then(|| {
                 let mode = if workload.proxy.transparent { Mode::Transparent } else { Mode::Redirect };
                 let mut rules = workload.capture.clone();
                 // The agent's page is not captured, at any port.
@@ -464,28 +451,35 @@ impl Mesh {
         network.mounts.clone_from(&workload.mounts);
         write_volumes(workload, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
-        let directory = workload.command.directory.as_deref();
+        let command = workload.command.as_ref();
+        let directory = command.and_then(|command| command.directory.as_deref());
         let mut applicant = self.accounts.of_application(&pod, directory).map_err(ContainerError::from)?;
         if !workload.volumes.is_empty() {
             applicant.container.view.own.push(network.volumes());
         }
         let folder = self.plan.state.pod(&pod.name);
-        let proxy = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
-        let credentials = Credentials::new(folder, &pod, proxy.privileges.account);
-        if captured {
+        let beside = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
+        let credentials = Credentials::new(folder, &pod, beside.privileges.account);
+        if in_mesh {
             self.tokens.give(&credentials, SystemTime::now())?;
         }
-        let mut program = programs::application(&self.plan, workload, &pod, &applicant);
+        let mut program =
+            command.map(|command| programs::application(&self.plan, (workload, command), &pod, &applicant));
         let volumes = workload.volumes.iter();
-        program
-            .environment
-            .extend(volumes.map(|volume| (volume.variable(), volume.place(&network.volumes()).display().to_string())));
+        let variables =
+            volumes.map(|volume| (volume.variable(), volume.place(&network.volumes()).display().to_string()));
+        program.iter_mut().for_each(|program| program.environment.extend(variables.clone()));
+        let mut proxy = programs::proxy(&self.plan, &pod, &workload.sidecar, &credentials);
+        // Beside its own addresses a gateway serves the machine's.
+        let of_it = self.plan.host_ports.iter().filter(|port| port.gateway.owner == workload.key());
+        let sockets = of_it.map(|port| (format!("+{}", port.gateway.listener), port.descriptor()));
+        proxy.iter_mut().for_each(|proxy| proxy.listeners.extend(sockets.clone()));
         Ok(ReplicaSpec {
             network,
-            proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &credentials),
-            program: Some(program),
+            proxy,
+            program,
             after: workload.before(name).map(|before| (workload.namespace.clone(), before)),
-            containers: Containers { program: applicant.container, proxy },
+            containers: Containers { program: applicant.container, proxy: beside },
             probe: workload.probe.clone(),
             drain_time: pod.proxy.drain.unwrap_or(self.plan.options.drain_time),
             lifecycle: workload.lifecycle.clone(),
@@ -513,52 +507,6 @@ impl Mesh {
         }
     }
 
-    /// Starts the ingress gateway: a proxy without program or capture, which gets the host's sockets.
-    async fn start_gateway(&mut self) -> Result<(), MeshError> {
-        let (address, link) = self.next_address()?;
-        let port = |port: &crate::ports::HostPort| ContainerPort {
-            name: None,
-            number: port.listener,
-            protocol: "TCP".to_owned(),
-        };
-        let pod = Arc::new(Pod {
-            name: INGRESS_NAME.to_owned(),
-            namespace: INGRESS_NAMESPACE.to_owned(),
-            workload: INGRESS_NAME.to_owned(),
-            labels: ingress_labels(),
-            service_account: INGRESS_SERVICE_ACCOUNT.to_owned(),
-            address,
-            ports: self.plan.host_ports.iter().map(port).collect(),
-            in_mesh: true,
-            proxy: self.plan.manifest.gateway_proxy.clone(),
-        });
-        let applicant = self.accounts.of_application(&pod, None).map_err(ContainerError::from)?;
-        let folder = self.plan.state.pod(&pod.name);
-        let container = self.accounts.of_proxy(&folder, None).map_err(ContainerError::from)?;
-        let credentials = Credentials::new(folder, &pod, container.privileges.account);
-        self.tokens.give(&credentials, SystemTime::now())?;
-        let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel { full: true }, &credentials);
-        if let Some(proxy) = &mut proxy {
-            let sockets = self.plan.host_ports.iter();
-            proxy.listeners = sockets.map(|port| (port.listener.to_string(), port.descriptor())).collect();
-        }
-        let spec = ReplicaSpec {
-            network: self.network(&pod, link, None),
-            proxy,
-            program: None,
-            after: None,
-            containers: Containers { program: applicant.container, proxy: container },
-            probe: Probe::new(Check::Runs),
-            drain_time: pod.proxy.drain.unwrap_or(self.plan.options.drain_time),
-            lifecycle: Lifecycle::default(),
-            proxy_grace: self.proxy_grace(&pod),
-            behind: self.behind.clone(),
-            pod,
-        };
-        self.start_all(vec![((INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned()), spec)]).await?;
-        Ok(())
-    }
-
     /// Replaces tokens long before they expire, until dropped. It runs concurrently with the mesh's other work, which
     /// may take long.
     pub fn renew_tokens(&self) -> impl Future<Output = ()> + use<> {
@@ -583,8 +531,7 @@ impl Mesh {
     /// Stops everything in order: the gateway drains, then the replicas end, then the control plane.
     pub async fn stop(&mut self) {
         let replicas = self.replicas.borrow().clone();
-        let (gateways, others): (Vec<_>, Vec<_>) =
-            replicas.values().partition(|replica| replica.pod.workload == INGRESS_NAME);
+        let (gateways, others): (Vec<_>, Vec<_>) = replicas.values().partition(|replica| replica.pod.is_gateway);
         let leaving: Vec<Arc<Replica>> =
             self.leaving_now.values().filter_map(|leaving| leaving.replica.upgrade()).collect();
         let others: Vec<&Arc<Replica>> = others.into_iter().chain(&leaving).collect();
@@ -634,6 +581,7 @@ fn next_of<'a>(
         Some(WorkloadKind::StatefulSet { ordered }) => {
             rollout::next_of_set(&wanted.collect::<Vec<_>>(), here, leaving, ordered)
         }
+        Some(WorkloadKind::BuiltInGateway) => rollout::next_of_set(&wanted.collect::<Vec<_>>(), here, leaving, true),
         _ => {
             let mut next = rollout::next(&wanted.collect(), here);
             // After an edit was undone, the name may not be free yet.

@@ -38,6 +38,8 @@ pub struct Pod {
     pub ports: Vec<ContainerPort>,
     /// Whether it has a sidecar or is a gateway proxy.
     pub in_mesh: bool,
+    /// Whether its proxy is a gateway.
+    pub is_gateway: bool,
     /// Settings of its proxy.
     pub proxy: ProxySettings,
 }
@@ -242,6 +244,7 @@ mod tests {
             address: Ipv4Addr::new(10, 244, 1, 2),
             ports: vec![ContainerPort { name: Some("http".to_owned()), number: 8080, protocol: "TCP".to_owned() }],
             in_mesh: false,
+            is_gateway: false,
             proxy: ProxySettings::default(),
         };
         PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0, takeovers: 0, ends: Vec::new() }

@@ -1,6 +1,7 @@
 //! Ports of Gateways on this machine: listening sockets on the host's loopback, opened before the process leaves the
 //! host's network.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -37,23 +38,6 @@ pub enum PortError {
         /// A port that may be free.
         suggestion: u16,
     },
-    /// Two ports of Gateways map to the same port of the proxy, or of the machine.
-    #[error(
-        "the Gateways' ports {first} ({first_span}) and {second} ({second_span}) are both served on {listener} here, as ports below \
-         1024 are moved up by 8000 on 127.0.0.1, and the Service of the gateway may lead to another port; give one of them another number"
-    )]
-    Same {
-        /// The port number of a Gateway.
-        first: u16,
-        /// Where it is written.
-        first_span: Span,
-        /// The port number of another Gateway.
-        second: u16,
-        /// Where it is written.
-        second_span: Span,
-        /// The proxy's or the machine's port.
-        listener: u16,
-    },
 }
 
 /// `--gateway-port [GATEWAY=]HOST`.
@@ -83,6 +67,8 @@ impl FromStr for PortChoice {
 /// A port of a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayPort {
+    /// Namespace and name of the gateway.
+    pub owner: (String, String),
     /// `servers[].port.number`.
     pub number: u16,
     /// The port that the proxy listens on: the `targetPort` of a Service in front of the gateway, or else the same number.
@@ -106,10 +92,19 @@ impl GatewayPort {
         if self.number < 1024 { self.number + 8000 } else { self.number }
     }
 
-    /// The port on 127.0.0.1: the chosen one, or else the default. `first`: it is the first port of all Gateways.
-    pub(crate) fn on_host(&self, first: bool, choices: &[PortChoice]) -> u16 {
+    /// The port on 127.0.0.1: the chosen one, or else the default; if another port of a Gateway has that, the next one that is
+    /// free, 1000 higher each. `first`: it is the first port of all Gateways.
+    pub(crate) fn on_host(&self, first: bool, choices: &[PortChoice], others: &BTreeSet<u16>) -> u16 {
         let chosen = |choice: &&PortChoice| choice.gateway == Some(self.number) || (first && choice.gateway.is_none());
-        choices.iter().find(chosen).map_or(self.unprivileged(), |choice| choice.host)
+        let wanted = choices.iter().find(chosen).map_or(self.unprivileged(), |choice| choice.host);
+        let higher = std::iter::successors(Some(wanted), |port| port.checked_add(1000));
+        // The kernel chooses port 0.
+        higher.take_while(|port| *port >= wanted).find(|port| *port == 0 || !others.contains(port)).unwrap_or(0)
+    }
+
+    /// What tells this port from others: its gateway, number, and where the gateway listens.
+    pub(crate) fn key(&self) -> PortKey {
+        (self.owner.clone(), self.number, self.listener)
     }
 
     /// The error that this port cannot be used.
@@ -127,11 +122,12 @@ impl GatewayPort {
     }
 }
 
+/// Gateway, number and listener of a port.
+pub(crate) type PortKey = ((String, String), u16, u16);
+
 /// An open port on the host.
 #[derive(Debug)]
 pub struct HostPort {
-    /// The proxy's listener port, which names the socket when it is handed over.
-    pub listener: u16,
     /// The address on the host.
     pub address: SocketAddr,
     /// The scheme of the URL: `http` or `https`; `tcp` for ports that are not for browsers.
@@ -148,7 +144,7 @@ impl HostPort {
         let address = listener.local_addr()?;
         let scheme = scheme(&port.protocol);
         let socket = lift(listener.into())?;
-        Ok(Self { listener: port.listener, address, scheme, gateway: port.clone(), socket })
+        Ok(Self { address, scheme, gateway: port.clone(), socket })
     }
 
     /// Refuses connections from now on, even if another process has the socket, too.
@@ -243,28 +239,16 @@ impl HostSockets {
 
 /// Opens one socket per Gateway port, on the chosen host port or else on the one the proxy would listen on itself.
 pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<HostPort>, PortError> {
-    conflict(gateways).map_or(Ok(()), Err)?;
-    gateways.iter().enumerate().map(|(index, port)| open_one(port, index == 0, choices)).collect()
+    let mut taken = BTreeSet::new();
+    let open = |(index, port): (usize, &GatewayPort)| {
+        let host = port.on_host(index == 0, choices, &taken);
+        taken.insert(host);
+        open_one(port, host)
+    };
+    gateways.iter().enumerate().map(open).collect()
 }
 
-/// Finds two ports of Gateways that map to the same port of the proxy, or of the machine.
-pub fn conflict(gateways: &[GatewayPort]) -> Option<PortError> {
-    gateways.iter().enumerate().find_map(|(at, second)| {
-        let same =
-            |first: &&GatewayPort| first.listener == second.listener || first.unprivileged() == second.unprivileged();
-        let first = gateways.iter().take(at).find(same)?;
-        Some(PortError::Same {
-            first: first.number,
-            first_span: first.span.clone(),
-            second: second.number,
-            second_span: second.span.clone(),
-            listener: if first.listener == second.listener { second.listener } else { second.unprivileged() },
-        })
-    })
-}
-
-fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<HostPort, PortError> {
-    let host = port.on_host(first, choices);
+fn open_one(port: &GatewayPort, host: u16) -> Result<HostPort, PortError> {
     let opened = TcpListener::bind((Ipv4Addr::LOCALHOST, host)).and_then(|listener| HostPort::of(port, listener));
     opened.map_err(|error| port.taken(host, &error))
 }
@@ -280,7 +264,8 @@ mod tests {
 
     fn gateway(number: u16) -> GatewayPort {
         let (protocol, span) = ("HTTP".to_owned(), Span::at("gateway.yaml", 9, 7));
-        GatewayPort { number, listener: number, protocol, host: None, certificate: None, is_mutual: false, span }
+        let owner = ("istio-system".to_owned(), "istio-ingressgateway".to_owned());
+        GatewayPort { owner, number, listener: number, protocol, host: None, certificate: None, is_mutual: false, span }
     }
 
     #[test]
@@ -293,24 +278,33 @@ mod tests {
     }
 
     #[test]
-    fn each_gateway_port_gets_a_socket_named_after_its_listener() -> Result<(), PortError> {
+    fn each_gateway_port_gets_a_socket() -> Result<(), PortError> {
         let free = [PortChoice { gateway: None, host: 0 }, PortChoice { gateway: Some(443), host: 0 }];
         let open = open(&[gateway(80), gateway(443)], &free)?;
-        assert_eq!(open.iter().map(|port| port.listener).collect::<Vec<_>>(), [80, 443]);
+        assert_eq!(open.iter().map(|port| port.gateway.number).collect::<Vec<_>>(), [80, 443]);
         assert!(open.iter().all(|port| port.descriptor() >= LOWEST_DESCRIPTOR && port.address.ip().is_loopback()));
         Ok(())
     }
 
     #[test]
-    fn only_the_machines_side_moves_low_ports_up() {
-        let check = |number: u16, expected: u16| assert_eq!(gateway(number).on_host(false, &[]), expected);
-        check(80, 8080);
-        check(443, 8443);
-        check(1024, 1024);
-        check(9090, 9090);
-        assert_eq!(GatewayPort { listener: 8443, ..gateway(443) }.on_host(false, &[]), 8443);
+    fn only_the_machines_side_moves_ports_up() {
+        let check = |number: u16, choices: &[PortChoice], others: &[u16], expected: u16| {
+            let host = gateway(number).on_host(false, choices, &others.iter().copied().collect());
+            assert_eq!(host, expected, "{number} {others:?}");
+        };
+        check(80, &[], &[], 8080);
+        check(443, &[], &[], 8443);
+        check(1024, &[], &[], 1024);
+        check(9090, &[], &[], 9090);
         let chosen = [PortChoice { gateway: Some(443), host: 9443 }];
-        assert_eq!(gateway(443).on_host(false, &chosen), 9443);
+        check(443, &chosen, &[], 9443);
+        check(443, &chosen, &[9443], 10443);
+        // 80 has moved there, or another gateway has the same port.
+        check(8080, &[], &[8080], 9080);
+        check(8080, &[], &[8080, 9080], 10080);
+        check(65000, &[], &[65000], 0);
+        check(80, &[PortChoice { gateway: Some(80), host: 0 }], &[0], 0);
+        assert_eq!(GatewayPort { listener: 8443, ..gateway(443) }.on_host(false, &[], &BTreeSet::new()), 8443);
     }
 
     #[test]
@@ -349,13 +343,6 @@ mod tests {
         check("HTTPS", Some("a.test"), None, &format!("curl -k {named}  {unchecked}"))?;
         check("tls", Some("a.test"), None, &format!("curl -k {named}  {unchecked}"))?;
         Ok(())
-    }
-
-    #[test]
-    fn two_ports_that_would_be_one_are_refused() {
-        let refused = open(&[gateway(80), gateway(443), gateway(8080)], &[]);
-        let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(said.starts_with("the Gateways' ports 80 (gateway.yaml:9:7) and 8080 (gateway.yaml:9:7)"), "{said}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::pods::{Membership, Pod};
 use crate::program::Program;
 use crate::tokens::Credentials;
 use crate::workloads::environment::of_replica;
-use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
+use crate::workloads::{Command, Sidecar, Workload};
 
 /// The name in its certificate.
 pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
@@ -63,10 +63,11 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     let (envoy, full) = match sidecar {
         Sidecar::None => return None,
         Sidecar::Evenkeel { full } => (None, *full),
+        Sidecar::Gateway => (None, true),
         Sidecar::Envoy(path) => (Some(path), false),
     };
     let folder = plan.state.pod(&pod.name);
-    let role = if pod.workload == INGRESS_NAME { "router" } else { "sidecar" };
+    let role = if pod.is_gateway { "router" } else { "sidecar" };
     let mut arguments = words(["agent", role]);
     arguments.extend(log_levels(&pod.proxy.log_levels, &plan.options.log_level, envoy.is_some()));
     arguments.extend(words(["--id", &format!("{}.{}", pod.name, pod.namespace), "--namespace", &pod.namespace]));
@@ -144,7 +145,12 @@ fn log_levels(levels: &LogLevels, default: &str, is_envoy: bool) -> Vec<OsString
 }
 
 /// A replica's own program.
-pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &ApplicationSetup) -> Program {
+pub fn application(
+    plan: &Plan,
+    (workload, command): (&Workload, &Command),
+    pod: &Pod,
+    applicant: &ApplicationSetup,
+) -> Program {
     let mut environment = vec![
         ("POD_NAME".to_owned(), pod.name.clone()),
         ("POD_NAMESPACE".to_owned(), pod.namespace.clone()),
@@ -153,7 +159,6 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Appl
         ("EVENKEEL_DATA_DIR".to_owned(), applicant.data.display().to_string()),
     ];
     environment.extend(applicant.environment.iter().cloned());
-    let command = &workload.command;
     environment.extend(of_replica(&workload.environment, pod));
     environment.extend(command.environment.iter().cloned());
     let (arguments, log) = (words(["-c", &command.run]), plan.state.log(&pod.name, "app"));

@@ -303,6 +303,7 @@ mod tests {
             address: Ipv4Addr::new(10, 244, 1, 2),
             ports: Vec::new(),
             in_mesh: true,
+            is_gateway: false,
             proxy: Default::default(),
         };
         let detail = "exited with status 7".to_owned();

@@ -217,7 +217,7 @@ fn read(
     if let Some(skipped) = skipped(directory, &all) {
         let _ = writeln!(out, "{skipped}");
     }
-    match manifest.workloads.is_empty() {
+    match manifest.is_empty() {
         true => Err(UpError::NothingToRun(directory.to_path_buf())),
         false => Ok(manifest),
     }

@@ -2,6 +2,7 @@
 
 mod commands;
 pub mod environment;
+mod gateways;
 mod groups;
 mod probes;
 mod proxy_config;
@@ -13,8 +14,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use evenkeel_api::annotations::CaptureRules;
-use evenkeel_api::decode::IntOrString;
-use evenkeel_api::istio::{Gateway, ServerTlsMode};
 use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_ANNOTATION};
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics};
@@ -29,7 +28,7 @@ use crate::lifecycle::Lifecycle;
 use crate::names;
 use crate::pods::{ContainerPort, ProxySettings};
 use crate::ports::GatewayPort;
-use crate::probe::Probe;
+use crate::probe::{Check, Probe};
 use crate::volumes::{Directory, Mount};
 
 /// Annotation of a Pod template: the kind of its sidecar, `evenkeel` (the default) or `envoy`.
@@ -45,16 +44,10 @@ pub const ENVOY_VARIABLE: &str = "EVENKEEL_ENVOY";
 /// Maximum number of replicas of one Deployment on one machine.
 pub const MAX_REPLICAS: u32 = 100;
 
-/// Labels of the ingress gateway that is started for Gateways which select them; Istio's own.
-pub const INGRESS_LABELS: [(&str, &str); 2] = [("app", "istio-ingressgateway"), ("istio", "ingressgateway")];
-/// Its namespace.
-pub const INGRESS_NAMESPACE: &str = "istio-system";
-/// Its name.
-pub const INGRESS_NAME: &str = "istio-ingressgateway";
-/// Its identity's account.
-pub const INGRESS_SERVICE_ACCOUNT: &str = "istio-ingressgateway-service-account";
+/// The namespace of the mesh's settings.
+const ROOT_NAMESPACE: &str = "istio-system";
 
-/// The sidecar of a program.
+/// The proxy of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sidecar {
     /// Evenkeel's proxy.
@@ -64,6 +57,8 @@ pub enum Sidecar {
     },
     /// A stock Envoy, run from this binary.
     Envoy(PathBuf),
+    /// Evenkeel's proxy as a gateway, without a program.
+    Gateway,
     /// No sidecar: its traffic is not captured, and it has no identity.
     None,
 }
@@ -81,8 +76,8 @@ pub struct Workload {
     pub labels: BTreeMap<String, String>,
     /// The account of its identity.
     pub service_account: String,
-    /// Its command.
-    pub command: Command,
+    /// Its command; a gateway has none.
+    pub command: Option<Command>,
     /// Variables of its containers.
     pub environment: Vec<Variable>,
     /// Ports of its containers.
@@ -119,21 +114,21 @@ pub enum WorkloadKind {
     },
     /// A single replica on this machine.
     DaemonSet,
+    /// A gateway of Istio's installation: a single replica with the workload's own name.
+    BuiltInGateway,
 }
 
 /// Everything to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Deployments with a command for this machine.
+    /// Deployments with a command for this machine, and gateways.
     pub workloads: Vec<Workload>,
     /// Build steps to run before they are started.
     pub builds: Vec<Build>,
-    /// Ports that Gateways need on the ingress gateway, each once; if empty, no gateway is started.
+    /// Ports of gateways that the machine opens, each once.
     pub gateway_ports: Vec<GatewayPort>,
     /// Whether the directory has mesh settings (the ConfigMap `istio`).
     pub has_mesh_config: bool,
-    /// Settings of the ingress gateway's proxy.
-    pub gateway_proxy: ProxySettings,
 }
 
 impl Manifest {
@@ -154,7 +149,6 @@ impl Manifest {
         let mut names = Vec::new();
         let texts = AllTexts::of(objects);
         let proxies = ProxyConfigs::of(objects);
-        manifest.gateway_proxy = proxies.of_proxy(INGRESS_NAMESPACE, &ingress_labels(), None);
         for object in objects {
             if let Some(said) = WorkloadObject::of(object) {
                 names.push((&*object.namespace, &*object.name));
@@ -165,67 +159,21 @@ impl Manifest {
                     names.push((&*object.namespace, &*object.name));
                     manifest.workloads.extend(groups::workload(object, group, commands, &proxies, &mut diagnostics));
                 }
-                Resource::Gateway(gateway) => manifest.add_gateway(gateway),
                 Resource::ConfigMap(_) => {
-                    manifest.has_mesh_config |= &*object.name == "istio" && &*object.namespace == INGRESS_NAMESPACE;
+                    manifest.has_mesh_config |= &*object.name == "istio" && &*object.namespace == ROOT_NAMESPACE;
                 }
                 _ => {}
             }
         }
-        for port in &mut manifest.gateway_ports {
-            port.listener = objects.iter().find_map(|object| target_port(object, port.number)).unwrap_or(port.number);
-        }
+        manifest.gateway_ports = gateways::settle(objects, &proxies, &mut manifest.workloads, &mut diagnostics);
         commands.note_unused(&names, &mut diagnostics);
-        manifest.gateway_ports.sort_by_key(|port| port.number);
         (manifest, diagnostics)
     }
 
-    fn add_gateway(&mut self, gateway: &Gateway) {
-        let ours = |(name, value): (&String, &String)| INGRESS_LABELS.contains(&(name.as_str(), value.as_str()));
-        if !gateway.spec.selector.iter().all(ours) {
-            return;
-        }
-        for server in &gateway.spec.servers {
-            let (port, tls) = (&server.port, server.tls.as_ref());
-            let mode = tls.and_then(|tls| tls.mode);
-            if self.gateway_ports.iter().all(|other| other.number != port.number.0) {
-                self.gateway_ports.push(GatewayPort {
-                    number: port.number.0,
-                    listener: port.number.0,
-                    protocol: port.protocol.value.clone(),
-                    host: server.hosts.iter().find_map(|host| name_of(host)),
-                    certificate: tls.and_then(|tls| tls.server_certificate.clone()),
-                    is_mutual: matches!(mode, Some(ServerTlsMode::Mutual | ServerTlsMode::IstioMutual)),
-                    span: port.number.span.clone(),
-                });
-            }
-        }
+    /// Whether the files have nothing to run: gateways of Istio's installation alone serve nobody.
+    pub fn is_empty(&self) -> bool {
+        self.workloads.iter().all(Workload::is_built_in)
     }
-}
-
-/// The port to which a Service in front of the ingress gateway leads from one of its ports, as the control plane resolves it. The
-/// gateway's Pod has no named ports.
-fn target_port(object: &Object, number: u16) -> Option<u16> {
-    let Resource::Service(service) = &object.resource else { return None };
-    let labels = ingress_labels();
-    let selector = &service.spec.selector;
-    let selects = !selector.is_empty() && selector.iter().all(|(name, value)| labels.get(name) == Some(value));
-    let port = service.spec.ports.iter().find(|port| port.port.value.0 == number)?;
-    if !selects || &*object.namespace != INGRESS_NAMESPACE {
-        return None;
-    }
-    match port.target_port.as_ref().map(|target| &target.value) {
-        None => Some(number),
-        Some(IntOrString::Port(target)) => Some(target.0),
-        Some(IntOrString::Name(_)) => None,
-    }
-}
-
-/// A host name with which a client can reach a server's host: `NAMESPACE/HOST` without the namespace, and an example
-/// for `*.HOST`. `None` if any name is served.
-fn name_of(host: &str) -> Option<String> {
-    let host = host.rsplit('/').next().filter(|host| *host != "*")?;
-    Some(host.strip_prefix("*.").map_or_else(|| host.to_owned(), |suffix| format!("www.{suffix}")))
 }
 
 impl Workload {
@@ -244,6 +192,11 @@ impl Workload {
         (0..self.replicas).map(|index| self.pod_name(index))
     }
 
+    /// Whether it is a gateway of Istio's installation, which no file describes.
+    pub fn is_built_in(&self) -> bool {
+        self.kind == WorkloadKind::BuiltInGateway
+    }
+
     /// The name of the replica that must be ready before this one is started.
     pub fn before(&self, name: &str) -> Option<String> {
         let ordered = self.kind == WorkloadKind::StatefulSet { ordered: true };
@@ -253,8 +206,10 @@ impl Workload {
 
     /// The name of its `index`-th replica: in the form of a cluster's, but the same in every run.
     pub fn pod_name(&self, index: u32) -> String {
-        if let WorkloadKind::StatefulSet { .. } = self.kind {
-            return format!("{}-{index}", self.name);
+        match self.kind {
+            WorkloadKind::StatefulSet { .. } => return format!("{}-{index}", self.name),
+            WorkloadKind::BuiltInGateway => return self.name.clone(),
+            WorkloadKind::Deployment | WorkloadKind::DaemonSet => {}
         }
         let suffix = names::digest(&format!("{}/{}#{index}", self.namespace, self.name), 5);
         format!("{}-{}-{suffix}", self.name, self.template_hash)
@@ -299,7 +254,8 @@ impl<'a> WorkloadObject<'a> {
         };
         // A command in `evenkeel.yaml` takes precedence.
         let beside = commands.find(&object.namespace, &object.name);
-        let Some(command) = beside.cloned().or_else(annotated) else {
+        let command = beside.cloned().or_else(annotated);
+        if command.is_none() && !gateways::is_gateway(template) {
             let message = format!("{object} has no command for this machine, so it is not started");
             let help = format!(
                 "write `workloads: {{{}: {{command: COMMAND}}}}` in the file {LOCAL_FILE} beside it, or add the \
@@ -308,13 +264,14 @@ impl<'a> WorkloadObject<'a> {
             );
             diagnostics.push(Diagnostic::warning("no-local-command", place(), message).with_help(help));
             return None;
-        };
+        }
         if replicas > MAX_REPLICAS {
             let message =
                 format!("{object} asks for {replicas} replicas; one machine runs at most {MAX_REPLICAS} of each");
             diagnostics.push(Diagnostic::error("too-many-replicas", place(), message).with_help("lower spec.replicas"));
             return None;
         }
+        let Some(command) = command else { return Some(self.gateway(proxies)) };
         let environment = environment::read(&object.namespace, template, texts);
         let volumes = volumes::read(&object.namespace, template, texts);
         let (environment, volumes) = match environment.and_then(|environment| Ok((environment, volumes?))) {
@@ -358,9 +315,34 @@ impl<'a> WorkloadObject<'a> {
             proxy,
             capture: template.metadata.as_ref().map(|meta| CaptureRules::of(&meta.annotations)).unwrap_or_default(),
             template_hash: names::digest(&format!("{template:?}{beside}"), 9),
-            command,
+            command: Some(command),
             labels,
         })
+    }
+
+    /// A gateway: its container and volumes are those of the injector's template.
+    fn gateway(&self, proxies: &ProxyConfigs) -> Workload {
+        let Self { object, template, replicas, kind } = *self;
+        let labels = template.labels();
+        Workload {
+            name: object.name.to_string(),
+            namespace: object.namespace.to_string(),
+            replicas,
+            service_account: template.spec.service_account().to_owned(),
+            environment: Vec::new(),
+            ports: ports(&template.spec),
+            probe: Probe::new(Check::Runs),
+            lifecycle: Lifecycle::default(),
+            volumes: Vec::new(),
+            mounts: Vec::new(),
+            kind,
+            sidecar: Sidecar::Gateway,
+            proxy: proxies.of_template(&object.namespace, &labels, template),
+            capture: CaptureRules::default(),
+            template_hash: names::digest(&format!("{template:?}"), 9),
+            command: None,
+            labels,
+        }
     }
 
     /// Warns if one command replaces several containers.
@@ -405,15 +387,9 @@ fn ports(spec: &PodSpec) -> Vec<ContainerPort> {
         .collect()
 }
 
-/// The ingress gateway's labels as a Pod has them.
-pub fn ingress_labels() -> BTreeMap<String, String> {
-    INGRESS_LABELS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::Check;
 
     fn read(text: &str) -> (Manifest, Diagnostics) {
         let (objects, diagnostics) = evenkeel_api::load(&[("app.yaml".into(), text.into())]);
@@ -483,8 +459,8 @@ mod tests {
         let (manifest, found) = read(&deployment(&format!("{RUN}{by_envoy}"), ""));
         assert!(found.iter().any(|finding| finding.message.contains("TPROXY")), "{found}");
         assert!(manifest.workloads.iter().all(|workload| !workload.proxy.transparent));
-        let (manifest, _) = read(mesh);
-        assert_eq!(manifest.gateway_proxy.concurrency, Some(4));
+        let (manifest, _) = read(&format!("{mesh}---\n{}", gateway("door", "istio: ingressgateway", &server(80))));
+        assert_eq!(manifest.workloads.first().and_then(|gateway| gateway.proxy.concurrency), Some(4));
         let own = ", sidecar.istio.io/statsInclusionPrefixes: 'a,b', proxy.istio.io/config: '{proxyStatsMatcher: {inclusionSuffixes: [c]}}'";
         let (manifest, _) = read(&deployment(&format!("{RUN}{own}"), ""));
         let proxy = manifest.workloads.first().expect("a workload").proxy.clone();
@@ -628,34 +604,116 @@ mod tests {
         );
     }
 
+    fn gateway(name: &str, selector: &str, servers: &str) -> String {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\nspec: {{selector: {{{selector}}}, servers: [{servers}]}}\n---\n"
+        )
+    }
+
+    fn server(number: u16) -> String {
+        format!("{{port: {{number: {number}, name: http, protocol: HTTP}}, hosts: ['*']}}")
+    }
+
+    fn service(name: &str, namespace: &str, selector: &str, more: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{selector: {{{selector}}}, {more}}}\n---\n"
+        )
+    }
+
+    /// The gateways, and each port of the machine as GATEWAY NUMBER→LISTENER.
+    fn gateways(text: &str) -> (Vec<String>, Vec<String>, String) {
+        let (manifest, findings) = read(text);
+        let gateways = manifest.workloads.iter().filter(|workload| workload.sidecar == Sidecar::Gateway);
+        let ports = manifest.gateway_ports.iter();
+        let ports = ports.map(|port| format!("{} {}→{}", port.owner.1, port.number, port.listener)).collect();
+        (gateways.map(|gateway| gateway.name.clone()).collect(), ports, findings.to_string())
+    }
+
     #[test]
-    fn only_gateways_for_the_ingress_gateway_open_ports_each_once() {
-        let gateway = |name: &str, selector: &str, ports: &str| {
+    fn gateways_are_run_for_every_selector_and_open_the_ports_that_face_outside() {
+        let check = |text: &str, expected: &[&str], ports: &[&str]| {
+            let (gateways, found, findings) = gateways(text);
+            assert_eq!(
+                (gateways, found),
+                (
+                    expected.iter().map(|name| (*name).to_owned()).collect(),
+                    ports.iter().map(|port| (*port).to_owned()).collect()
+                ),
+                "{text}"
+            );
+            assert_eq!(findings, "", "{text}");
+        };
+        let (ingress, egress) = ("istio-ingressgateway", "istio-egressgateway");
+        let both = gateway("a", "istio: ingressgateway", &format!("{}, {}", server(8080), server(80)))
+            + &gateway("b", "istio: ingressgateway", &server(80));
+        check(&both, &[ingress], &["istio-ingressgateway 80→80", "istio-ingressgateway 8080→8080"]);
+        check(
+            &(both + &gateway("c", "istio: egressgateway", &server(7000))),
+            &[ingress, egress],
+            &["istio-ingressgateway 80→80", "istio-ingressgateway 8080→8080"],
+        );
+        check(&gateway("a", "", &server(80)), &[ingress], &["istio-ingressgateway 80→80"]);
+        // Deployments that are gateways.
+        let own = |labels: &str, container: &str, annotations: &str| {
             format!(
-                "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\nspec: {{selector: {{{selector}}}, servers: [{ports}]}}\n---\n"
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: door, namespace: hall}}\nspec:\n  \
+                 selector: {{matchLabels: {{{labels}}}}}\n  template:\n    metadata: {{labels: {{{labels}}}{annotations}}}\n    \
+                 spec: {{containers: [{{name: {container}, ports: [{{name: web, containerPort: 8085}}]}}]}}\n---\n"
             )
         };
-        let server = |number: u16| format!("{{port: {{number: {number}, name: http, protocol: HTTP}}, hosts: ['*']}}");
-        let text = gateway("a", "istio: ingressgateway", &format!("{}, {}", server(8080), server(80)))
-            + &gateway("b", "istio: ingressgateway", &server(80))
-            + &gateway("c", "istio: egressgateway", &server(7000));
-        let (manifest, _) = read(&text);
-        assert_eq!(manifest.gateway_ports.iter().map(|port| port.number).collect::<Vec<_>>(), [80, 8080]);
-        let listeners = |text: &str| {
-            let ports = read(text).0.gateway_ports;
-            ports.iter().map(|port| (port.number, port.listener)).collect::<Vec<_>>()
+        let templates = ", annotations: {inject.istio.io/templates: gateway}";
+        let door = own("istio: door", "auto", templates) + &gateway("a", "istio: door", &server(80));
+        check(&door, &["door"], &[]);
+        let inside = service("door", "hall", "istio: door", "ports: [{name: a, port: 80, targetPort: web}]");
+        check(&(door.clone() + &inside), &["door"], &[]);
+        let outside = inside.replace("ports:", "type: LoadBalancer, ports:");
+        check(&(door + &outside), &["door"], &["door 80→8085"]);
+        let front =
+            own("istio: ingressgateway", "istio-proxy", "") + &gateway("a", "istio: ingressgateway", &server(80));
+        check(&front, &["door"], &["door 80→80"]);
+        let unknown = gateways(&gateway("a", "istio: nowhere", &server(80)));
+        assert!(
+            unknown.0.is_empty() && unknown.2.contains("no-gateway") && unknown.2.contains("(istio: nowhere)"),
+            "{unknown:?}"
+        );
+    }
+
+    #[test]
+    fn services_in_front_of_a_gateway_say_where_it_listens() {
+        let text = gateway("a", "istio: ingressgateway", &format!("{}, {}", server(80), server(8081)));
+        let check = |services: &str, expected: [u16; 2]| {
+            let ports = read(&(services.to_owned() + &text)).0.gateway_ports;
+            assert_eq!(ports.iter().map(|port| port.listener).collect::<Vec<_>>(), expected, "{services}");
         };
-        assert_eq!(listeners(&text), [(80, 80), (8080, 8080)]);
-        let service = |namespace: &str, selector: &str| {
+        let ports = "ports: [{name: a, port: 80, targetPort: 9080}, {name: b, port: 8081, targetPort: web}]";
+        check("", [80, 8081]);
+        check(&service("edge", "istio-system", "istio: ingressgateway", ports), [9080, 8081]);
+        check(&service("edge", "shop", "istio: ingressgateway", ports), [80, 8081]);
+        check(&service("edge", "istio-system", "app: other", ports), [80, 8081]);
+        // The label leaves a Service out; and both ports may lead to the same one.
+        let to_8081 =
+            service("edge", "istio-system", "istio: ingressgateway", "ports: [{name: a, port: 80, targetPort: 8081}]");
+        check(&to_8081, [8081, 8081]);
+        let labelled = "name: edge, labels: {experimental.istio.io/disable-gateway-port-translation: \"true\"},";
+        check(&to_8081.replace("name: edge,", labelled), [80, 8081]);
+    }
+
+    #[test]
+    fn ingresses_open_the_ports_of_the_ingress_gateway() {
+        let ingress = |class: &str, tls: &str| {
             format!(
-                "apiVersion: v1\nkind: Service\nmetadata: {{name: edge, namespace: {namespace}}}\n\
-                 spec: {{selector: {{{selector}}}, ports: [{{name: a, port: 80, targetPort: 9080}}, {{name: b, port: 8080, targetPort: web}}]}}\n---\n"
+                "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: web, annotations: {{kubernetes.io/ingress.class: {class}}}}}\n\
+                 spec: {{{tls}rules: [{{http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{number: 80}}}}}}}}]}}}}]}}\n"
             )
         };
-        let own = service("istio-system", "istio: ingressgateway");
-        assert_eq!(listeners(&(own + &text)), [(80, 9080), (8080, 8080)]);
-        for other in [service("shop", "istio: ingressgateway"), service("istio-system", "app: other")] {
-            assert_eq!(listeners(&(other + &text)), [(80, 80), (8080, 8080)]);
-        }
+        let check = |text: &str, expected: &[&str]| {
+            let ports = gateways(text).1;
+            assert_eq!(ports, expected.iter().map(|port| (*port).to_owned()).collect::<Vec<_>>(), "{text}");
+        };
+        check(&ingress("istio", ""), &["istio-ingressgateway 80→80"]);
+        let secure = "tls: [{hosts: [a.test], secretName: a}], ";
+        check(&ingress("istio", secure), &["istio-ingressgateway 80→80", "istio-ingressgateway 443→443"]);
+        check(&ingress("nginx", ""), &[]);
     }
 }

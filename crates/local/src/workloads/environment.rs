@@ -288,6 +288,7 @@ mod tests {
             address: Ipv4Addr::new(10, 244, 1, 2),
             ports: Vec::new(),
             in_mesh: true,
+            is_gateway: false,
             proxy: Default::default(),
         };
         let variables = read("shop", &deployment.spec.template, &texts)?;

@@ -57,7 +57,7 @@ pub(super) fn workload(
         proxy: ProxySettings { membership: Some(membership), ..settings },
         capture: CaptureRules::default(),
         template_hash: names::digest(&format!("{group:?}{command:?}"), 9),
-        command,
+        command: Some(command),
         labels,
     })
 }

@@ -6,20 +6,29 @@ use evenkeel_api::annotations::{AGENT_ANNOTATIONS, LogLevels, program_metrics, s
 use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION, ProxyConfig};
 use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_api::{Kind, Object};
-use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
+use evenkeel_model::{AddressBook, Gateway, MeshConfig, Snapshot};
 
 use crate::pods::ProxySettings;
 
-/// The ProxyConfigs in the files.
+/// The ProxyConfigs in the files, and what the control plane makes of Ingresses.
 #[derive(Debug, Default)]
 pub(super) struct ProxyConfigs(Snapshot);
 
 impl ProxyConfigs {
-    /// Reads the mesh's settings, ProxyConfigs and namespaces.
+    /// Reads the mesh's settings, ProxyConfigs, namespaces and Ingresses.
     pub(super) fn of(objects: &[Object]) -> Self {
-        let says = |object: &&Object| matches!(object.kind(), Kind::ConfigMap | Kind::ProxyConfig | Kind::Namespace);
+        let says = |object: &&Object| {
+            let ingress = [Kind::Ingress, Kind::IngressClass];
+            matches!(object.kind(), Kind::ConfigMap | Kind::ProxyConfig | Kind::Namespace)
+                || ingress.contains(&object.kind())
+        };
         let said = objects.iter().filter(says);
         Self(evenkeel_model::build(said, &MeshConfig::default(), &mut AddressBook::default()).0)
+    }
+
+    /// The Gateways that the control plane makes of Ingresses.
+    pub(super) fn ingress_gateways(&self) -> impl Iterator<Item = &Gateway> {
+        self.0.gateways.iter().map(|gateway| &**gateway)
     }
 
     /// The labels of a namespace.

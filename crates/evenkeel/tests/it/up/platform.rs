@@ -1,8 +1,10 @@
 //! What a cluster gives its Pods beside a mesh: Services' addresses that are alive without a route, names, files of their own.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, Signal};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::user::User;
 use super::{MACHINE, PATIENCE, settings, state, wait_ready};
@@ -65,12 +67,16 @@ struct Mesh {
 
 impl Mesh {
     fn start(objects: &str, replicas: usize) -> Self {
+        Self::with_flags(objects, replicas, &[])
+    }
+
+    fn with_flags(objects: &str, replicas: usize, flags: &[&str]) -> Self {
         let (user, folder) = (User::present(), state());
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("it can be written");
         write("calls.py", include_str!("calls.py"));
         write("objects.yaml", objects);
         let mut command = user.evenkeel(&["up"]);
-        command.arg(folder.path()).arg("--state").arg(user.state.path());
+        command.arg(folder.path()).arg("--state").arg(user.state.path()).args(flags);
         let mut up = Process::spawn(&mut command);
         wait_ready(&mut up, replicas);
         Self { up, user, folder }
@@ -92,6 +98,25 @@ impl Mesh {
         let (seen, _) = self.evenkeel(&["exec", workload], &more);
         let lines: Vec<String> = expected.iter().map(|(call, seen)| format!("{call}: {seen}")).collect();
         assert_eq!(seen.lines().collect::<Vec<_>>(), lines, "{workload}\n{}", self.up.output());
+    }
+
+    /// The port of the machine for a Gateway's port that `up` has moved.
+    fn moved(&self, number: u16) -> u16 {
+        let output = self.up.output();
+        let found = output.split(&format!("port {number} of the Gateway is ")).nth(1);
+        let digits: String = found.unwrap_or_default().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("no port {number}: {output}"))
+    }
+
+    /// The status that a host gets at the machine's port, and the body if it is a success.
+    fn from_outside(&self, port: u16, host: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
+        let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it is open");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+        if status == "200" { answer.rsplit("\r\n").next().unwrap_or_default().trim().to_owned() } else { status }
     }
 
     fn stop(mut self) {
@@ -142,5 +167,167 @@ fn what_no_route_leads_to_stays_closed_under_registry_only() {
     mesh.calls("around", &[("get clock:80", "tick")]);
     mesh.calls("far", &[("get clock.tower:80", "cut off")]);
     mesh.calls("bare", &[("get clock:80", "tick")]);
+    mesh.stop();
+}
+
+/// A gateway at some port for a host, with a route to a Service of the same namespace.
+fn gateway(name: &str, selector: &str, (number, host, to): (u16, &str, &str)) -> String {
+    format!(
+        "---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: hall}}
+spec: {{selector: {{{selector}}}, servers: [{{port: {{number: {number}, name: {name}, protocol: HTTP}}, hosts: ['*']}}]}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: {name}, namespace: hall}}
+spec: {{hosts: [{host}], gateways: [{name}], http: [{{route: [{{destination: {{host: {to}}}}}]}}]}}
+"
+    )
+}
+
+/// A Service of gateways.
+fn in_front(name: &str, namespace: &str, selector: &str, (number, target): (u16, u16), more: &str) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: {namespace}{more}}}
+spec: {{type: LoadBalancer, selector: {{{selector}}}, ports: [{{name: http, port: {number}, targetPort: {target}}}]}}
+"
+    )
+}
+
+/// A server in the namespace `hall` that says this.
+fn lamp(says: &str) -> String {
+    let run = format!("cd $EVENKEEL_DATA_DIR && echo {says} > index.html && exec python3 -m http.server 8000");
+    let server =
+        super::deployment("lamp", 1, &run).replace("{name: lamp}\nspec", "{name: lamp, namespace: hall}\nspec");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: lamp, namespace: hall}\n\
+                   spec: {selector: {app: lamp}, ports: [{name: http, port: 80, targetPort: 8000}]}\n";
+    format!("---\n{server}---\n{service}")
+}
+
+#[test]
+fn gateways_are_called_from_inside_too_and_lead_back_to_themselves() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let port = evenkeel_testkit::free_port();
+    let ingress = "istio: ingressgateway";
+    let inside = "istio-ingressgateway.istio-system";
+    // A second host leads back to the gateway itself, as mapped domains of a serverless platform do.
+    let again = format!(
+        "---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: again, namespace: hall}}
+spec:
+  hosts: [again.hall.test]
+  gateways: [door]
+  http:
+    - rewrite: {{authority: www.hall.test}}
+      route: [{{destination: {{host: {inside}.svc.cluster.local, port: {{number: {port}}}}}}}]
+"
+    );
+    let egress = "
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: out, namespace: hall}
+spec: {selector: {istio: egressgateway}, servers: [{port: {number: 7080, name: http, protocol: HTTP}, hosts: ['*']}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: out, namespace: hall}
+spec:
+  hosts: [far.test]
+  gateways: [out]
+  http: [{directResponse: {status: 200, body: {string: through}}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: istio-egressgateway, namespace: istio-system}
+spec: {selector: {istio: egressgateway}, ports: [{name: http, port: 7080}]}
+";
+    // A gateway of a Deployment, with two replicas.
+    let own = "---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: porch, namespace: hall}
+spec:
+  replicas: 2
+  selector: {matchLabels: {istio: porch}}
+  template:
+    metadata: {labels: {istio: porch}, annotations: {inject.istio.io/templates: gateway}}
+    spec: {containers: [{name: istio-proxy, image: auto}]}
+";
+    let objects = [
+        lamp("light"),
+        gateway("door", ingress, (port, "'*'", "lamp"))
+            .replace("hosts: ['*'], gateways", &format!("hosts: [www.hall.test, {inside}], gateways")),
+        in_front("istio-ingressgateway", "istio-system", ingress, (port, port), ""),
+        again,
+        egress.to_owned(),
+        own.to_owned(),
+        gateway("porch", "istio: porch", (80, "porch.test", "lamp")),
+        in_front("porch", "hall", "istio: porch", (80, 8085), ""),
+        client("guest", "hall", ""),
+        client("bare", "hall", "        sidecar.istio.io/inject: \"false\"\n"),
+    ]
+    .concat();
+    // lamp, guest, bare, two gateways of Istio's installation, two of the Deployment.
+    let mesh = Mesh::with_flags(&objects, 7, &["--gateway-port", "80=0"]);
+    let porch = mesh.moved(80);
+    // Gateways hear of ready replicas a moment after the user does.
+    for (port, host) in [(port, "www.hall.test"), (porch, "porch.test"), (port, "again.hall.test")] {
+        eventually(host, || (mesh.from_outside(port, host) == "light").then_some(()));
+    }
+    (0..4).for_each(|_| assert_eq!(mesh.from_outside(porch, "porch.test"), "light"));
+    assert_eq!(mesh.from_outside(porch, "www.hall.test"), "404");
+    let call = format!("get {inside}:{port}");
+    let other = format!("get {inside}:{port} www.hall.test");
+    for client in ["guest", "bare"] {
+        mesh.calls(
+            client,
+            &[
+                (&call, "light"),
+                (&other, "light"),
+                ("get porch.hall:80 porch.test", "light"),
+                ("get istio-egressgateway.istio-system:7080 far.test", "through"),
+            ],
+        );
+    }
+    mesh.stop();
+}
+
+#[test]
+fn a_gateways_ports_stay_apart_and_ingresses_are_served() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let ingress = "istio: ingressgateway";
+    let label = ", labels: {experimental.istio.io/disable-gateway-port-translation: 'true'}";
+    let of_kubernetes = "---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web, namespace: hall, annotations: {kubernetes.io/ingress.class: istio}}
+spec:
+  rules:
+    - host: ingress.test
+      http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: lamp, port: {number: 80}}}}]}
+";
+    let objects = [
+        lamp("light"),
+        in_front("istio-ingressgateway", "istio-system", ingress, (80, 8080), ""),
+        in_front("inner-gateway", "istio-system", ingress, (80, 8081), label),
+        gateway("public", ingress, (80, "open.test", "lamp")),
+        gateway("inner", ingress, (8081, "secretive.test", "lamp")),
+        of_kubernetes.to_owned(),
+    ]
+    .concat();
+    let mesh = Mesh::with_flags(&objects, 2, &["--gateway-port", "80=0", "--gateway-port", "8081=0"]);
+    let (public, inner) = (mesh.moved(80), mesh.moved(8081));
+    for (port, host) in [(public, "open.test"), (public, "ingress.test"), (inner, "secretive.test")] {
+        eventually(host, || (mesh.from_outside(port, host) == "light").then_some(()));
+    }
+    assert_eq!(mesh.from_outside(public, "secretive.test"), "404", "{}", mesh.up.output());
     mesh.stop();
 }

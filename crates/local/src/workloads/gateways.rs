@@ -1,0 +1,266 @@
+//! Gateways: the Deployments that are gateways, those that every installation of Istio has, and the ports that the machine
+//! opens for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_api::annotations::CaptureRules;
+use evenkeel_api::decode::IntOrString;
+use evenkeel_api::istio::{Gateway, ServerTlsMode};
+use evenkeel_api::kubernetes::{PodTemplate, Service, ServiceType};
+use evenkeel_api::{Object, Resource};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
+
+use super::proxy_config::ProxyConfigs;
+use super::{Sidecar, Workload, WorkloadKind};
+use crate::lifecycle::Lifecycle;
+use crate::pods::ContainerPort;
+use crate::ports::GatewayPort;
+use crate::probe::{Check, Probe};
+
+/// Annotation of a Pod template: the templates of Istio's injector that apply to it.
+const TEMPLATES_ANNOTATION: &str = "inject.istio.io/templates";
+/// The injector's template for gateways.
+const GATEWAY_TEMPLATE: &str = "gateway";
+/// The container of a proxy; a Pod with no other is a gateway, as those of Istio's own manifests.
+const PROXY_CONTAINER: &str = "istio-proxy";
+/// Label of a Service whose ports do not translate those of Gateways.
+const NO_TRANSLATION_LABEL: &str = "experimental.istio.io/disable-gateway-port-translation";
+
+/// The namespace of Istio's own gateways.
+const NAMESPACE: &str = "istio-system";
+
+/// A gateway of Istio's installation, which is run if Gateways select it and no Deployment of the files has its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BuiltIn {
+    name: &'static str,
+    /// The value of its label `istio`.
+    label: &'static str,
+    /// Whether the machine opens its ports.
+    faces_outside: bool,
+}
+
+const BUILT_IN: [BuiltIn; 2] = [
+    BuiltIn { name: "istio-ingressgateway", label: "ingressgateway", faces_outside: true },
+    BuiltIn { name: "istio-egressgateway", label: "egressgateway", faces_outside: false },
+];
+
+impl BuiltIn {
+    /// Its labels, which are Istio's.
+    fn labels(self) -> BTreeMap<String, String> {
+        [("app", self.name), ("istio", self.label)].map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    fn workload(self, proxies: &ProxyConfigs) -> Workload {
+        let labels = self.labels();
+        Workload {
+            name: self.name.to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            replicas: 1,
+            service_account: format!("{}-service-account", self.name),
+            command: None,
+            environment: Vec::new(),
+            ports: Vec::new(),
+            probe: Probe::new(Check::Runs),
+            lifecycle: Lifecycle::default(),
+            volumes: Vec::new(),
+            mounts: Vec::new(),
+            kind: WorkloadKind::BuiltInGateway,
+            sidecar: Sidecar::Gateway,
+            proxy: proxies.of_proxy(NAMESPACE, &labels, None),
+            capture: CaptureRules::default(),
+            // It keeps its settings until the next start.
+            template_hash: "built-in".to_owned(),
+            labels,
+        }
+    }
+}
+
+/// Whether a template is that of a gateway: its Pods have a proxy, and no other program.
+pub(super) fn is_gateway(template: &PodTemplate) -> bool {
+    let metadata = template.metadata.as_ref();
+    let templates = metadata.and_then(|metadata| metadata.annotations.get(TEMPLATES_ANNOTATION));
+    let named = templates.is_some_and(|names| names.value.split(',').any(|name| name.trim() == GATEWAY_TEMPLATE));
+    let only = template.spec.containers.as_slice();
+    named || matches!(only, [container] if **container.name == *PROXY_CONTAINER)
+}
+
+/// Servers that the gateways with some labels have to offer.
+struct Wanted<'a> {
+    selector: &'a BTreeMap<String, String>,
+    servers: Vec<Server>,
+    /// The object, for findings.
+    object: String,
+    span: Span,
+}
+
+/// A server without the gateway that offers it.
+struct Server {
+    number: u16,
+    protocol: String,
+    host: Option<String>,
+    certificate: Option<String>,
+    is_mutual: bool,
+    span: Span,
+}
+
+/// Adds the gateways of Istio's installation that the files need, and returns the ports that the machine opens for all
+/// gateways.
+pub(super) fn settle(
+    objects: &[Object],
+    proxies: &ProxyConfigs,
+    workloads: &mut Vec<Workload>,
+    diagnostics: &mut Diagnostics,
+) -> Vec<GatewayPort> {
+    let wanted: Vec<Wanted<'_>> = objects.iter().filter_map(of_gateway).chain(of_ingresses(proxies)).collect();
+    for one in &wanted {
+        let selects = |labels: &BTreeMap<String, String>| selects(one.selector, labels);
+        if workloads.iter().any(|workload| workload.sidecar == Sidecar::Gateway && selects(&workload.labels)) {
+            continue;
+        }
+        match BUILT_IN.into_iter().find(|built_in| selects(&built_in.labels())) {
+            Some(built_in) => workloads.push(built_in.workload(proxies)),
+            None => diagnostics.push(not_served(one)),
+        }
+    }
+    let mut ports: Vec<GatewayPort> = Vec::new();
+    for gateway in workloads.iter().filter(|workload| workload.sidecar == Sidecar::Gateway) {
+        let in_front = services(objects, gateway);
+        if !faces_outside(gateway, &in_front) {
+            continue;
+        }
+        let mut numbers = BTreeSet::new();
+        let of_it = wanted.iter().filter(|one| selects(one.selector, &gateway.labels));
+        for server in of_it.flat_map(|one| &one.servers) {
+            if numbers.insert(server.number) {
+                ports.push(server.at(gateway, target_port(&in_front, gateway, server.number)));
+            }
+        }
+    }
+    // The first one is that of a `--gateway-port` without a number.
+    let rank = |port: &GatewayPort| (port.owner.1 != BUILT_IN[0].name, port.owner.clone(), port.number);
+    ports.sort_by_key(rank);
+    ports
+}
+
+fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(name, value)| labels.get(name) == Some(value))
+}
+
+fn not_served(one: &Wanted<'_>) -> Diagnostic {
+    let selector: Vec<String> = one.selector.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let message = format!(
+        "no gateway has the labels that {} selects ({}), so nothing serves it",
+        one.object,
+        selector.join(", ")
+    );
+    let help = format!(
+        "select `istio: {}` or `istio: {}`, or add a Deployment with these labels and the annotation \
+         `{TEMPLATES_ANNOTATION}: {GATEWAY_TEMPLATE}`, which `up` runs as a gateway",
+        BUILT_IN[0].label, BUILT_IN[1].label
+    );
+    Diagnostic::warning("no-gateway", one.span.clone(), message).with_help(help)
+}
+
+fn of_gateway(object: &Object) -> Option<Wanted<'_>> {
+    let Resource::Gateway(gateway) = &object.resource else { return None };
+    let servers = servers(gateway);
+    Some(Wanted { selector: &gateway.spec.selector, servers, object: object.to_string(), span: object.origin.clone() })
+}
+
+fn servers(gateway: &Gateway) -> Vec<Server> {
+    let servers = gateway.spec.servers.iter().map(|server| {
+        let (port, tls) = (&server.port, server.tls.as_ref());
+        let mode = tls.and_then(|tls| tls.mode);
+        Server {
+            number: port.number.0,
+            protocol: port.protocol.value.clone(),
+            host: server.hosts.iter().find_map(|host| name_of(host)),
+            certificate: tls.and_then(|tls| tls.server_certificate.clone()),
+            is_mutual: matches!(mode, Some(ServerTlsMode::Mutual | ServerTlsMode::IstioMutual)),
+            span: port.number.span.clone(),
+        }
+    });
+    servers.collect()
+}
+
+/// The Gateways that the control plane makes of Ingresses.
+fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = Wanted<'_>> {
+    proxies.ingress_gateways().map(|gateway| {
+        let servers = gateway.servers.iter().map(|server| Server {
+            number: server.port,
+            protocol: server.protocol.to_string(),
+            host: server.hosts.iter().find_map(|host| name_of(host.host.as_str())),
+            certificate: None,
+            is_mutual: false,
+            span: server.origin.clone(),
+        });
+        let span = gateway.origin.clone();
+        Wanted {
+            selector: &gateway.selector,
+            servers: servers.collect(),
+            object: format!("the Ingress at {span}"),
+            span,
+        }
+    })
+}
+
+/// The Services in front of a gateway that translate ports of Gateways.
+fn services<'a>(objects: &'a [Object], gateway: &Workload) -> Vec<&'a Service> {
+    let of_it = |object: &'a Object| {
+        let Resource::Service(service) = &object.resource else { return None };
+        let selector = &service.spec.selector;
+        let selects = !selector.is_empty() && selects(selector, &gateway.labels);
+        let translates = !object.labels.contains_key(NO_TRANSLATION_LABEL);
+        (selects && translates && *object.namespace == *gateway.namespace).then_some(&**service)
+    };
+    objects.iter().filter_map(of_it).collect()
+}
+
+/// Whether a gateway is called from outside the mesh: by its place in Istio's installation, else by its Services.
+fn faces_outside(gateway: &Workload, in_front: &[&Service]) -> bool {
+    let is_named =
+        BUILT_IN.into_iter().any(|built_in| built_in.faces_outside && selects(&built_in.labels(), &gateway.labels));
+    let is_ingress = gateway.labels.get("istio").is_some_and(|label| label == BUILT_IN[0].label);
+    let from_outside =
+        |service: &&Service| matches!(service.spec.kind, Some(ServiceType::LoadBalancer | ServiceType::NodePort));
+    is_named || is_ingress || in_front.iter().any(from_outside)
+}
+
+/// The port on which a gateway listens for a port of a Gateway's server: the `targetPort` of a Service in front of it that
+/// has this port, as the control plane resolves it, or else the port itself.
+fn target_port(in_front: &[&Service], gateway: &Workload, number: u16) -> u16 {
+    let ports = in_front.iter().flat_map(|service| &service.spec.ports).filter(|port| port.port.value.0 == number);
+    let target =
+        |port: &evenkeel_api::kubernetes::ServicePort| match port.target_port.as_ref().map(|target| &target.value) {
+            None => Some(number),
+            Some(IntOrString::Port(target)) => Some(target.0),
+            Some(IntOrString::Name(name)) => named_port(&gateway.ports, name),
+        };
+    ports.filter_map(target).min().unwrap_or(number)
+}
+
+fn named_port(ports: &[ContainerPort], name: &str) -> Option<u16> {
+    ports.iter().find(|port| port.name.as_deref() == Some(name)).map(|port| port.number)
+}
+
+impl Server {
+    fn at(&self, gateway: &Workload, listener: u16) -> GatewayPort {
+        GatewayPort {
+            owner: gateway.key(),
+            number: self.number,
+            listener,
+            protocol: self.protocol.clone(),
+            host: self.host.clone(),
+            certificate: self.certificate.clone(),
+            is_mutual: self.is_mutual,
+            span: self.span.clone(),
+        }
+    }
+}
+
+/// A host name with which a client can reach a server's host: `NAMESPACE/HOST` without the namespace, and an example
+/// for `*.HOST`. `None` if any name is served.
+fn name_of(host: &str) -> Option<String> {
+    let host = host.rsplit('/').next().filter(|host| *host != "*")?;
+    Some(host.strip_prefix("*.").map_or_else(|| host.to_owned(), |suffix| format!("www.{suffix}")))
+}
