@@ -14,6 +14,7 @@ pub mod hostname;
 pub mod limits;
 pub mod local_host;
 pub mod mutual_addresses;
+pub mod re2;
 mod render;
 pub mod replica;
 pub mod runtime_key;

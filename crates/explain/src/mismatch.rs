@@ -49,7 +49,7 @@ pub fn path_text(path: &PathMatch, case_sensitive: bool) -> String {
     let text = match path {
         PathMatch::Prefix(prefix) => format!("below prefix {prefix}"),
         PathMatch::Exact(exact) => format!("exactly {exact}"),
-        PathMatch::Regex(regex) => format!("matched by {}", bare(regex.as_str())),
+        PathMatch::Regex(regex) => format!("matched by {}", regex.as_str()),
         PathMatch::SeparatedPrefix(prefix) => format!("{prefix} or below it"),
         PathMatch::Connect => "a CONNECT request".to_owned(),
     };
@@ -85,13 +85,8 @@ pub fn string_text(wanted: &StringMatcher) -> String {
         StringMatcher::Prefix { value, .. } => format!("\"{}…\"", text(value)),
         StringMatcher::Suffix { value, .. } => format!("\"…{}\"", text(value)),
         StringMatcher::Contains { value, .. } => format!("\"…{}…\"", text(value)),
-        StringMatcher::Regex(regex) => format!("matched by {}", bare(regex.as_str())),
+        StringMatcher::Regex(regex) => format!("matched by {}", regex.as_str()),
     }
-}
-
-/// An expression as the user wrote it, without the anchors that it was compiled with.
-fn bare(expression: &str) -> &str {
-    expression.strip_prefix(r"\A(?:").and_then(|rest| rest.strip_suffix(r")\z")).unwrap_or(expression)
 }
 
 fn copy(path: &PathMatch) -> PathMatch {

@@ -6,10 +6,10 @@
 use std::net::IpAddr;
 
 use evenkeel_base::cidr::IpNet;
+use evenkeel_base::re2::Regex;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use evenkeel_model::{MeshConfig, StringMatch, trust_domains};
 use evenkeel_runtime_config::matching::split_path;
-use evenkeel_runtime_config::string_match::full_match_regex;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
 
 use crate::answer::Missing;
@@ -244,7 +244,7 @@ fn matches(wanted: &StringMatch, has: &str) -> bool {
         StringMatch::Exact(text) => **text == *has,
         StringMatch::Prefix(text) => has.starts_with(&**text),
         StringMatch::Suffix(text) => has.ends_with(&**text),
-        StringMatch::Regex(text) => full_match_regex(text).is_ok_and(|regex| regex.is_match(has.as_bytes())),
+        StringMatch::Regex(text) => Regex::whole(text).is_ok_and(|regex| regex.is_match(has.as_bytes())),
         StringMatch::Present => !has.is_empty(),
     }
 }

@@ -130,6 +130,8 @@ fn checked(file: &str, text: &str) -> Result<Read<pb::Bootstrap>, BootstrapError
     if read.diagnostics.has_errors() {
         return Err(BootstrapError::Invalid(read.diagnostics));
     }
+    // What is left are warnings.
+    read.diagnostics.iter().for_each(|diagnostic| tracing::warn!("{diagnostic}"));
     Ok(read)
 }
 

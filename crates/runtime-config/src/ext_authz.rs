@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use regex::bytes::Regex;
+use evenkeel_base::re2::Regex;
 
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::filter_needs::FilterNeeds;
@@ -289,11 +289,11 @@ impl FilterNeeds for NetworkExtAuthz {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::string_match::full_match_regex;
+    use evenkeel_base::re2::Regex;
 
     #[test]
     fn rules_of_changes() {
-        let regex = |text: &str| Some(full_match_regex(text).unwrap());
+        let regex = |text: &str| Some(Regex::whole(text).unwrap());
         let all = || MutationRules { allow_all_routing: true, allow_envoy: true, ..MutationRules::default() };
         for (rules, allowed, not) in [
             (

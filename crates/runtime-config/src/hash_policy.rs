@@ -1,6 +1,6 @@
 //! `RouteAction.HashPolicy`, compiled: what the hash of a request is computed from.
 
-use regex::bytes::Regex;
+use evenkeel_base::re2::Regex;
 
 use crate::cookie::Cookie;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use regex::bytes::Regex;
+use evenkeel_base::re2::Regex;
 
 use crate::route::{ForwardAction, PathMatch, RedirectAction, RedirectPath, RouteMatch};
 use crate::view::RequestView;
@@ -128,63 +128,13 @@ fn replace_matched(matched: &RouteMatch, path: &[u8], replacement: &[u8]) -> Vec
 fn replace_pattern<'p>(pattern: &Regex, substitution: &[u8], path: &'p [u8]) -> Cow<'p, [u8]> {
     let query = query_with_mark(path);
     let bare = &path[..path.len() - query.len()];
-    match replace_all(pattern, substitution, bare) {
+    match pattern.replace_all(bare, substitution) {
         Cow::Borrowed(_) => Cow::Borrowed(path),
         Cow::Owned(mut rewritten) => {
             rewritten.extend_from_slice(query);
             Cow::Owned(rewritten)
         }
     }
-}
-
-/// Replaces every match of the pattern in a value; borrowed when there is none.
-pub fn replace_all<'v>(pattern: &Regex, substitution: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
-    pattern.replace_all(value, |captures: &regex::bytes::Captures<'_>| {
-        let mut out = Vec::new();
-        expand(substitution, captures, &mut out);
-        out
-    })
-}
-
-/// RE2's substitution: `\0` is the whole match, `\1`…`\9` the groups, `\\` a backslash.
-fn expand(substitution: &[u8], captures: &regex::bytes::Captures<'_>, out: &mut Vec<u8>) {
-    let mut rest = substitution.iter();
-    while let Some(&byte) = rest.next() {
-        match (byte, rest.clone().next()) {
-            (b'\\', Some(digit @ b'0'..=b'9')) => {
-                rest.next();
-                if let Some(group) = captures.get(usize::from(digit - b'0')) {
-                    out.extend_from_slice(group.as_bytes());
-                }
-            }
-            (b'\\', Some(b'\\')) => {
-                rest.next();
-                out.push(b'\\');
-            }
-            _ => out.push(byte),
-        }
-    }
-}
-
-/// Checks a substitution against the groups of its pattern.
-pub fn check_substitution(pattern: &Regex, substitution: &str) -> Result<(), String> {
-    let groups = pattern.captures_len() - 1;
-    let mut rest = substitution.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'\\' {
-            continue;
-        }
-        match rest.next() {
-            Some(b'\\') => {}
-            Some(digit @ b'0'..=b'9') if usize::from(digit - b'0') <= groups => {}
-            Some(digit @ b'0'..=b'9') => {
-                let digit = char::from(digit);
-                return Err(format!("\\{digit} names a group the pattern does not have; it has {groups}"));
-            }
-            _ => return Err("after \\ comes a digit or another \\".into()),
-        }
-    }
-    Ok(())
 }
 
 /// The `?query` of a path, or nothing.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use regex::bytes::Regex;
+use evenkeel_base::re2::Regex;
 
 use crate::dynamic_metadata::{DynamicMetadata, MetadataMatcher};
 use crate::hash_policy::HashPolicies;

@@ -4,10 +4,9 @@ use std::ops::Range;
 
 use evenkeel_xds::pb::envoy::config::metrics::v3 as metrics;
 use evenkeel_xds::pb::envoy::config::metrics::v3::tag_specifier::TagValue as Kind;
-use regex::bytes::Regex;
 
 use crate::compile::Cx;
-use crate::string_match::search_regex;
+use evenkeel_base::re2::Regex;
 
 /// `stats_config.stats_tags` and `use_all_default_tags`.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +45,7 @@ pub struct TagRegex {
 
 impl TagRegex {
     fn new(pattern: &str) -> Result<Self, String> {
-        let regex = search_regex(pattern)?;
+        let regex = Regex::anywhere(pattern)?;
         if regex.captures_len() < 2 {
             return Err("the expression needs a group, `(…)`, around what it takes out of names".to_owned());
         }
@@ -55,9 +54,9 @@ impl TagRegex {
 
     /// Returns the part that is removed from a name, and the part with the value.
     pub fn find(&self, name: &str) -> Option<(Range<usize>, Range<usize>)> {
-        let found = self.regex.captures(name.as_bytes())?;
+        let found = self.regex.find_groups(name.as_bytes())?;
         // A group that took no part in the match is empty, as in C++.
-        let group = |at| found.get(at).map_or(name.len()..name.len(), |group| group.range());
+        let group = |at| found.get(at).cloned().flatten().unwrap_or(name.len()..name.len());
         let removed = group(1);
         let value = if self.regex.captures_len() > 2 { group(2) } else { removed.clone() };
         Some((removed, value))

@@ -20,6 +20,7 @@ pub mod objects;
 pub mod port;
 pub mod process;
 pub mod random;
+pub mod re2;
 pub mod server;
 pub mod thorough;
 pub mod tls;

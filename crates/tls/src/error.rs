@@ -63,7 +63,7 @@ pub enum ConfigError {
     ClientCertificateWithoutTrust,
     /// A SAN matcher's regular expression does not compile.
     #[error("match_typed_subject_alt_names: {0}")]
-    SanPattern(#[source] regex::Error),
+    SanPattern(String),
     /// The server name is not a DNS name.
     #[error("sni: `{0}` is not a DNS name")]
     Sni(String),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use regex::{Regex, RegexBuilder};
+use evenkeel_base::re2::Regex;
 
 use crate::peer::PeerCertificate;
 
@@ -35,9 +35,6 @@ enum Form {
     Regex(Regex),
 }
 
-/// Maximum compiled size of a SAN pattern, in bytes.
-const MAX_REGEX_BYTES: usize = 1024 * 1024;
-
 impl StringPattern {
     /// The whole name equals `text`.
     pub fn exact(text: impl Into<String>) -> Self {
@@ -60,9 +57,8 @@ impl StringPattern {
     }
 
     /// The whole name matches the regular expression, as Envoy's `safe_regex` demands.
-    pub fn regex(expression: &str) -> Result<Self, regex::Error> {
-        let whole = RegexBuilder::new(&format!("^(?:{expression})$")).size_limit(MAX_REGEX_BYTES).build()?;
-        Ok(Self { form: Form::Regex(whole), ignore_case: false })
+    pub fn regex(expression: &str) -> Result<Self, String> {
+        Ok(Self { form: Form::Regex(Regex::whole(expression)?), ignore_case: false })
     }
 
     /// Ignores case; has no effect on regular expressions (`StringMatcher.ignore_case`).
@@ -92,7 +88,7 @@ impl Form {
             Self::Prefix(text) => name.starts_with(text.as_str()),
             Self::Suffix(text) => name.ends_with(text.as_str()),
             Self::Contains(text) => name.contains(text.as_str()),
-            Self::Regex(expression) => expression.is_match(name),
+            Self::Regex(expression) => expression.is_match(name.as_bytes()),
         }
     }
 }

@@ -6,10 +6,12 @@
 mod context;
 #[macro_use]
 pub(crate) mod macros;
+mod protobuf_json;
 mod schema;
 mod values;
 
 pub use context::Context;
+pub(crate) use protobuf_json::documented;
 pub use schema::{Field, Schema, Status};
 pub(crate) use values::parsed;
 pub use values::{

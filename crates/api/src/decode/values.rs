@@ -10,14 +10,11 @@ use std::time::Duration;
 use evenkeel_base::Spanned;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::re2::Regex;
 use evenkeel_base::yaml::{Entry, Node, Scalar, ScalarType, Value};
 use evenkeel_base::{cidr, duration};
-use regex::RegexBuilder;
 
 use super::{Context, Decode, Schema};
-
-/// Memory a compiled expression may take, in bytes; RE2's default limit in Envoy is of this order.
-const MAX_REGEX_BYTES: usize = 1024 * 1024;
 
 /// Text, or an error.
 fn text<'n>(node: &'n Node, cx: &mut Context, schema: &Schema) -> Option<&'n str> {
@@ -379,13 +376,7 @@ pub struct RegexText(pub Arc<str>);
 impl RegexText {
     /// Parses an expression; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
-        let compiled = RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
-        compiled.map(|_| Self(text.into())).map_err(|error| {
-            // The parser's own message has several lines and shows the expression; its last line says what is wrong.
-            let message = error.to_string();
-            let reason = message.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");
-            format!("not a regular expression: {reason}")
-        })
+        Regex::whole(text).map(|_| Self(text.into()))
     }
 }
 

@@ -11,7 +11,7 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use super::agent_checks::{check_ports, check_roots, check_runtime_values, check_stat_tags};
 use super::remote_service::{RemoteService, check_address, check_statsd_address};
 use super::{ReadinessProbe, Tracing, WorkloadSelector};
-use crate::decode::{Anything, Context, Decode, RegexText};
+use crate::decode::{Anything, Context, Decode, RegexText, documented};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
 pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
@@ -424,7 +424,8 @@ impl ProxyConfig {
             |document: &Node, cx: &mut Context| cx.at_key(PROXY_CONFIG_ANNOTATION, |cx| Self::decode(document, cx));
         let config = documents
             .first()
-            .and_then(|document| cx.at_field("metadata", |cx| cx.at_field("annotations", |cx| decode(document, cx))));
+            .map(|document| documented(document, Self::FIELDS))
+            .and_then(|document| cx.at_field("metadata", |cx| cx.at_field("annotations", |cx| decode(&document, cx))));
         diagnostics.extend(cx.into_diagnostics());
         let usable = config.filter(|_| !diagnostics.has_errors());
         (usable, diagnostics)

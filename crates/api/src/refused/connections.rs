@@ -8,7 +8,7 @@ use evenkeel_base::yaml::{self, Mapping, Node, Value};
 use evenkeel_base::{Span, Spanned};
 
 use super::parts::{near, sound, text_of};
-use crate::decode::Decode;
+use crate::decode::{Decode, documented};
 use crate::istio::{
     CertificateService, ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig,
     MeshOutboundMode, MinTlsVersion, MtlsMode, MutualTls, Normalization, OutboundTrafficPolicy, PathNormalization,
@@ -121,7 +121,8 @@ pub(crate) fn mesh_config(text: &Spanned<String>) -> Option<MeshConfig> {
     let mut entries = Vec::new();
     // A signer that is named, but cannot be read, is not the control plane itself.
     let mut has_signer = documents.len() != 1 && text.lines().any(|line| line.trim_start().starts_with("ca:"));
-    for entry in documents.first().and_then(Node::as_mapping).into_iter().flatten() {
+    let document = documents.first().map(|document| documented(document, MeshConfig::FIELDS));
+    for entry in document.as_ref().and_then(Node::as_mapping).into_iter().flatten() {
         let alone = Node { value: Value::Mapping(Mapping(vec![entry.clone()])), span: entry.key_span.clone() };
         match sound_settings(&alone) {
             Some(_) => entries.push(entry.clone()),

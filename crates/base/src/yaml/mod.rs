@@ -7,4 +7,4 @@ mod scalar;
 mod tests;
 
 pub use node::{Entry, Mapping, Node, Scalar, ScalarType, Value};
-pub use parse::{Parsed, parse, parse_all, parse_within};
+pub use parse::{Parsed, parse, parse_all, parse_as_envoy, parse_within};

@@ -33,6 +33,24 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
 
 /// Like [`parse`], and also returns where the unreadable documents are.
 pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
+    parse_as(file, text, Dialect::Kubernetes)
+}
+
+/// Like [`parse`], with what Envoy's reader accepts besides: the last of several values of one key counts (a warning), and an entry whose
+/// key has the tag `!ignore` is left out.
+pub fn parse_as_envoy(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
+    let Parsed { documents, diagnostics, .. } = parse_as(file, text, Dialect::Envoy);
+    (documents, diagnostics)
+}
+
+/// Whose reader decides where the specification leaves a choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Kubernetes,
+    Envoy,
+}
+
+fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect) -> Parsed {
     let mut parsed = Parsed::default();
     let Parsed { documents, broken, diagnostics } = &mut parsed;
     if text.len() > MAX_FILE_BYTES {
@@ -58,11 +76,17 @@ pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
             ended: start.line,
             indented: &source.indented,
             parser: Parser::new_from_str(rest),
+            dialect,
+            warnings: Vec::new(),
         };
         let read = reader.documents(documents);
         let ended = reader.ended;
+        let warnings = std::mem::take(&mut reader.warnings);
         match read {
-            Ok(()) => break,
+            Ok(()) => {
+                diagnostics.extend(warnings);
+                break;
+            }
             Err(error) if source.indent(&error) => documents.truncate(before),
             Err(error) => {
                 let line = error.diagnostic.span.line as usize;
@@ -71,6 +95,7 @@ pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
                 let number = |line: usize| u32::try_from(line).unwrap_or(u32::MAX);
                 let end = next.as_ref().map_or(u32::MAX, |next| number(next.line.saturating_add(1)));
                 broken.push(number(ended.saturating_add(1))..end);
+                diagnostics.extend(warnings);
                 diagnostics.push(error.diagnostic);
                 match next {
                     Some(next) => start = next,
@@ -194,6 +219,9 @@ struct Reader<'a> {
     /// Lines of the file whose columns are [`FLOW_INDENT`] too large.
     indented: &'a BTreeSet<usize>,
     parser: Parser<'a, StrInput<'a>>,
+    dialect: Dialect,
+    /// What was accepted and is probably a mistake.
+    warnings: Vec<Diagnostic>,
 }
 
 /// A collection whose end has not been reached.
@@ -210,8 +238,17 @@ enum Content {
         entries: Vec<Entry>,
         names: HashSet<Box<str>>,
         merges: Vec<Node>,
-        key: Option<(Box<str>, Span)>,
+        key: Option<Key>,
     },
+}
+
+/// A key that waits for its value.
+enum Key {
+    Name(Box<str>, Span),
+    /// `<<`
+    Merge,
+    /// One with the tag `!ignore`.
+    Ignored,
 }
 
 /// The remaining limits of one document.
@@ -264,6 +301,7 @@ impl Reader<'_> {
         let mut anchors: HashMap<usize, Node> = HashMap::new();
         let mut open: Vec<Open> = Vec::new();
         let mut root = None;
+        let is_envoys = self.dialect == Dialect::Envoy;
         while let Some((event, span)) = self.next()? {
             let (node, anchor) = match event {
                 Event::DocumentEnd | Event::StreamEnd => {
@@ -286,6 +324,7 @@ impl Reader<'_> {
                     Some(done) => (close(done.content, done.span, &mut budget)?, done.anchor),
                     None => continue,
                 },
+                Event::Scalar(_, _, _, Some(tag)) if is_envoys && is_ignored(&tag, &mut open) => continue,
                 Event::Scalar(text, style, anchor, tag) => {
                     (Node { value: Value::Scalar(read_scalar(&text, style, tag.as_deref(), &span)?), span }, anchor)
                 }
@@ -299,12 +338,85 @@ impl Reader<'_> {
                 budget.nodes = budget.nodes.checked_sub(copied).ok_or_else(|| too_many_nodes(&node.span))?;
             }
             match open.last_mut() {
-                Some(parent) => add(parent, node)?,
+                Some(parent) => self.add(parent, node)?,
                 None => root = Some(node),
             }
         }
         let empty = || Value::Scalar(Scalar { text: "".into(), quoted: false, ty: ScalarType::Null });
         Ok(root.unwrap_or_else(|| Node { value: empty(), span: Span::whole_file(self.file.clone()) }))
+    }
+
+    /// Puts a finished node into the collection around it.
+    fn add(&mut self, parent: &mut Open, node: Node) -> Fallible<()> {
+        match &mut parent.content {
+            Content::Sequence(items) => {
+                if items.is_empty() && parent.span.end_line == parent.span.line {
+                    parent.span = joined(&parent.span, &node.span);
+                }
+                items.push(node);
+            }
+            Content::Mapping { entries, names, merges, key } => match key.take() {
+                None => {
+                    let Value::Scalar(scalar) = node.value else {
+                        return failed(
+                            Diagnostic::error("yaml-key", node.span, "a key of a mapping must be plain text")
+                                .with_help(
+                                    "lists and mappings cannot be keys; did you forget quotes around `{` or `[`?",
+                                ),
+                        );
+                    };
+                    if entries.is_empty() {
+                        parent.span = joined(&parent.span, &node.span);
+                    }
+                    // Looking it up in the entries would take time quadratic in their number.
+                    if !names.insert(scalar.text.clone()) {
+                        self.repeated(entries, &scalar.text, &node.span)?;
+                    }
+                    *key = Some(match &*scalar.text {
+                        "<<" => Key::Merge,
+                        _ => Key::Name(scalar.text, node.span),
+                    });
+                }
+                Some(Key::Merge) => merges.push(node),
+                Some(Key::Ignored) => {}
+                Some(Key::Name(name, key_span)) => entries.push(Entry { key: name, key_span, value: node }),
+            },
+        }
+        Ok(())
+    }
+
+    /// A key that the mapping has already.
+    fn repeated(&mut self, entries: &mut Vec<Entry>, name: &str, span: &Span) -> Fallible<()> {
+        // `<<` may come several times.
+        let Some(at) = entries.iter().position(|entry| &*entry.key == name) else { return Ok(()) };
+        let text = format!("`{name}` appears twice in this mapping");
+        if self.dialect == Dialect::Envoy {
+            let first = entries.remove(at);
+            let warning = Diagnostic::warning(
+                "duplicate-key",
+                span.clone(),
+                format!("{text}; the last one counts, as with Envoy"),
+            );
+            self.warnings.push(warning.with_help("remove one of the two").with_related(first.key_span, "first here"));
+            return Ok(());
+        }
+        let first = entries.get(at).map_or_else(|| span.clone(), |entry| entry.key_span.clone());
+        failed(
+            Diagnostic::error("duplicate-key", span.clone(), text)
+                .with_help("remove one of the two")
+                .with_related(first, "first here"),
+        )
+    }
+}
+
+/// Whether the scalar with this tag is a key whose entry is to be left out.
+fn is_ignored(tag: &Tag, open: &mut [Open]) -> bool {
+    match open.last_mut() {
+        Some(Open { content: Content::Mapping { key: key @ None, .. }, .. }) if shown(tag) == "!ignore" => {
+            *key = Some(Key::Ignored);
+            true
+        }
+        _ => false,
     }
 }
 
@@ -318,50 +430,6 @@ fn push_open(open: &mut Vec<Open>, collection: Open) -> Fallible<()> {
         return failed(Diagnostic::error("yaml-too-deep", collection.span, message));
     }
     open.push(collection);
-    Ok(())
-}
-
-/// Puts a finished node into the collection around it.
-fn add(parent: &mut Open, node: Node) -> Fallible<()> {
-    match &mut parent.content {
-        Content::Sequence(items) => {
-            if items.is_empty() && parent.span.end_line == parent.span.line {
-                parent.span = joined(&parent.span, &node.span);
-            }
-            items.push(node);
-        }
-        Content::Mapping { entries, names, merges, key } => match key.take() {
-            None => {
-                let Value::Scalar(scalar) = node.value else {
-                    return failed(
-                        Diagnostic::error("yaml-key", node.span, "a key of a mapping must be plain text")
-                            .with_help("lists and mappings cannot be keys; did you forget quotes around `{` or `[`?"),
-                    );
-                };
-                if entries.is_empty() {
-                    parent.span = joined(&parent.span, &node.span);
-                }
-                if names.contains(&scalar.text)
-                    && let Some(first) = entries.iter().find(|e| e.key == scalar.text)
-                {
-                    return failed(
-                        Diagnostic::error(
-                            "duplicate-key",
-                            node.span,
-                            format!("`{}` appears twice in this mapping", scalar.text),
-                        )
-                        .with_help("remove one of the two")
-                        .with_related(first.key_span.clone(), "first here"),
-                    );
-                }
-                // Looking it up in the entries would take time quadratic in their number.
-                names.insert(scalar.text.clone());
-                *key = Some((scalar.text, node.span));
-            }
-            Some((name, _)) if &*name == "<<" => merges.push(node),
-            Some((name, key_span)) => entries.push(Entry { key: name, key_span, value: node }),
-        },
-    }
     Ok(())
 }
 

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
+use evenkeel_base::re2::Regex;
 use evenkeel_filters::rbac::{Subject, evaluate};
 use evenkeel_runtime_config::dynamic_metadata::{DynamicMetadata, MetadataMatcher, ValueMatcher};
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
 use evenkeel_runtime_config::rbac::{FieldNames, RbacAction, Rules};
-use evenkeel_runtime_config::string_match::{StringMatcher, full_match_regex};
+use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 
 use super::Counts;
@@ -105,7 +106,7 @@ fn principal(number: usize) -> Result<Principal> {
     };
     Ok(match number % 4 {
         0 => {
-            let regex = full_match_regex(&format!(".*/ns/other-{number:04}/.*")).map_err(|error| anyhow!(error))?;
+            let regex = Regex::whole(&format!(".*/ns/other-{number:04}/.*")).map_err(|error| anyhow!(error))?;
             Principal::Or(vec![Principal::Authenticated(Some(StringMatcher::Regex(regex)))])
         }
         1 => {

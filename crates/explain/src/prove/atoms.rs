@@ -182,6 +182,8 @@ fn spelled(nodes: &[(usize, u8)], mut node: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_base::re2::Regex;
+
     use super::super::language::{Normal, Rewrite, Text};
     use super::*;
 
@@ -212,7 +214,7 @@ mod tests {
             path(Language::Prefix(text("/a"))),
             path(Language::Suffix(text("b/a"))),
             path(Language::Contains(text("aab"))),
-            path(Language::regex("\\A(?:/[^/]+/a)\\z").expect("a small one")),
+            path(Language::regex(&Regex::whole("/[^/]+/a").expect("valid")).expect("a small one")),
             Language::Separated(text("/ab")),
             Language::Parameter(b"a".as_slice().into(), Some(Box::new(Language::Prefix(text("b"))))),
             Language::Rewritten(

@@ -1,6 +1,7 @@
 //! Sets of texts that matchers accept, as automata over bytes: with them the texts fall into finitely many classes that
 //! no matcher can tell apart.
 
+use evenkeel_base::re2::Regex;
 use evenkeel_runtime_config::string_match::StringMatcher;
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::util::{primitives::StateID, start, syntax};
@@ -128,24 +129,21 @@ impl Language {
             StringMatcher::Prefix { value, ignore_case } => Self::Prefix(Text::new(value, *ignore_case)),
             StringMatcher::Suffix { value, ignore_case } => Self::Suffix(Text::new(value, *ignore_case)),
             StringMatcher::Contains { value, ignore_case } => Self::Contains(Text::new(value, *ignore_case)),
-            StringMatcher::Regex(regex) => Self::regex(regex.as_str())?,
+            StringMatcher::Regex(regex) => Self::regex(regex)?,
         })
     }
 
-    /// Returns the set that a regular expression matches as a whole; it contains its own anchors.
-    pub fn regex(pattern: &str) -> Result<Self, TooLarge> {
-        let build = |unicode: bool| {
-            let config = dense::Config::new()
-                .start_kind(StartKind::Anchored)
-                .match_kind(MatchKind::All)
-                .dfa_size_limit(Some(MAX_AUTOMATON_BYTES))
-                .determinize_size_limit(Some(MAX_AUTOMATON_BYTES));
-            let syntax = syntax::Config::new().unicode(unicode).utf8(false);
-            dense::Builder::new().configure(config).syntax(syntax).build(pattern).ok()
-        };
+    /// Returns the set that a regular expression ([`Regex::whole`]) matches, of texts in UTF-8.
+    pub fn regex(regex: &Regex) -> Result<Self, TooLarge> {
+        let config = dense::Config::new()
+            .start_kind(StartKind::Anchored)
+            .match_kind(MatchKind::All)
+            .dfa_size_limit(Some(MAX_AUTOMATON_BYTES))
+            .determinize_size_limit(Some(MAX_AUTOMATON_BYTES));
         // Compiled like the matcher itself.
-        let automaton = build(false).or_else(|| build(true)).ok_or_else(|| TooLarge(pattern.to_owned()))?;
-        Ok(Self::Regex(Box::new(automaton)))
+        let syntax = syntax::Config::new().utf8(false);
+        let automaton = dense::Builder::new().configure(config).syntax(syntax).build(regex.translated());
+        Ok(Self::Regex(Box::new(automaton.map_err(|_| TooLarge(regex.as_str().to_owned()))?)))
     }
 
     /// Returns the number of integers in a state.

@@ -476,7 +476,7 @@ fn path_of(route: &RouteMatch) -> Expr<'_> {
         PathMatch::Prefix(prefix) => Language::Prefix(text(prefix)),
         PathMatch::Exact(exact) => Language::Exact(text(exact)),
         PathMatch::SeparatedPrefix(prefix) => Language::Separated(text(prefix)),
-        PathMatch::Regex(regex) => match Language::regex(regex.as_str()) {
+        PathMatch::Regex(regex) => match Language::regex(regex) {
             Ok(language) => language,
             Err(_) => return Expr::Unknown,
         },

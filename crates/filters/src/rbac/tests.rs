@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evenkeel_base::re2::Regex;
 use evenkeel_runtime_config::dynamic_metadata::{MetadataMatcher, ValueMatcher};
 use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher};
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
 use evenkeel_runtime_config::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
-use evenkeel_runtime_config::string_match::{StringMatcher, full_match_regex};
+use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_testkit::Random;
@@ -137,7 +138,7 @@ fn each_permission_matches_what_it_names() {
         (team("red"), false),
         (Permission::UrlPath(exact("/a/b")), true),
         (Permission::UrlPath(exact("/a/b?x=1")), false),
-        (Permission::UrlPath(StringMatcher::Regex(full_match_regex("/a/.").unwrap())), true),
+        (Permission::UrlPath(StringMatcher::Regex(Regex::whole("/a/.").unwrap())), true),
         (Permission::DestinationIp(ranges("10.244.2.0/24")), true),
         (Permission::DestinationIp(ranges("10.244.3.0/24")), false),
         (Permission::DestinationPort(8080), true),

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
+use evenkeel_base::re2::Regex;
 use evenkeel_http::{Headers, RequestHead};
 use evenkeel_runtime_config::cookie::{Cookie, find};
 use evenkeel_runtime_config::hash::xxhash64;
 use evenkeel_runtime_config::hash_policy::{HashPolicy, HashSource};
 use evenkeel_runtime_config::metadata::MetadataMatch;
-use evenkeel_runtime_config::rewrite::replace_all;
 use evenkeel_runtime_config::route::{ForwardAction, WeightedCluster};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::{Cluster, Target};
@@ -103,7 +103,7 @@ pub(crate) fn address_hash(address: IpAddr) -> u64 {
 /// Length of the longest IPv6 address, one that ends in an IPv4 address, in bytes.
 const LONGEST_ADDRESS: usize = 45;
 
-type Rewrite = (regex::bytes::Regex, Box<str>);
+type Rewrite = (Regex, Box<str>);
 
 /// The hash of all values of the header, independent of their order.
 fn header_hash(head: &RequestHead, name: &str, rewrite: Option<&Rewrite>) -> Option<u64> {
@@ -126,7 +126,7 @@ fn header_hash(head: &RequestHead, name: &str, rewrite: Option<&Rewrite>) -> Opt
 fn rewritten<'v>(value: &'v [u8], rewrite: Option<&Rewrite>) -> Cow<'v, [u8]> {
     match rewrite {
         None => Cow::Borrowed(value),
-        Some((pattern, substitution)) => replace_all(pattern, substitution.as_bytes(), value),
+        Some((pattern, substitution)) => pattern.replace_all(value, substitution.as_bytes()),
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_header_is_hashed_as_rewritten() {
-        let pattern = regex::bytes::Regex::new("^/user/([0-9]+)/.*$").expect("a pattern");
+        let pattern = Regex::anywhere("^/user/([0-9]+)/.*$").expect("a pattern");
         let source = Source::Header { name: ":path".into(), rewrite: Some((pattern, "\\1".into())) };
         assert_eq!(hash_of(vec![(source, false)], &head("/user/42/cart", &[])).0, Some(xxhash64(b"42", 0)));
     }

@@ -61,7 +61,7 @@ pub(crate) fn cluster(
     secrets: &SecretStore,
 ) -> Option<CompiledCluster> {
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
-    let mut http = http(cx, &c.typed_extension_protocol_options);
+    let mut http = http(cx, c);
     let options = http.as_mut().map(|((options, _), _)| options);
     let (discovery, assignment, eds) = discovery(cx, c, options)?;
     let balancing = balancing(cx, c, &discovery);
@@ -265,9 +265,16 @@ const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProt
 /// The protocol, mirror policies, and HTTP filters of the cluster.
 type Http = ((UpstreamHttp, Option<Arc<[MirrorPolicy]>>), Arc<[HttpFilter]>);
 
-fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Http> {
+fn http(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<Http> {
+    let options = &c.typed_extension_protocol_options;
+    if options.is_empty() {
+        let http = match older_options(c) {
+            Some(options) => http_options(cx, &options)?,
+            None => UpstreamHttp::default(),
+        };
+        return Some(((http, None), Arc::default()));
+    }
     cx.at("typed_extension_protocol_options", |cx| match options.get(HTTP_PROTOCOL_OPTIONS) {
-        None if options.is_empty() => Some(((UpstreamHttp::default(), None), Arc::default())),
         None => cx.fail(format!("only {HTTP_PROTOCOL_OPTIONS} is supported")),
         Some(any) => cx.element(format_args!("{HTTP_PROTOCOL_OPTIONS:?}"), |cx| {
             if type_name(&any.type_url) != HTTP_PROTOCOL_OPTIONS {
@@ -278,6 +285,46 @@ fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<Http> {
             let filters = upstream_filters(cx, &options.http_filters);
             http_options(cx, &options).zip(mirrors).zip(filters)
         }),
+    })
+}
+
+/// The options in the cluster's own fields, which are deprecated and still common in bootstrap files. Envoy reads them only if the cluster
+/// has none in `typed_extension_protocol_options`.
+#[allow(deprecated)]
+fn older_options(c: &cluster::Cluster) -> Option<upstreams::HttpProtocolOptions> {
+    use upstreams::http_protocol_options::explicit_http_config::ProtocolConfig;
+    use upstreams::http_protocol_options::{ExplicitHttpConfig, UpstreamProtocolOptions, UseDownstreamHttpConfig};
+    let (http1, http2) = (c.http_protocol_options.clone(), c.http2_protocol_options.clone());
+    let mut common = c.common_http_protocol_options;
+    if c.max_requests_per_connection.is_some() {
+        let common = common.get_or_insert_default();
+        common.max_requests_per_connection = common.max_requests_per_connection.or(c.max_requests_per_connection);
+    }
+    let uses_downstream =
+        c.protocol_selection == cluster::cluster::ClusterProtocolSelection::UseDownstreamProtocol as i32;
+    let naming = c.upstream_http_protocol_options.clone();
+    if http1.is_none() && http2.is_none() && common.is_none() && naming.is_none() && !uses_downstream {
+        return None;
+    }
+    let protocol = if uses_downstream {
+        UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
+            http_protocol_options: http1,
+            http2_protocol_options: http2,
+            ..Default::default()
+        })
+    } else {
+        UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
+            protocol_config: Some(match http2 {
+                Some(http2) => ProtocolConfig::Http2ProtocolOptions(http2),
+                None => ProtocolConfig::HttpProtocolOptions(http1.unwrap_or_default()),
+            }),
+        })
+    };
+    Some(upstreams::HttpProtocolOptions {
+        common_http_protocol_options: common,
+        upstream_http_protocol_options: naming,
+        upstream_protocol_options: Some(protocol),
+        ..Default::default()
     })
 }
 

@@ -1,5 +1,6 @@
 //! `ExtAuthz` of HTTP and network filters, and `ExtAuthzPerRoute`.
 
+use evenkeel_base::re2::Regex;
 use evenkeel_xds::pb::envoy::config::common::mutation_rules::v3 as rules;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::ext_authz::v3 as http;
@@ -255,11 +256,7 @@ fn mutation_rules(cx: &mut Cx<'_>, config: &rules::HeaderMutationRules) -> Optio
     })
 }
 
-fn optional_regex(
-    cx: &mut Cx<'_>,
-    field: &str,
-    expression: Option<&matchers::RegexMatcher>,
-) -> Option<Option<regex::bytes::Regex>> {
+fn optional_regex(cx: &mut Cx<'_>, field: &str, expression: Option<&matchers::RegexMatcher>) -> Option<Option<Regex>> {
     match expression {
         None => Some(None),
         Some(expression) => matcher::regex(cx, field, expression).map(Some),

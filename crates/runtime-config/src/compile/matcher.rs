@@ -1,12 +1,13 @@
 //! String, header and query matchers.
 
+use evenkeel_base::re2::Regex;
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
 
 use super::Cx;
 use crate::dynamic_metadata::{MetadataMatcher, ValueMatcher};
 use crate::matching::{HeaderMatcher, HeaderValueMatcher, QueryParameterMatcher};
-use crate::string_match::{StringMatcher, full_match_regex, search_regex};
+use crate::string_match::StringMatcher;
 
 /// `StringMatcher`.
 pub(crate) fn string(cx: &mut Cx<'_>, field: &str, m: &matcher::StringMatcher) -> Option<StringMatcher> {
@@ -35,10 +36,10 @@ pub(crate) fn string(cx: &mut Cx<'_>, field: &str, m: &matcher::StringMatcher) -
 }
 
 /// `RegexMatcher` over a whole value.
-pub(crate) fn regex(cx: &mut Cx<'_>, field: &str, m: &matcher::RegexMatcher) -> Option<regex::bytes::Regex> {
+pub(crate) fn regex(cx: &mut Cx<'_>, field: &str, m: &matcher::RegexMatcher) -> Option<Regex> {
     cx.at(field, |cx| {
         let pattern = cx.non_empty("regex", &m.regex)?;
-        cx.check("regex", full_match_regex(pattern))
+        cx.check("regex", Regex::whole(pattern))
     })
 }
 
@@ -47,14 +48,14 @@ pub(crate) fn substitution(
     cx: &mut Cx<'_>,
     field: &str,
     m: &matcher::RegexMatchAndSubstitute,
-) -> Option<(regex::bytes::Regex, Box<str>)> {
+) -> Option<(Regex, Box<str>)> {
     cx.at(field, |cx| {
         let pattern = cx.required("pattern", m.pattern.as_ref())?;
         let pattern = cx.at("pattern", |cx| {
             let text = cx.non_empty("regex", &pattern.regex)?;
-            cx.check("regex", search_regex(text))
+            cx.check("regex", Regex::anywhere(text))
         })?;
-        cx.check("substitution", crate::rewrite::check_substitution(&pattern, &m.substitution))?;
+        cx.check("substitution", pattern.check_rewrite(&m.substitution))?;
         Some((pattern, m.substitution.as_str().into()))
     })
 }

@@ -12,7 +12,7 @@ use crate::FastMap;
 use crate::dynamic_metadata::{DynamicMetadata, MetadataMatcher, ValueMatcher};
 use crate::metadata::MetadataValue;
 use crate::rbac::policy::{Permission, Policy, Principal};
-use crate::string_match::{StringMatcher, pattern_of};
+use crate::string_match::StringMatcher;
 use crate::view::PeerIdentity;
 
 /// Sets no larger than this are tried in turn: a lookup costs as much as one policy.
@@ -258,7 +258,7 @@ fn of_principal(principal: &Principal) -> Option<Keys<'_>> {
             Some(Keys(vec![Key::NamePrefix(value)]))
         }
         Principal::Authenticated(Some(StringMatcher::Regex(regex))) => {
-            let namespace = required_namespace(pattern_of(regex)?)?;
+            let namespace = required_namespace(regex.as_str())?;
             Some(Keys(vec![Key::Namespace(namespace.into())]))
         }
         Principal::Metadata(matcher) => of_metadata(matcher),
@@ -290,14 +290,14 @@ mod tests {
 
     use super::*;
     use crate::rbac::policy::OutcomeMetadata;
-    use crate::string_match::full_match_regex;
+    use evenkeel_base::re2::Regex;
 
     fn exact(text: &str) -> StringMatcher {
         StringMatcher::Exact { value: text.as_bytes().into(), ignore_case: false }
     }
 
     fn regex(text: &str) -> Principal {
-        Principal::Authenticated(Some(StringMatcher::Regex(full_match_regex(text).unwrap())))
+        Principal::Authenticated(Some(StringMatcher::Regex(Regex::whole(text).unwrap())))
     }
 
     fn claim(name: &str, value: ValueMatcher) -> Principal {

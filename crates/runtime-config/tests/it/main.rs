@@ -14,6 +14,7 @@ mod load_balancing;
 mod on_demand;
 mod peers;
 mod properties;
+mod re2;
 mod rejections;
 mod rewrites;
 mod route_changes;

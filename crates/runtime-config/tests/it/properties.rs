@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use evenkeel_base::re2::Regex;
 use evenkeel_runtime_config::domains::DomainIndex;
 use evenkeel_runtime_config::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch, SourceType};
 use evenkeel_runtime_config::matching::{query_parameter, split_path};
-use evenkeel_runtime_config::rewrite::{check_substitution, https_location};
+use evenkeel_runtime_config::rewrite::https_location;
 use evenkeel_runtime_config::route::{PathMatch, RedirectAction, RedirectPath, RouteMatch};
 use evenkeel_runtime_config::route_match::without_port;
-use evenkeel_runtime_config::string_match::{full_match_regex, search_regex};
 use evenkeel_runtime_config::substitution_format::Format;
 use evenkeel_runtime_config::support;
 use evenkeel_runtime_config::view::PlainRequest;
@@ -184,9 +184,9 @@ proptest! {
     fn texts_of_any_kind_are_parsed_or_refused(text in ".{0,60}", bytes in vec(any::<u8>(), 0..60)) {
         let _ = Format::parse(&text, &|_| None);
         let _ = Format::parse(&format!("%{text}%"), &|name| Some(name.into()));
-        let _ = full_match_regex(&text);
-        if let Ok(regex) = search_regex(&text) {
-            let _ = check_substitution(&regex, &text);
+        let _ = Regex::whole(&text);
+        if let Ok(regex) = Regex::anywhere(&text) {
+            let _ = regex.check_rewrite(&text);
         }
         let (path, query) = split_path(&bytes);
         prop_assert!(path.len() + query.len() <= bytes.len());

@@ -1,14 +1,19 @@
 //! Reads messages from YAML or JSON text and reports all mistakes, each with its position and what was expected.
+//!
+//! It accepts what Envoy's reader accepts (protobuf's JSON in its lenient form, after yaml-cpp): names of enum values in any case, well-known
+//! types as objects, one value where a list belongs, lists in lists, numbers in quotes, YAML 1.1's booleans.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use evenkeel_base::yaml::{self, Mapping, Node, ScalarType};
 use evenkeel_base::{Diagnostic, Diagnostics, Span, suggest};
 use prost::Message;
-use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
+use prost_reflect::{
+    DynamicMessage, EnumDescriptor, EnumValueDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
+};
 
 use crate::fields::MAX_DEPTH;
 use crate::schema::Schema;
@@ -30,7 +35,7 @@ pub struct Read<M> {
 /// Reads one message from YAML or JSON text; `file` names it in diagnostics.
 pub fn read_text<M: prost::Name + Default>(schema: &Schema, file: &str, text: &str) -> Read<M> {
     let file: Arc<str> = file.into();
-    let (mut documents, mut diagnostics) = yaml::parse(&file, text);
+    let (mut documents, mut diagnostics) = yaml::parse_as_envoy(&file, text);
     let Some(descriptor) = schema.message(&M::full_name()) else {
         let message = format!("{} is not in this program's schema", M::full_name());
         diagnostics.push(Diagnostic::error("xds.unknown-type", Span::whole_file(file), message));
@@ -86,7 +91,11 @@ impl Reader<'_> {
         match descriptor.full_name() {
             "google.protobuf.Any" => return self.any(descriptor, node, depth),
             "google.protobuf.Empty" => {}
-            name if name.starts_with("google.protobuf.") => return self.well_known(descriptor, node),
+            name if name.starts_with("google.protobuf.") => {
+                if let Some(message) = self.wrapped(descriptor, node, depth) {
+                    return message;
+                }
+            }
             _ => {}
         }
         let Some(mapping) = node.as_mapping() else {
@@ -147,15 +156,26 @@ impl Reader<'_> {
         if !field.is_list() {
             return self.single(&field.kind(), node, depth);
         }
-        let Some(items) = node.as_sequence() else { return self.wrong_type("a list", node) };
-        let mut values = Vec::with_capacity(items.len());
+        let mut values = Vec::new();
+        match node.as_sequence() {
+            Some(items) => self.items(&field.kind(), items, depth, &mut values),
+            None => values.extend(self.single(&field.kind(), node, depth)),
+        }
+        Some(Value::List(values))
+    }
+
+    /// The values of a list; a list within it counts as its values, unless a value can be a list.
+    fn items(&mut self, kind: &Kind, items: &[Node], depth: usize, values: &mut Vec<Value>) {
+        let may_be_list = matches!(kind, Kind::Message(message) if is_list_like(message));
         for (index, item) in items.iter().enumerate() {
             let end = self.path.len();
             self.path.push_str(&format!("[{index}]"));
-            values.extend(self.single(&field.kind(), item, depth));
+            match item.as_sequence() {
+                Some(inner) if !may_be_list => self.items(kind, inner, depth, values),
+                _ => values.extend(self.single(kind, item, depth)),
+            }
             self.path.truncate(end);
         }
-        Some(Value::List(values))
     }
 
     fn map(&mut self, field: &FieldDescriptor, node: &Node, depth: usize) -> Option<Value> {
@@ -189,14 +209,17 @@ impl Reader<'_> {
         let yaml::Value::Scalar(scalar) = &node.value else { return self.wrong_type(expected_of(kind), node) };
         let text: &str = &scalar.text;
         let value = match kind {
-            Kind::Bool => parse_bool(text).map(Value::Bool),
+            Kind::Bool => yaml_bool(text, scalar.quoted).map(Value::Bool),
             Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => integer(text).map(Value::I32),
             Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(text).map(Value::I64),
             Kind::Uint32 | Kind::Fixed32 => integer(text).map(Value::U32),
             Kind::Uint64 | Kind::Fixed64 => integer(text).map(Value::U64),
             Kind::Float => text.parse().ok().map(Value::F32),
             Kind::Double => text.parse().ok().map(Value::F64),
-            Kind::String if scalar.ty == ScalarType::Str => Some(Value::String(text.to_owned())),
+            // Envoy turns whole numbers and booleans into values of their own type, and leaves other numbers as text.
+            Kind::String if matches!(scalar.ty, ScalarType::Str | ScalarType::Float(_)) => {
+                Some(Value::String(text.to_owned()))
+            }
             Kind::String => None,
             Kind::Bytes => decode_base64(text).map(|bytes| Value::Bytes(bytes.into())),
             Kind::Enum(descriptor) => return self.enumeration(descriptor, text, &node.span),
@@ -209,7 +232,8 @@ impl Reader<'_> {
     }
 
     fn enumeration(&mut self, descriptor: &EnumDescriptor, text: &str, span: &Span) -> Option<Value> {
-        if let Some(value) = descriptor.get_value_by_name(text) {
+        let same_name = |value: &EnumValueDescriptor| value.name().eq_ignore_ascii_case(text);
+        if let Some(value) = descriptor.get_value_by_name(text).or_else(|| descriptor.values().find(same_name)) {
             return Some(Value::EnumNumber(value.number()));
         }
         if let Some(number) = integer(text).filter(|&number| descriptor.get_value(number).is_some()) {
@@ -226,6 +250,9 @@ impl Reader<'_> {
     }
 
     fn any(&mut self, descriptor: &MessageDescriptor, node: &Node, depth: usize) -> Option<DynamicMessage> {
+        if node.is_null() {
+            return Some(DynamicMessage::new(descriptor.clone()));
+        }
         let Some(mapping) = node.as_mapping() else { return self.wrong_type("a mapping with \"@type\"", node) };
         if mapping.0.is_empty() {
             return Some(DynamicMessage::new(descriptor.clone()));
@@ -254,7 +281,22 @@ impl Reader<'_> {
         Some(any)
     }
 
-    /// Durations, wrappers, timestamps and `Struct`, whose JSON form the library knows.
+    /// A well-known type; `None` if it is written as the object that it is in the `.proto` file (`{seconds: 5}`, `{value: true}`).
+    fn wrapped(&mut self, descriptor: &MessageDescriptor, node: &Node, depth: usize) -> Option<Option<DynamicMessage>> {
+        if matches!(descriptor.name(), "Struct" | "Value" | "ListValue") {
+            return Some(self.well_known(descriptor, node));
+        }
+        if node.as_mapping().is_some() {
+            return None;
+        }
+        let Some(value) = wrapped_field(descriptor) else { return Some(self.well_known(descriptor, node)) };
+        let Some(inner) = self.single(&value.kind(), node, depth) else { return Some(None) };
+        let mut message = DynamicMessage::new(descriptor.clone());
+        message.set_field(&value, inner);
+        Some(Some(message))
+    }
+
+    /// Durations, timestamps and `Struct`, whose JSON form the library knows.
     fn well_known(&mut self, descriptor: &MessageDescriptor, node: &Node) -> Option<DynamicMessage> {
         match DynamicMessage::deserialize(descriptor.clone(), node.to_json()) {
             Ok(message) => Some(message),
@@ -291,6 +333,17 @@ impl Reader<'_> {
     }
 }
 
+/// The field of a wrapper (`google.protobuf.UInt32Value` and its kin).
+fn wrapped_field(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
+    let is_wrapper = descriptor.full_name() != "google.protobuf.Value" && descriptor.name().ends_with("Value");
+    descriptor.get_field_by_name("value").filter(|_| is_wrapper)
+}
+
+/// Whether the JSON form of a message can be a list.
+fn is_list_like(message: &MessageDescriptor) -> bool {
+    matches!(message.full_name(), "google.protobuf.Value" | "google.protobuf.ListValue")
+}
+
 fn describe(node: &Node) -> String {
     match node.as_str() {
         Some(text) if text.len() <= 60 => format!("{text:?}"),
@@ -320,15 +373,29 @@ fn expected_of(kind: &Kind) -> &'static str {
 
 /// Integers may be quoted and, as in protobuf JSON, be written `1e3` or `5.0` as long as they are whole.
 fn integer<T: TryFrom<i128>>(text: &str) -> Option<T> {
-    let value = match text.parse::<i128>() {
-        Ok(value) => value,
-        Err(_) => {
+    let hexadecimal = || i128::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let value = match text.parse::<i128>().ok().or_else(hexadecimal) {
+        Some(value) => value,
+        None => {
             let float: f64 = text.parse().ok()?;
             // 2^53: above it a double cannot represent every integer.
             (float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0).then_some(float as i128)?
         }
     };
     T::try_from(value).ok()
+}
+
+/// `true` and `false`, in quotes or not, and without quotes what yaml-cpp reads as a boolean, too: `yes`, `on`, `Y` (YAML 1.1).
+fn yaml_bool(text: &str, quoted: bool) -> Option<bool> {
+    let lower = text.to_ascii_lowercase();
+    // In one case, or with a capital at the start.
+    let is_uniform = text == lower || text == text.to_ascii_uppercase() || text.get(1..) == lower.get(1..);
+    match &*lower {
+        _ if quoted || !is_uniform => parse_bool(text),
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" => Some(false),
+        _ => None,
+    }
 }
 
 fn parse_bool(text: &str) -> Option<bool> {
@@ -339,8 +406,10 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// Both alphabets, with and without padding.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    BASE64_STANDARD.decode(text).or_else(|_| BASE64_URL_SAFE.decode(text)).ok()
+    let text = text.trim_end_matches('=');
+    BASE64_STANDARD_NO_PAD.decode(text).or_else(|_| BASE64_URL_SAFE_NO_PAD.decode(text)).ok()
 }
 
 fn parse_map_key(kind: &Kind, text: &str) -> Option<MapKey> {

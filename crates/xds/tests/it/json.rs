@@ -20,8 +20,8 @@ fn mistakes_are_named_with_their_place() {
             "b.yaml:3:54: error[xds.type]: admin.address.socket_address.port_value: expected a 32-bit unsigned integer, found \"many\"",
         ),
         (
-            "static_resources:\n  clusters: {}",
-            "b.yaml:2:13: error[xds.type]: static_resources.clusters: expected a list, found a mapping",
+            "static_resources:\n  clusters: 5",
+            "b.yaml:2:13: error[xds.type]: static_resources.clusters: expected a mapping (Cluster), found \"5\"",
         ),
         (
             "static_resources: {clusters: [{name: a, connect_timeout: soon}]}",

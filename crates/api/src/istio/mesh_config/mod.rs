@@ -34,7 +34,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned, yaml};
 
 use super::destination_rule::{LocalityLbSetting, TcpKeepalive, ZoneAwareLbSetting};
 use super::{HttpRetry, ProxyConfig, check_export_to_at, proxy_ports};
-use crate::decode::{Context, Decode, Label};
+use crate::decode::{Context, Decode, Label, documented};
 use crate::{Object, Resource};
 
 impl MeshConfig {
@@ -90,7 +90,8 @@ impl MeshConfig {
         let mut cx = Self::context();
         let config = documents
             .first()
-            .and_then(|document| cx.at_field("data", |cx| cx.at_field(Self::KEY, |cx| Self::decode(document, cx))));
+            .map(|document| documented(document, Self::FIELDS))
+            .and_then(|document| cx.at_field("data", |cx| cx.at_field(Self::KEY, |cx| Self::decode(&document, cx))));
         diagnostics.extend(cx.into_diagnostics());
         let usable = config.filter(|_| !diagnostics.has_errors());
         Some((usable, diagnostics))

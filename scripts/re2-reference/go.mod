@@ -1,0 +1,3 @@
+module evenkeel.test/re2-reference
+
+go 1.19
