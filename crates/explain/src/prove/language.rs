@@ -133,17 +133,21 @@ impl Language {
         })
     }
 
-    /// Returns the set that a regular expression ([`Regex::whole`]) matches, of texts in UTF-8.
+    /// Returns the set that a regular expression ([`Regex::whole`]) matches, of texts without characters of several bytes.
     pub fn regex(regex: &Regex) -> Result<Self, TooLarge> {
-        let config = dense::Config::new()
-            .start_kind(StartKind::Anchored)
-            .match_kind(MatchKind::All)
-            .dfa_size_limit(Some(MAX_AUTOMATON_BYTES))
-            .determinize_size_limit(Some(MAX_AUTOMATON_BYTES));
-        // Compiled like the matcher itself.
-        let syntax = syntax::Config::new().utf8(false);
-        let automaton = dense::Builder::new().configure(config).syntax(syntax).build(regex.translated());
-        Ok(Self::Regex(Box::new(automaton.map_err(|_| TooLarge(regex.as_str().to_owned()))?)))
+        let build = |unicode: bool| {
+            let config = dense::Config::new()
+                .start_kind(StartKind::Anchored)
+                .match_kind(MatchKind::All)
+                .dfa_size_limit(Some(MAX_AUTOMATON_BYTES))
+                .determinize_size_limit(Some(MAX_AUTOMATON_BYTES));
+            let syntax = syntax::Config::new().unicode(unicode).utf8(false);
+            dense::Builder::new().configure(config).syntax(syntax).build(regex.translated()).ok()
+        };
+        // Over single bytes, where that is possible: the matcher takes a byte that is not UTF-8 for one character, too, and the automaton
+        // of all of Unicode tells so many bytes apart that searches take too long.
+        let automaton = build(false).or_else(|| build(true)).ok_or_else(|| TooLarge(regex.as_str().to_owned()))?;
+        Ok(Self::Regex(Box::new(automaton)))
     }
 
     /// Returns the number of integers in a state.

@@ -110,7 +110,7 @@ fn mistakes_are_named_with_their_path() {
         (
             "node: { id: n }\nstats_config: { stats_tags: [{ tag_name: envoy.cluster_name }, { tag_name: a, regex: '(?=x)(y)' }] }"
                 .into(),
-            vec!["stats_config.stats_tags[1].regex: invalid regular expression: look-around, including look-ahead and look-behind, is not supported"],
+            vec!["stats_config.stats_tags[1].regex: invalid regular expression: `(?=`: RE2 knows no such group; look-around and back references are not supported"],
         ),
         (
             "node: { id: n }\nstats_config: { stats_tags: [{ tag_name: a, regex: 'a.*' }] }".into(),
@@ -142,7 +142,7 @@ fn mistakes_are_named_with_their_path() {
         ),
         (
             "node: { id: n }\nstats_config: { stats_matcher: { exclusion_list: { patterns: [{ safe_regex: { regex: '(' } }] } } }".into(),
-            vec!["stats_config.stats_matcher.exclusion_list.patterns[0].safe_regex.regex: invalid regular expression: unclosed group"],
+            vec!["stats_config.stats_matcher.exclusion_list.patterns[0].safe_regex.regex: invalid regular expression: missing closing `)`"],
         ),
         (
             "node: { id: n }\ndynamic_resources: { lds_config: { ads: {} } }".into(),

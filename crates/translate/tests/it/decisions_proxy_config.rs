@@ -353,7 +353,7 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
     };
     check("{interceptionMode: NONE}", "unsupported-value", "NONE");
     check("{proxyHeaders: {metadataExchangeHeaders: {mode: UNDEFINED}}}", "no-effect", "to anybody");
-    check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "not a regular expression");
+    check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "invalid regular expression");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
     check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");
     check("{meshId: m}", "no-effect", "meshId");

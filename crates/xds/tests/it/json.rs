@@ -21,7 +21,7 @@ fn mistakes_are_named_with_their_place() {
         ),
         (
             "static_resources:\n  clusters: 5",
-            "b.yaml:2:13: error[xds.type]: static_resources.clusters: expected a mapping (Cluster), found \"5\"",
+            "b.yaml:2:13: error[xds.type]: static_resources.clusters: expected a mapping (Cluster), found a whole number",
         ),
         (
             "static_resources: {clusters: [{name: a, connect_timeout: soon}]}",
