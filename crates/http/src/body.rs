@@ -7,6 +7,8 @@ use crate::error::BodyError;
 use crate::framing::Framing;
 use crate::headers::Headers;
 
+/// Maximum length of a chunk size, in digits; more than 16 are significant only with zeros before them.
+const MAX_SIZE_DIGITS: u8 = 64;
 /// Maximum size of a chunk extension and of a trailer section, each in bytes.
 const MAX_LINE_BYTES: u32 = 16 * 1024;
 
@@ -207,9 +209,12 @@ fn take(input: &[u8], at: usize, left: u64) -> (Range<usize>, u64) {
 fn step(state: State, byte: u8) -> Result<State, BodyError> {
     Ok(match state {
         State::Size { size, digits } => match (char::from(byte).to_digit(16), byte) {
-            (Some(digit), _) if digits < 16 => State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 },
+            (Some(digit), _) if digits < MAX_SIZE_DIGITS && size >> 60 == 0 => {
+                State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
+            }
             (None, b'\r') if digits > 0 => State::SizeLineFeed(size),
-            (None, b';') if digits > 0 => State::Extension { size, bytes: 0 },
+            // As in Envoy, blanks may stand before an extension, and without one: some servers pad sizes to write them later.
+            (None, b';' | b' ' | b'\t') if digits > 0 => State::Extension { size, bytes: 0 },
             _ => return Err(BodyError::ChunkSize),
         },
         State::Extension { size, bytes } => match byte {
@@ -289,6 +294,17 @@ mod tests {
     }
 
     #[test]
+    fn sizes_may_be_padded() {
+        for size in ["5", "5 ", "5\t", "5   \t", "05", "0000000000000000000005", "5 ;a", "5; a=\"b\""] {
+            let body = format!("{size}\r\nhello\r\n0 \r\n\r\n");
+            for split in 0..body.len() {
+                let expected = Ok((b"hello".to_vec(), body.len(), true));
+                assert_eq!(decode(Framing::Chunked, body.as_bytes(), &[split]), expected, "{size:?}");
+            }
+        }
+    }
+
+    #[test]
     fn refuses_broken_chunks() {
         let check = |input: &str, expected: BodyError| {
             assert_eq!(decode(Framing::Chunked, input.as_bytes(), &[]), Err(expected), "{input:?}");
@@ -297,7 +313,10 @@ mod tests {
         check("5\n", BodyError::ChunkSize);
         check("+5\r\n", BodyError::ChunkSize);
         check("0x5\r\n", BodyError::ChunkSize);
-        check("5 \r\nhello\r\n", BodyError::ChunkSize);
+        check(" 5\r\nhello\r\n", BodyError::ChunkSize);
+        check("5 \nhello\r\n", BodyError::ChunkSize);
+        check(&format!("{}5\r\nhello", "0".repeat(64)), BodyError::ChunkSize);
+        check(&format!("5{}", " ".repeat(20_000)), BodyError::TooLarge);
         check("5;a\nb\r\n", BodyError::ChunkSize);
         check("5;a\0\r\n", BodyError::ChunkSize);
         check("11111111111111111\r\n", BodyError::ChunkSize);

@@ -9,6 +9,13 @@ use crate::names::HeaderId;
 /// response further ones are ignored.
 pub(crate) const MAX_CONNECTION_OPTIONS: usize = 9;
 
+/// Whether a program may take a header of this name for `other`: CGI (RFC 3875 section 4.1.18) and what follows it (WSGI, Rack, PHP) read
+/// hyphens as underscores.
+pub fn reads_as(name: &[u8], other: &[u8]) -> bool {
+    let alike = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == other.len() && name.iter().zip(other).all(|(one, other)| alike(*one) == alike(*other))
+}
+
 /// A range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
@@ -261,6 +268,15 @@ impl Headers {
                 id => id.name().as_bytes(),
             };
             field.live &= !unwanted(field.id, name);
+        }
+    }
+
+    /// Removes all values of any header under each name that a program may take for `name` ([`reads_as`]).
+    pub fn remove_spellings(&mut self, name: &[u8]) {
+        for at in 0..self.fields.len() {
+            if reads_as(self.name(&self.fields[at]), name) {
+                self.fields[at].live = false;
+            }
         }
     }
 

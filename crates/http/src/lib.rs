@@ -26,7 +26,7 @@ pub use body::{BodyDecoder, Decoded};
 pub use error::{BodyError, HeadError};
 pub use framing::Framing;
 pub use head::{RequestHead, ResponseHead, Version};
-pub use headers::Headers;
+pub use headers::{Headers, reads_as};
 pub use names::HeaderId;
 pub use parse::{
     HeadScan, Limits, RequestInfo, RequestRules, ResponseInfo, ResponseRules, parse_request, parse_response,

@@ -5,7 +5,7 @@
 //! kept even if none was due, at a bounded rate of its own; its head is then as its route has left it.
 
 mod capture;
-mod redact;
+pub(crate) mod redact;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -195,8 +195,9 @@ async fn serve(
     let admin = match admin_address {
         None => None,
         Some(address) => {
-            let admin =
-                Admin { shared: shared.clone(), logging, log: log.handle(), commands, options: settings.clone() };
+            let own = Arc::clone(pool.shared_clusters().own());
+            let log = log.handle();
+            let admin = Admin { shared: shared.clone(), logging, log, commands, options: settings.clone(), own };
             Some(AdminPort::bind(address, handed_admin, admin).await?)
         }
     };

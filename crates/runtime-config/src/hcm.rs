@@ -115,6 +115,15 @@ pub struct HttpConnectionManager {
     pub tracing: Option<Arc<Tracing>>,
 }
 
+impl HttpConnectionManager {
+    /// How long the first bytes of a connection may take until they show its protocol: no longer than the head of a request, which they may
+    /// be, and no longer than a connection may be idle, because there is no request yet.
+    pub fn longest_beginning(&self) -> Option<Duration> {
+        let limits = [self.request_headers_timeout, self.request_timeout, self.stream_idle_timeout, self.idle_timeout];
+        limits.into_iter().flatten().min()
+    }
+}
+
 /// An HTTP filter before the router.
 #[derive(Debug)]
 pub struct HttpFilter {

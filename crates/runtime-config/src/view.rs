@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::cookie;
 use crate::dynamic_forward_proxy::DynamicHost;
@@ -60,6 +60,8 @@ pub struct ConnectionView {
     pub metadata: Option<Arc<DynamicMetadata>>,
     /// The host that a network filter has resolved (`sni_dynamic_forward_proxy`).
     pub dynamic_host: Option<Arc<DynamicHost>>,
+    /// How often the connection has come back to this proxy, which has made it; 0: it is somebody else's. Set when it is first asked for.
+    pub own_hops: OnceLock<u8>,
 }
 
 impl ConnectionView {
@@ -75,6 +77,7 @@ impl ConnectionView {
             peer: None,
             metadata: None,
             dynamic_host: None,
+            own_hops: OnceLock::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -15,13 +15,14 @@ use evenkeel_runtime_config::bind::{BindConfig, ClientSource, SocketOption};
 use evenkeel_runtime_config::cluster::{Cluster, ProxyProtocolTransport, TcpKeepalive, Transport};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Called;
-use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
+use socket2::{Domain, Socket, TcpKeepalive as KeepaliveParams, Type};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::host::Host;
 use super::open::ConnectTimes;
+use super::own::OwnConnections;
 use crate::alpn::{WantedProtocol, offer};
 use crate::conn::burst;
 use crate::proxy_protocol;
@@ -51,18 +52,18 @@ pub async fn connect(
     wanted: WantedProtocol,
     client: Option<&ConnectionView>,
 ) -> Result<Stream, ConnectError> {
-    connect_timed(cluster, host, wanted, client).await.map(|(stream, _)| stream)
+    connect_timed(cluster, (host, &OwnConnections::default()), wanted, client).await.map(|(stream, _)| stream)
 }
 
-/// As [`connect`]; also returns the times of its steps.
+/// As [`connect`]; also returns the times of its steps, and notes the connection in `own`.
 pub(super) async fn connect_timed(
     cluster: &Cluster,
-    host: &Host,
+    (host, own): (&Host, &OwnConnections),
     wanted: WantedProtocol,
     client: Option<&ConnectionView>,
 ) -> Result<(Stream, ConnectTimes), ConnectError> {
     let limit = cluster.connect_timeout;
-    match timeout(limit, open(cluster, host, wanted, client)).await {
+    match timeout(limit, open(cluster, (host, own), wanted, client)).await {
         Ok(result) => result,
         Err(_) => Err(ConnectError::Timeout(limit)),
     }
@@ -70,7 +71,7 @@ pub(super) async fn connect_timed(
 
 async fn open(
     cluster: &Cluster,
-    host: &Host,
+    (host, own): (&Host, &OwnConnections),
     wanted: WantedProtocol,
     client: Option<&ConnectionView>,
 ) -> Result<(Stream, ConnectTimes), ConnectError> {
@@ -78,7 +79,7 @@ async fn open(
     let made = || ConnectTimes::new(begin, turn::now());
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => {
-            connect_tcp(cluster, *address, host.source).await.map_err(|error| refused(&error))?
+            connect_tcp(cluster, *address, host.source, (own, client)).await.map_err(|error| refused(&error))?
         }
         EndpointAddress::Pipe(path) => {
             let stream = UnixStream::connect(socket_path(path)).await.map_err(|error| refused(&error))?;
@@ -138,21 +139,65 @@ async fn send_proxy_header(
     tcp.write_all(&header).await.map_err(|error| refused(&error))
 }
 
-async fn connect_tcp(cluster: &Cluster, address: SocketAddr, client: Option<ClientSource>) -> io::Result<TcpStream> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_nodelay(true)?;
-    match client.filter(|client| client.address.is_ipv4() == address.is_ipv4()) {
-        Some(client) => bind_as(&socket, &cluster.bind, client)?,
+async fn connect_tcp(
+    cluster: &Cluster,
+    address: SocketAddr,
+    source: Option<ClientSource>,
+    (own, client): (&OwnConnections, Option<&ConnectionView>),
+) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.set_tcp_nodelay(true)?;
+    match source.filter(|source| source.address.is_ipv4() == address.is_ipv4()) {
+        Some(source) => bind_as(&socket, &cluster.bind, source)?,
         None => bind(&socket, &cluster.bind, address)?,
     }
     if let Some(keepalive) = &cluster.tcp_keepalive {
-        SockRef::from(&socket).set_tcp_keepalive(&keepalive_params(keepalive))?;
+        socket.set_tcp_keepalive(&keepalive_params(keepalive))?;
     }
-    socket.connect(address).await
+    let hops = client.map_or(0, |client| own.hops_so_far(client)).saturating_add(1);
+    let binds = source.is_some() || cluster.bind.source.is_some();
+    let may_be_own = || client.is_some_and(|client| is_here(address, client)) && own.may_be_own(address.port());
+    let announced = if !binds && may_be_own() {
+        // A listener of this proxy may accept the connection, and connect further, before anything more is done here. (Requests are sent
+        // later than that.)
+        socket.bind(&any_port(address).into())?;
+        let port = socket.local_addr()?.as_socket().map(|local| local.port());
+        port.into_iter().for_each(|port| own.announce(port, address, hops));
+        port
+    } else {
+        None
+    };
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => {}
+    }
+    if announced.is_none()
+        && let Some(local) = socket.local_addr()?.as_socket()
+    {
+        own.note(local, address, hops);
+    }
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(stream),
+    }
+}
+
+/// Whether the address is on this machine, as far as the client's connection tells.
+fn is_here(address: SocketAddr, client: &ConnectionView) -> bool {
+    let ip = address.ip().to_canonical();
+    ip.is_loopback() || ip.is_unspecified() || ip == client.local.ip().to_canonical()
+}
+
+/// Any address and port from which the address can be reached.
+fn any_port(address: SocketAddr) -> SocketAddr {
+    let any = if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(any, 0)
 }
 
 /// Binds to the client's address, which is not one of this machine. The cluster's source address does not apply, as in Envoy.
-fn bind_as(socket: &TcpSocket, bind: &BindConfig, client: ClientSource) -> io::Result<()> {
+fn bind_as(socket: &Socket, bind: &BindConfig, client: ClientSource) -> io::Result<()> {
     for option in &bind.socket_options {
         set_option(socket, *option)?;
     }
@@ -166,13 +211,13 @@ fn bind_as(socket: &TcpSocket, bind: &BindConfig, client: ClientSource) -> io::R
         set_option(socket, SocketOption { level: libc::SOL_SOCKET, name: libc::SO_MARK, value })?;
     }
     set_option(socket, ANY_PORT)?;
-    socket.bind(SocketAddr::new(client.address, 0))
+    socket.bind(&SocketAddr::new(client.address, 0).into())
 }
 
 /// The kernel chooses the port when connecting, per destination, so that thousands of connections may share one source address.
 const ANY_PORT: SocketOption = SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 };
 
-fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
+fn bind(socket: &Socket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
     for option in &bind.socket_options {
         set_option(socket, *option)?;
     }
@@ -181,14 +226,14 @@ fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<(
         if bind.source_port == 0 {
             set_option(socket, ANY_PORT)?;
         } else {
-            socket.set_reuseaddr(true)?;
+            socket.set_reuse_address(true)?;
         }
-        socket.bind(SocketAddr::new(source, bind.source_port))?;
+        socket.bind(&SocketAddr::new(source, bind.source_port).into())?;
     }
     Ok(())
 }
 
-fn set_option(socket: &TcpSocket, option: SocketOption) -> io::Result<()> {
+fn set_option(socket: &Socket, option: SocketOption) -> io::Result<()> {
     let value: libc::c_int = option.value;
     // The socket crates only offer options they know by name.
     // SAFETY: the descriptor is open for the life of `socket`, the pointer and the length describe one `c_int`.

@@ -31,6 +31,7 @@ mod local_hosts;
 mod made;
 mod multiplexed;
 mod open;
+pub mod own;
 mod pool;
 pub mod proxy_protocol;
 mod race;
@@ -70,6 +71,7 @@ pub use stats::cluster as cluster_stats;
 pub use target::{OverrideHost, PickError, Target};
 
 use self::cluster::Common;
+use self::own::OwnConnections;
 use crate::random::Random;
 
 /// How often to call [`Upstreams::sweep`].
@@ -120,6 +122,11 @@ impl Upstreams {
             }
         };
         Cluster::answer_other_workers(&cluster);
+    }
+
+    /// The connections that this process has made.
+    pub fn own(&self) -> &OwnConnections {
+        &self.shared.own
     }
 
     /// The cluster of that name.

@@ -196,13 +196,14 @@ impl Cluster {
         let epoch = self.epoch.get();
         // Counted before connecting, so that concurrent requests see it.
         let mut open = self.count_open(host, room, epoch);
-        let (stream, times) = connect_timed(&config, host, wanted, client).await.inspect_err(|error| {
-            bump(&host.counts.cx_connect_fail);
-            self.shared.stats.inc(Counter::upstream_cx_connect_fail);
-            if matches!(error, ConnectError::Timeout(_)) {
-                self.shared.stats.inc(Counter::upstream_cx_connect_timeout);
-            }
-        })?;
+        let (stream, times) =
+            connect_timed(&config, (host, &self.group.own), wanted, client).await.inspect_err(|error| {
+                bump(&host.counts.cx_connect_fail);
+                self.shared.stats.inc(Counter::upstream_cx_connect_fail);
+                if matches!(error, ConnectError::Timeout(_)) {
+                    self.shared.stats.inc(Counter::upstream_cx_connect_timeout);
+                }
+            })?;
         self.shared.stats.record(
             Histogram::upstream_cx_connect_ms,
             turn::now().saturating_duration_since(times.begin).as_millis() as u64,

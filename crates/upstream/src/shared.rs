@@ -13,6 +13,7 @@ use super::balance::tables::SharedTables;
 use super::breaker::{Counts, breaker_stats};
 use super::health::host::HostHealth;
 use super::health::outlier::OutlierDetector;
+use super::own::OwnConnections;
 
 /// With fewer clusters, entries of removed ones are not cleaned up.
 const FEWEST_TO_LOOK_AT: usize = 64;
@@ -23,6 +24,8 @@ pub struct SharedClusters {
     clusters: Mutex<KnownClusters>,
     /// The clusters' hash tables.
     tables: Arc<SharedTables>,
+    /// The connections to all of them.
+    pub(super) own: Arc<OwnConnections>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ pub struct SharedCluster {
     counts: [Arc<Counts>; 2],
     breakers: Mutex<Breakers>,
     pub(super) tables: Arc<SharedTables>,
+    pub(super) own: Arc<OwnConnections>,
     /// Requests in flight to all hosts, if they are counted.
     active: Arc<AtomicU32>,
     hosts: Mutex<FastMap<EndpointAddress, Weak<HostHealth>>>,
@@ -56,6 +60,11 @@ struct Breakers {
 }
 
 impl SharedClusters {
+    /// The connections that this process has made.
+    pub fn own(&self) -> &Arc<OwnConnections> {
+        &self.own
+    }
+
     /// The cluster of that name; it lives as long as some thread holds it.
     pub fn cluster(&self, name: &Arc<str>) -> Arc<SharedCluster> {
         let mut clusters = lock(&self.clusters);
@@ -66,7 +75,8 @@ impl SharedClusters {
             clusters.by_name.retain(|_, cluster| cluster.strong_count() > 0);
             clusters.look_at = (2 * clusters.by_name.len()).max(FEWEST_TO_LOOK_AT);
         }
-        let cluster = Arc::new(SharedCluster { tables: self.tables.clone(), ..SharedCluster::default() });
+        let cluster =
+            Arc::new(SharedCluster { tables: self.tables.clone(), own: self.own.clone(), ..SharedCluster::default() });
         clusters.by_name.insert(name.clone(), Arc::downgrade(&cluster));
         cluster
     }

@@ -49,6 +49,19 @@ pub struct HttpCall {
     pub options: CallOptions,
 }
 
+/// What a call is for. Each purpose has places of its own on a worker, so that calls that nobody waits for take none from those that decide
+/// about requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// Requests or connections wait for the answer: authorization, keys of issuers.
+    #[default]
+    Check,
+    /// Spans and logs.
+    Telemetry,
+    /// A copy of a request.
+    Mirror,
+}
+
 /// How a call is made.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
@@ -66,6 +79,8 @@ pub struct CallOptions {
     pub hash: Option<u64>,
     /// The metadata match criteria, for clusters with subsets.
     pub metadata_match: Option<Arc<MetadataMatch>>,
+    /// What the call is for.
+    pub purpose: Purpose,
 }
 
 impl Default for CallOptions {
@@ -78,6 +93,7 @@ impl Default for CallOptions {
             names_itself: true,
             hash: None,
             metadata_match: None,
+            purpose: Purpose::Check,
         }
     }
 }
@@ -166,7 +182,7 @@ pub enum Problem {
     NoHealthyHost,
     /// A circuit breaker of the cluster is open, or the control plane has a share of its requests dropped.
     Refused,
-    /// The worker has reached its limit of concurrent calls.
+    /// The worker has no place for another call of this purpose. This says nothing about the service.
     TooManyCalls,
     /// Connecting failed.
     Connect,

@@ -4,7 +4,7 @@
 //! connections from anybody sets `use_remote_address`; it is the *edge*. Nobody is trusted for an address alone: Envoy
 //! has no internal addresses either unless configured (`internal_address_config`, which is not supported here).
 
-use evenkeel_http::HeaderId;
+use evenkeel_http::{HeaderId, reads_as};
 
 /// The parties that may send a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ type Row = (&'static str, Sender, &'static str);
 
 /// All headers that Envoy, Istio and this proxy read for purposes other than the request's content. The first group is
 /// Envoy's list for requests that are not internal, the second begins with its list for the edge.
-const TABLE: [Row; 45] = [
+const TABLE: [Row; 46] = [
     ("x-envoy-expected-rq-timeout-ms", Nobody, "how long the caller waits"),
     ("x-envoy-force-trace", Nobody, "the request is traced"),
     ("x-envoy-hedge-on-per-try-timeout", Nobody, "a further try beside one that is late"),
@@ -72,6 +72,11 @@ const TABLE: [Row; 45] = [
     ("x-real-ip", Anybody, "the client's address; not read here"),
     ("grpc-timeout", Anybody, "how long the caller waits; no more than the route's `max_stream_duration` allows"),
     ("via", Anybody, "proxies on the way; ours is added"),
+    (
+        "x-evenkeel-hops",
+        Anybody,
+        "how often the request has come back to a proxy, which heeds it on its own connections",
+    ),
     ("x-istio-attributes", Anybody, "what Istio's Mixer was told; not read since Istio 1.8"),
 ];
 
@@ -79,6 +84,8 @@ const TABLE: [Row; 45] = [
 #[inline]
 pub(super) fn is_taken_off(id: HeaderId, name: &[u8], edge: bool) -> bool {
     match id {
+        HeaderId::Other if name.first() != Some(&b'x') => false,
+        HeaderId::Other if name.contains(&b'_') => reads_as_listed(name, edge),
         HeaderId::Other => name.starts_with(b"x-envoy-") && is_listed(name, edge),
         id => (NOBODYS | if edge { PROXIES } else { 0 }) & bit(id) != 0,
     }
@@ -87,6 +94,19 @@ pub(super) fn is_taken_off(id: HeaderId, name: &[u8], edge: bool) -> bool {
 fn is_listed(name: &[u8], edge: bool) -> bool {
     let taken = |sender: &Sender| *sender == Nobody || (edge && *sender == Proxies);
     TABLE.iter().any(|(listed, sender, _)| taken(sender) && listed.as_bytes() == name)
+}
+
+/// Whether programs may take a name with underscores for one of the table that its sender may not send, or that this proxy answers for.
+/// Removed where the listed name is removed or set; what names the client's certificate everywhere, since every proxy sets that.
+#[cold]
+fn reads_as_listed(name: &[u8], edge: bool) -> bool {
+    let vouched = |listed: &str, sender: Sender| match sender {
+        Nobody => true,
+        Proxies => edge,
+        Checked => edge || listed == HeaderId::ForwardedClientCert.name(),
+        Anybody => edge && listed.starts_with("x-forwarded-"),
+    };
+    TABLE.iter().any(|(listed, sender, _)| vouched(listed, *sender) && reads_as(name, listed.as_bytes()))
 }
 
 /// The headers of the table that have a `HeaderId`, as bits: this is checked for each header of each request.
@@ -136,6 +156,27 @@ mod tests {
             let may_stay = |sender| sender != Nobody && !(edge && sender == Proxies);
             let expected: Vec<_> = TABLE.iter().filter(|row| may_stay(row.1)).map(|row| row.0).collect();
             assert_eq!(left(edge), expected, "edge: {edge}");
+        }
+    }
+
+    #[test]
+    fn underscores_are_no_way_around() {
+        let check = |name: &str, at_a_sidecar: bool, at_the_edge: bool| {
+            let taken = [false, true].map(|edge| is_taken_off(HeaderId::of(name.as_bytes()), name.as_bytes(), edge));
+            assert_eq!(taken, [at_a_sidecar, at_the_edge], "{name}");
+        };
+        check("x_forwarded_client_cert", true, true);
+        check("x-forwarded_client-cert", true, true);
+        check("x_envoy_internal", true, true);
+        check("x_envoy_retriable_header_names", true, true);
+        for name in ["x_forwarded_for", "x-forwarded_proto", "x_forwarded_host", "x_forwarded_port", "x_request_id"] {
+            check(name, false, true);
+        }
+        check("x_envoy_external_address", false, true);
+        check("x_envoy_peer_metadata", false, true);
+        check("x-envoy-peer-metadata_id", false, true);
+        for name in ["x_user", "x-my_header", "x_real_ip", "user_id", "x_forwarded_forx"] {
+            check(name, false, false);
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) enum Verdict {
     Allowed(Box<HeaderChanges>),
     /// The request is denied with this response.
     Denied(Box<Refusal>),
+    /// The proxy had no place for the question, which says nothing about the service: what fails open must not do so because many ask.
+    Unasked,
     /// There is no decision. The service may have said how to tell the client.
     #[default]
     Failed,
@@ -98,6 +100,11 @@ pub(super) struct Refusal {
 impl Answer {
     fn of(verdict: Verdict) -> Self {
         Self { verdict, ..Self::default() }
+    }
+
+    /// No decision, because there was no place to ask.
+    pub(super) fn unasked() -> Self {
+        Self::of(Verdict::Unasked)
     }
 
     /// Reads the message of a gRPC service. One that cannot be decoded is no decision.

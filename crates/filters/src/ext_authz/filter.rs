@@ -161,7 +161,7 @@ impl HttpFilter {
         let is_valid = match &verdict {
             Verdict::Allowed(wanted) => changes::are_valid(wanted),
             Verdict::Denied(refusal) | Verdict::FailedWith(refusal) => changes::edits_are_valid(&refusal.headers),
-            Verdict::Failed => true,
+            Verdict::Failed | Verdict::Unasked => true,
         };
         if strict && (unknown_action || !is_valid) {
             if let Verdict::Denied(refusal) = &verdict {
@@ -173,6 +173,7 @@ impl HttpFilter {
             Verdict::Allowed(wanted) => self.allow(state, *wanted, context),
             Verdict::Denied(refusal) => self.deny(*refusal, context),
             Verdict::Failed => self.failed(Refusal::default(), context),
+            Verdict::Unasked => self.unasked(context),
             Verdict::FailedWith(refusal) => self.failed(*refusal, context),
         }
     }
@@ -214,6 +215,17 @@ impl HttpFilter {
             }
             return Decision::Continue;
         }
+        self.refuse(refusal)
+    }
+
+    /// Refuses the request, even if the filter fails open.
+    fn unasked(&self, context: &RequestContext<'_>) -> Decision {
+        self.counts.inc(Counter::error);
+        self.count_for_cluster(context, OfCluster::error);
+        self.refuse(Refusal::default())
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Decision {
         let status = if refusal.status == 0 { self.config.status_on_error } else { refusal.status };
         Decision::Reply(self.reply(Refusal { status, ..refusal }, "ext_authz_error"))
     }

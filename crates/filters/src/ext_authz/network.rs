@@ -126,6 +126,10 @@ impl NetworkFilter {
                 self.counts.inc(OfConnections::denied);
                 self.close()
             }
+            Verdict::Unasked => {
+                self.counts.inc(OfConnections::error);
+                self.close()
+            }
             Verdict::Failed | Verdict::FailedWith(_) => {
                 self.counts.inc(OfConnections::error);
                 if self.config.failure_mode_allow {

@@ -11,7 +11,7 @@ use evenkeel_runtime_config::substitution_format::Format;
 use super::answer::Answer;
 use super::check::Question;
 use crate::callouts::grpc::{self, GrpcMethod};
-use crate::callouts::{CallOptions, Callouts, HttpAnswer, HttpCall, MAX_ANSWER_BYTES};
+use crate::callouts::{CallOptions, CalloutError, Callouts, HttpAnswer, HttpCall, MAX_ANSWER_BYTES, Problem};
 use crate::header_edits;
 use crate::http::Pause;
 
@@ -35,6 +35,8 @@ enum RawReply {
         sent: usize,
     },
     Http(HttpAnswer),
+    /// The call was not made, because too many are under way.
+    Unasked,
 }
 
 /// A parsed response.
@@ -49,7 +51,7 @@ impl PendingCheck {
     /// Returns the parsed response of a service; a call without one has failed.
     pub(super) fn take(&self, service: &AuthzService) -> Reply {
         match (self.reply.borrow_mut().take(), service) {
-            (Some(reply @ RawReply::Grpc { .. }), AuthzService::Grpc(_)) => reply.of_grpc(),
+            (Some(reply @ (RawReply::Grpc { .. } | RawReply::Unasked)), _) => reply.of_grpc(),
             (Some(RawReply::Http(answer)), AuthzService::Http(target)) => {
                 Reply { answer: Answer::of_http(target, answer), bytes: None }
             }
@@ -70,6 +72,7 @@ impl RawReply {
                 Reply { answer: Answer::of_grpc(&message), bytes: Some((sent, message.len())) }
             }
             Self::Grpc { message: None, sent } => Reply { answer: Answer::default(), bytes: Some((sent, 0)) },
+            Self::Unasked => Reply { answer: Answer::unasked(), bytes: None },
             Self::Http(_) => Reply::default(),
         }
     }
@@ -119,8 +122,10 @@ pub(super) fn grpc(
     let reply = Rc::new(RefCell::new(None));
     let place = Rc::clone(&reply);
     let wait = async move {
-        let message = call.await.ok().map(|answer| answer.message);
-        *place.borrow_mut() = Some(RawReply::Grpc { message, sent });
+        *place.borrow_mut() = Some(match call.await {
+            Err(failure) if failure.cause.as_ref().is_some_and(is_unasked) => RawReply::Unasked,
+            result => RawReply::Grpc { message: result.ok().map(|answer| answer.message), sent },
+        });
     };
     (PendingCheck { since: now, reply }, Pause::until(wait, limit(&target.call)))
 }
@@ -140,8 +145,17 @@ fn http(target: &HttpTarget, question: &Question<'_, '_>, now: Instant) -> (Pend
     };
     let call = question.context.services.callouts().http(call);
     let place = Rc::clone(&reply);
-    let wait = async move { *place.borrow_mut() = call.await.ok().map(RawReply::Http) };
+    let wait = async move {
+        *place.borrow_mut() = match call.await {
+            Err(error) if is_unasked(&error) => Some(RawReply::Unasked),
+            result => result.ok().map(RawReply::Http),
+        };
+    };
     (PendingCheck { since: now, reply }, Pause::until(wait, limit(&target.call)))
+}
+
+fn is_unasked(error: &CalloutError) -> bool {
+    error.problem == Problem::TooManyCalls
 }
 
 fn options(target: &CallTarget) -> CallOptions {

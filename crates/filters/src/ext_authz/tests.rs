@@ -110,7 +110,7 @@ fn verdict(message: &[u8]) -> &'static str {
     match Answer::of_grpc(message).verdict {
         Verdict::Allowed(_) => "allowed",
         Verdict::Denied(_) => "denied",
-        Verdict::Failed | Verdict::FailedWith(_) => "failed",
+        Verdict::Failed | Verdict::FailedWith(_) | Verdict::Unasked => "failed",
     }
 }
 
@@ -158,7 +158,7 @@ fn http_statuses_decide() {
         Verdict::Allowed(_) => "allowed",
         Verdict::Denied(refusal) if refusal.status == status => "denied",
         Verdict::Denied(_) => "denied otherwise",
-        Verdict::Failed | Verdict::FailedWith(_) => "failed",
+        Verdict::Failed | Verdict::FailedWith(_) | Verdict::Unasked => "failed",
     };
     for (status, expected) in [
         (200, "allowed"),

@@ -91,7 +91,7 @@ impl Filter for HttpFilter {
 
     fn request_head(&self, progress: &mut Progress, context: &mut RequestContext<'_>) -> Decision {
         if self.config.bypass_cors_preflight && is_preflight(context.head) {
-            self.config.filled_headers.iter().for_each(|name| context.head.headers.remove_name(name.as_bytes()));
+            self.config.filled_headers.iter().for_each(|name| context.head.headers.remove_spellings(name.as_bytes()));
             self.counts.inc(stats::Counter::cors_preflight_bypassed);
             return self.pass(progress, None, false);
         }

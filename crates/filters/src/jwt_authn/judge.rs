@@ -45,7 +45,7 @@ type Good<'p> = (Rc<Accepted>, Place<'p>);
 impl<'j> Judge<'j> {
     /// Removes what clients send in headers that providers fill.
     pub(super) fn sanitize(&mut self, names: &[Box<str>]) {
-        names.iter().for_each(|name| self.head.headers.remove_name(name.as_bytes()));
+        names.iter().for_each(|name| self.head.headers.remove_spellings(name.as_bytes()));
     }
 
     pub(super) fn requirement(&mut self, requirement: &'j Requirement) -> Result<Status, Missing> {
@@ -132,7 +132,7 @@ impl<'j> Judge<'j> {
     /// Reads tokens without verifying them, and says so in a header.
     fn extract(&mut self, header: Option<&str>, locations: &'j Locations) -> Status {
         if let Some(name) = header {
-            self.head.headers.remove_name(name.as_bytes());
+            self.head.headers.remove_spellings(name.as_bytes());
         }
         let found = places::tokens(locations, self.head);
         let any = !found.is_empty();

@@ -13,7 +13,7 @@ use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 use super::span::Span;
 use super::{otlp, zipkin};
 use crate::callouts::grpc::{self, GrpcMethod};
-use crate::callouts::{CallOptions, CalloutError, Callouts, HttpAnswer, HttpCall, MAX_ANSWER_BYTES, Problem};
+use crate::callouts::{CallOptions, CalloutError, Callouts, HttpAnswer, HttpCall, MAX_ANSWER_BYTES, Problem, Purpose};
 use crate::http::{Services, Wait};
 
 /// Spans after which a batch is sent. Envoy's default of `tracing.zipkin.min_flush_spans`.
@@ -247,7 +247,7 @@ fn to_zipkin(config: &Zipkin, body: Vec<u8>) -> HttpCall {
     head.set_path(config.path.as_bytes());
     head.set_authority(config.host.as_bytes());
     head.headers.append_id(HeaderId::ContentType, b"application/json");
-    let options = CallOptions { timeout: Some(REPORT_TIMEOUT), ..CallOptions::default() };
+    let options = CallOptions { timeout: Some(REPORT_TIMEOUT), purpose: Purpose::Telemetry, ..CallOptions::default() };
     HttpCall { cluster: Arc::clone(&config.cluster), head, body, options }
 }
 
@@ -258,7 +258,7 @@ fn post(config: &OpenTelemetry, host: &str, path: &str, body: Vec<u8>) -> HttpCa
     head.set_authority(host.as_bytes());
     head.headers.append_id(HeaderId::ContentType, b"application/x-protobuf");
     config.headers.iter().for_each(|(name, value)| head.headers.set_name(name.as_bytes(), value.as_bytes()));
-    let options = CallOptions { timeout: Some(config.timeout), ..CallOptions::default() };
+    let options = CallOptions { timeout: Some(config.timeout), purpose: Purpose::Telemetry, ..CallOptions::default() };
     HttpCall { cluster: Arc::clone(&config.cluster), head, body, options }
 }
 
@@ -272,6 +272,7 @@ fn method(config: &OpenTelemetry) -> GrpcMethod {
         timeout: Some(config.timeout),
         envoy_headers: !skip_envoy_headers,
         max_answer_bytes: max_message_bytes.unwrap_or(MAX_ANSWER_BYTES),
+        purpose: Purpose::Telemetry,
         ..CallOptions::default()
     };
     let cluster = Arc::clone(&config.cluster);

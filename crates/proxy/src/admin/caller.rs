@@ -74,7 +74,7 @@ pub(super) async fn refuse_strangers(caller: Caller, writers: AdminWriters) -> R
     )))
 }
 
-fn forbidden(reason: String) -> Reply {
+pub(super) fn forbidden(reason: String) -> Reply {
     Reply::error(StatusCode::FORBIDDEN, reason + "\n")
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use evenkeel_filters::explain::query::REDACTED;
 use evenkeel_runtime_config::address::EndpointAddress;
 use evenkeel_runtime_config::builder::Held;
 use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, Health};
@@ -19,6 +20,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
+use crate::recent::redact;
 use crate::state::{Record, Refusal, State};
 
 /// `[redacted]` in base64, as Envoy prints it in place of private keys.
@@ -39,7 +41,7 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
 
 /// The requested part of the dump, as JSON text.
 fn select(mut configs: Vec<Json>, name: Option<&Regex>, field: Option<&str>, deadline: &Deadline) -> Reply {
-    configs.iter_mut().for_each(redact);
+    configs.iter_mut().for_each(hide_secrets);
     if let Some(regex) = name {
         configs.iter_mut().for_each(|config| keep_named(config, regex, deadline));
     }
@@ -300,20 +302,53 @@ fn lb_endpoint(host: &Endpoint) -> Json {
     })
 }
 
-/// Redacts private keys, passwords and session ticket keys.
-fn redact(json: &mut Json) {
+/// Redacts private keys, passwords, session ticket keys, and the values of headers that have or match secrets.
+fn hide_secrets(json: &mut Json) {
     match json {
-        Json::Array(items) => items.iter_mut().for_each(redact),
+        Json::Array(items) => items.iter_mut().for_each(hide_secrets),
         Json::Object(fields) => {
+            redact_header(fields);
             for (name, value) in fields {
-                if matches!(name.as_str(), "private_key" | "password" | "session_ticket_keys") {
+                if matches!(name.as_str(), "uri" | "path" | "path_redirect" | "prefix_rewrite")
+                    && let Json::String(text) = value
+                {
+                    *text = redact::url(text, REDACTED).0;
+                } else if matches!(name.as_str(), "private_key" | "password" | "session_ticket_keys") {
                     redact_source(value);
                 } else {
-                    redact(value);
+                    hide_secrets(value);
                 }
             }
         }
         _ => {}
+    }
+}
+
+/// A header to add (`key`, `value`), or to match (`name` and one of several matchers). A value that only repeats another one is kept.
+fn redact_header(fields: &mut Map<String, Json>) {
+    let is_secret = |field: &str| fields.get(field).and_then(Json::as_str).is_some_and(redact::is_secret);
+    let (added, matched) = (is_secret("key"), is_secret("name"));
+    let hide = |value: &mut Json| {
+        if let Json::String(text) = value
+            && !(text.starts_with('%') && text.ends_with('%'))
+        {
+            *text = REDACTED.to_owned();
+        }
+    };
+    if added {
+        fields.get_mut("value").into_iter().for_each(hide);
+        if let Some(raw) = fields.get_mut("raw_value") {
+            *raw = REDACTED_BASE64.into();
+        }
+    }
+    if matched {
+        const EXACT: [&str; 4] = ["exact_match", "prefix_match", "suffix_match", "contains_match"];
+        EXACT.iter().for_each(|field| fields.get_mut(*field).into_iter().for_each(hide));
+        if let Some(Json::Object(matcher)) = fields.get_mut("string_match") {
+            ["exact", "prefix", "suffix", "contains"]
+                .iter()
+                .for_each(|field| matcher.get_mut(*field).into_iter().for_each(hide));
+        }
     }
 }
 
@@ -324,7 +359,7 @@ fn redact_source(json: &mut Json) {
             for (name, value) in fields {
                 match name.as_str() {
                     "inline_bytes" => *value = REDACTED_BASE64.into(),
-                    "inline_string" => *value = "[redacted]".into(),
+                    "inline_string" => *value = REDACTED.into(),
                     "keys" => redact_source(value),
                     _ => {}
                 }
@@ -358,7 +393,7 @@ mod tests {
             "session_ticket_keys": {"keys": [{"inline_bytes": "c2VjcmV0"}]},
             "private_key": {"filename": "/key.pem"},
         });
-        redact(&mut json);
+        hide_secrets(&mut json);
         assert_eq!(
             json,
             json!({
@@ -367,6 +402,37 @@ mod tests {
                 "private_key": {"filename": "/key.pem"},
             })
         );
+    }
+
+    #[test]
+    fn secret_headers_are_redacted_wherever_they_are() {
+        let check = |mut json: Json, expected: Json| {
+            hide_secrets(&mut json);
+            assert_eq!(json, expected);
+        };
+        check(
+            json!({"initial_metadata": [{"key": "Authorization", "value": "Bearer x"}, {"key": "x-env", "value": "test"}]}),
+            json!({"initial_metadata": [{"key": "Authorization", "value": REDACTED}, {"key": "x-env", "value": "test"}]}),
+        );
+        check(
+            json!({"request_headers_to_add": [{"header": {"key": "x-api-key", "raw_value": "c2VjcmV0"}}]}),
+            json!({"request_headers_to_add": [{"header": {"key": "x-api-key", "raw_value": REDACTED_BASE64}}]}),
+        );
+        // It repeats what the request has.
+        check(
+            json!({"header": {"key": "x-token", "value": "%REQ(x-other)%"}}),
+            json!({"header": {"key": "x-token", "value": "%REQ(x-other)%"}}),
+        );
+        check(
+            json!({"headers": [{"name": "authorization", "string_match": {"exact": "Bearer x"}}]}),
+            json!({"headers": [{"name": "authorization", "string_match": {"exact": REDACTED}}]}),
+        );
+        check(
+            json!({"http_health_check": {"path": "/ready?token=x"}, "path": {"inline": 1}}),
+            json!({"http_health_check": {"path": "/ready?token=[redacted]"}, "path": {"inline": 1}}),
+        );
+        // A resource whose name seems secret is none.
+        check(json!({"name": "token", "value": "1"}), json!({"name": "token", "value": "1"}));
     }
 
     #[test]

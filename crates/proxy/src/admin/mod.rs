@@ -12,12 +12,14 @@ mod requests;
 mod stall_timeout;
 mod stats;
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_upstream::own::OwnConnections;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -48,6 +50,9 @@ const MAX_REGEX_BYTES: usize = 1024;
 /// Maximum size of the program that a regular expression in a query is compiled to, in bytes: it bounds the cost of a
 /// match.
 const MAX_REGEX_PROGRAM_BYTES: usize = 256 * 1024;
+
+/// Pages for requests that come through the proxy itself: a listener of the bootstrap shows them to Prometheus and to probes.
+const OPEN_THROUGH_PROXY: [&str; 3] = ["/ready", "/stats", "/stats/prometheus"];
 
 /// A command from an operator to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,8 @@ pub(crate) struct Admin {
     pub log: LogHandle,
     pub commands: mpsc::Sender<Command>,
     pub options: crate::options::Settings,
+    /// The connections that the proxy itself has made.
+    pub own: Arc<OwnConnections>,
 }
 
 /// The answer to a request.
@@ -283,13 +290,16 @@ pub(crate) async fn serve(listener: TcpListener, admin: Rc<Admin>) {
 }
 
 async fn serve_connection(stream: TcpStream, caller: Caller, admin: Rc<Admin>) {
+    let is_own = Rc::new(OnceCell::new());
     let service = service_fn(move |request: Request<Incoming>| {
         let admin = admin.clone();
+        // Asked only now: the connection is noted before the first request is sent on it.
+        let is_own = *is_own.get_or_init(|| admin.own.take(caller.peer, caller.local) > 0);
         async move {
             let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
             let accept = accept.map(str::to_owned);
             let (head, body) = request.into_parts();
-            let reply = match admit(&admin, caller, &head).await {
+            let reply = match admit(&admin, (caller, is_own), &head).await {
                 Ok(()) => answer(&admin, &head.method, &head.uri, (accept, body)).await,
                 Err(refusal) => refusal,
             };
@@ -306,8 +316,13 @@ async fn serve_connection(stream: TcpStream, caller: Caller, admin: Rc<Admin>) {
     }
 }
 
-/// Refuses requests of web pages, and changes by others than the proxy's user.
-async fn admit(admin: &Admin, caller: Caller, head: &http::request::Parts) -> Result<(), Reply> {
+/// Refuses requests of web pages, changes by others than the proxy's user, and most requests that somebody sends through the proxy
+/// (`is_own`): the connection is the proxy's, but its words are not.
+async fn admit(admin: &Admin, (caller, is_own): (Caller, bool), head: &http::request::Parts) -> Result<(), Reply> {
+    if is_own && !OPEN_THROUGH_PROXY.contains(&head.uri.path()) {
+        tracing::warn!(path = head.uri.path(), "admin: a request through the proxy itself refused");
+        return Err(caller::forbidden("the proxy shows only statistics and its readiness through itself".to_owned()));
+    }
     caller::refuse_pages(caller, &head.method, &head.headers)?;
     let changes = PAGES.iter().any(|page| page.mutates && page.path == head.uri.path());
     if changes && head.method == Method::POST {

@@ -1,11 +1,12 @@
 //! Callouts ([`evenkeel_filters::callouts`]): requests that the proxy itself makes over the worker's connections to a
-//! configured cluster, each in a task of the worker. [`stream`] contains what the task and its handle share; the
-//! upstream side of a call is in `http/call.rs`.
+//! configured cluster, each in a task of the worker. [`stream`] contains what the task and its handle share, [`places`] how many
+//! calls there may be; the upstream side of a call is in `http/call.rs`.
 
+pub mod places;
 pub(crate) mod stream;
 pub(crate) mod target;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::ready;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,27 +31,17 @@ use crate::clock::wall_clock;
 use crate::http::Failure;
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, UpstreamOptions};
 use evenkeel_filters::decide::announce_timeout;
-
-/// Maximum number of callouts in flight on a worker, including mirrored requests; further ones fail at once
-/// ([`Problem::TooManyCalls`]). The circuit breakers of their clusters are lower, usually.
-pub const MAX_CALLS_PER_WORKER: usize = 4096;
+use places::{Place, Places};
+use stream::Tally;
 
 /// The callouts of one worker.
 #[derive(Debug, Clone)]
 pub struct WorkerCallouts {
     upstreams: Rc<Upstreams>,
     random: Rc<Random>,
-    active: Rc<Cell<usize>>,
-}
-
-/// Counts a callout for as long as it lasts.
-#[derive(Debug)]
-pub(crate) struct Active(Rc<Cell<usize>>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
+    places: Places,
+    /// Body and head bytes that mirrors hold.
+    pub(crate) mirrored_bytes: Rc<Tally>,
 }
 
 /// A task that is aborted when its handle is dropped.
@@ -83,12 +74,17 @@ impl Future for Task<Result<HttpAnswer, CalloutError>> {
 impl WorkerCallouts {
     /// Callouts over the clusters of `upstreams`.
     pub fn new(upstreams: Rc<Upstreams>) -> Self {
-        Self { upstreams, random: Rc::new(Random::from_system()), active: Rc::default() }
+        Self {
+            upstreams,
+            random: Rc::new(Random::from_system()),
+            places: Places::default(),
+            mirrored_bytes: Rc::default(),
+        }
     }
 
     /// Number of callouts in flight.
     pub fn active(&self) -> usize {
-        self.active.get()
+        self.places.taken()
     }
 
     /// Checks whether a callout may begin, and prepares it.
@@ -98,15 +94,14 @@ impl WorkerCallouts {
         mut head: RequestHead,
         framing: Framing,
         options: &CallOptions,
-    ) -> Result<(Call, Active), CalloutError> {
+    ) -> Result<(Call, Place), CalloutError> {
         let Some(cluster) = self.upstreams.cluster(cluster) else {
             let missing = Failure::NoCluster(503);
             return Err(CalloutError::new(Problem::UnknownCluster, missing.status(), missing.details()));
         };
-        if self.active.get() >= MAX_CALLS_PER_WORKER {
+        let Some(place) = self.places.take(options.purpose, &cluster.config().name) else {
             return Err(CalloutError::new(Problem::TooManyCalls, 503, "too_many_callouts"));
-        }
-        self.active.set(self.active.get() + 1);
+        };
         if head.authority().is_empty() {
             head.set_authority(cluster.config().name.as_bytes());
         }
@@ -121,7 +116,7 @@ impl WorkerCallouts {
             names_itself: options.envoy_headers && options.names_itself,
         };
         let call = Call::new(cluster, head, framing, wanted, Rc::new(self.clone()));
-        Ok((call, Active(Rc::clone(&self.active))))
+        Ok((call, place))
     }
 }
 
@@ -148,12 +143,12 @@ impl Callouts for WorkerCallouts {
     fn http(&self, call: HttpCall) -> Callout {
         let HttpCall { cluster, head, body, options } = call;
         let framing = if body.is_empty() { Framing::None } else { Framing::Length(body.len() as u64) };
-        let (call, active) = match self.begin(&cluster, head, framing, &options) {
+        let (call, place) = match self.begin(&cluster, head, framing, &options) {
             Ok(begun) => begun,
             Err(error) => return Callout::new(ready(Err(error))),
         };
         Callout::new(Task::spawn(async move {
-            let _active = active;
+            let _place = place;
             let mut source = WholeBody { body, given: 0 };
             let mut sink = Collected { answer: HttpAnswer::default(), max_bytes: options.max_answer_bytes };
             // The request is complete already, so the timeout starts now.
@@ -173,10 +168,10 @@ impl Callouts for WorkerCallouts {
                 down.borrow_mut().finish(Err(error));
                 None
             }
-            Ok((call, active)) => {
+            Ok((call, place)) => {
                 let (mut source, mut sink) = (stream::Outgoing(Rc::clone(&up)), stream::Incoming(Rc::clone(&down)));
                 Some(Task::spawn(async move {
-                    let _active = active;
+                    let _place = place;
                     let uplink = Rc::clone(&source.0);
                     let result = call.run(&mut source, &mut sink, &uplink.until).await;
                     let mut down = sink.0.borrow_mut();

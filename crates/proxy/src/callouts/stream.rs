@@ -1,7 +1,7 @@
 //! State shared by the task of a streamed callout and its handle: the buffered bytes of each direction, and the wakers
 //! of both sides. All of it is used on one thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -24,7 +24,41 @@ pub(crate) struct Uplink {
     timeout: Option<Duration>,
     /// Deadline of the call.
     pub(crate) until: Until,
+    /// What it holds, counted with what others hold.
+    charge: Option<Charge>,
 }
+
+/// Bytes that several uplinks hold together.
+pub(crate) type Tally = Cell<usize>;
+
+/// The share of one uplink in a [`Tally`], which ends with it.
+#[derive(Debug)]
+struct Charge {
+    all: Rc<Tally>,
+    own: Cell<usize>,
+}
+
+impl Charge {
+    fn add(&self, bytes: usize) {
+        self.own.set(self.own.get() + bytes);
+        self.all.set(self.all.get() + bytes);
+    }
+
+    fn subtract(&self, bytes: usize) {
+        let bytes = bytes.min(self.own.get());
+        self.own.set(self.own.get() - bytes);
+        self.all.set(self.all.get().saturating_sub(bytes));
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.subtract(self.own.get());
+    }
+}
+
+/// Memory that an empty uplink keeps for more, in bytes.
+const KEPT_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -44,7 +78,18 @@ struct Queue {
 
 impl Uplink {
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
-        Self { state: RefCell::default(), timeout, until: Until::default() }
+        Self { state: RefCell::default(), timeout, until: Until::default(), charge: None }
+    }
+
+    /// An uplink of a call whose head has `head_bytes`; they and the waiting bytes are counted in `all`.
+    pub(crate) fn charged(timeout: Option<Duration>, head_bytes: usize, all: &Rc<Tally>) -> Self {
+        let charge = Charge { all: Rc::clone(all), own: Cell::new(0) };
+        charge.add(head_bytes);
+        Self { charge: Some(charge), ..Self::new(timeout) }
+    }
+
+    fn charge(&self, bytes: usize) {
+        self.charge.iter().for_each(|charge| charge.add(bytes));
     }
 
     /// Number of bytes waiting for the task.
@@ -64,6 +109,7 @@ impl Uplink {
             state.left_over += data.len();
         } else if !state.ended {
             state.data.extend(data);
+            self.charge(data.len());
             wake(&mut state.reader);
         }
     }
@@ -83,6 +129,7 @@ impl Uplink {
         let mut state = self.state.borrow_mut();
         state.closed = true;
         state.left_over += std::mem::take(&mut state.data).len();
+        self.charge.iter().for_each(|charge| charge.subtract(charge.own.get()));
         wake(&mut state.writer);
     }
 
@@ -107,6 +154,10 @@ impl Source for Outgoing {
         if count > 0 {
             take(first.get(..count).unwrap_or_default());
             state.data.drain(..count);
+            if state.data.is_empty() && state.data.capacity() > KEPT_BYTES {
+                state.data = VecDeque::new();
+            }
+            self.0.charge.iter().for_each(|charge| charge.subtract(count));
             state.begun = true;
             if state.data.len() < MAX_STREAM_BYTES {
                 wake(&mut state.writer);

@@ -93,7 +93,7 @@ impl<F: Into<Failure>> From<F> for Broken {
 #[derive(Debug, Default)]
 pub(crate) struct Until {
     at: Cell<Option<Instant>>,
-    /// The task that waits for the deadline to be set.
+    /// The task that waits, and has to learn of another deadline.
     waker: RefCell<Option<Waker>>,
 }
 
@@ -109,10 +109,19 @@ impl Until {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    fn poll(&self, deadline: &mut Deadline, cx: &mut Context<'_>) -> Poll<()> {
-        if self.at.get().is_none() {
-            self.waker.replace(Some(cx.waker().clone()));
+    /// Sets the deadline, unless there is an earlier one.
+    pub(crate) fn bound(&self, at: Instant) {
+        if self.at.get().is_none_or(|known| at < known) {
+            self.set(Some(at));
         }
+    }
+
+    fn poll(&self, deadline: &mut Deadline, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+        drop(waker);
         deadline.poll(self.at.get(), cx)
     }
 }

@@ -101,6 +101,15 @@ impl ConnectionContext {
         }
     }
 
+    /// How often the connection has come back to this proxy; 0: it is not its own.
+    #[inline]
+    pub(super) fn own_hops(&self) -> u8 {
+        match self.info.view.own_hops.get() {
+            Some(hops) => *hops,
+            None => self.worker.upstreams.own().hops(&self.info.view),
+        }
+    }
+
     /// The connection's properties, with what network filters have learnt so far.
     pub(super) fn view(&self) -> Cow<'_, ConnectionView> {
         let mut view = Cow::Borrowed(&self.info.view);

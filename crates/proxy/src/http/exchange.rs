@@ -378,7 +378,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 let request = &mut *self.active.request;
                 self.up.finish(request, &request.trailers);
                 self.upload.ended = true;
-                self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
+                if let Some(mirrors) = &mut self.upload.mirrors {
+                    mirrors.finish(&request.trailers);
+                }
                 request.note(TimePoint::UpstreamTxEnd);
                 self.timers.complete(turn::now());
             }

@@ -50,6 +50,8 @@ pub(crate) enum Failure {
     ClientMessage(Fault),
     /// The client violated the protocol, and its connection was closed with all its streams.
     ClientConnection,
+    /// The request has come back to this proxy too often.
+    Loop,
     /// No route.
     NoRoute,
     /// The route's cluster does not exist; the client gets this status.
@@ -219,6 +221,7 @@ table! {
         counter: Some(Counter::downstream_rq_non_relative_path);
     Self::BodyTooLarge => 413, NONE, Phrase("request_payload_too_large"), Proxy, ENDS,
         counter: Some(Counter::downstream_rq_too_large);
+    Self::Loop => 508, NONE, Words("proxy_loop", "the request comes back to the proxy that forwards it"), Proxy, STAYS;
     Self::NoRoute => 404, NO_ROUTE_FOUND, Words("route_not_found", ""), Proxy, STAYS, counter: Some(Counter::no_route);
     Self::UpgradeRefused => 403, NONE, Words("upgrade_failed", ""), Proxy, ENDS;
     Self::NoCluster(status) => *status, NO_CLUSTER_FOUND, Words("cluster_not_found", ""), Proxy, STAYS,
@@ -416,6 +419,7 @@ mod tests {
             Failure::Path,
             Failure::NotAPath,
             Failure::BodyTooLarge,
+            Failure::Loop,
             Failure::NoRoute,
             Failure::UpgradeRefused,
             Failure::NoCluster(500),

@@ -111,14 +111,21 @@ impl Services for Worker {
         Box::pin(async { answered.await.unwrap_or(Err(LookupError::Failed("no_answer".into()))) })
     }
 
-    /// Whether `address` belongs to this listener. A listener on all addresses has at least the loopback ones and the one
-    /// that the client has connected to.
+    /// Whether `address` belongs to a listener or the admin port of this proxy. One on all addresses has at least the loopback ones and the
+    /// one that the client has connected to; the unspecified address leads to loopback.
     fn is_own_listener(&self, address: SocketAddr, connection: &ConnectionView) -> bool {
-        let listens = |at: SocketAddr| self.generation().shared.bound.contains_key(&ListenerKey::at(at));
         let ip = address.ip().to_canonical();
-        let is_local = || ip.is_loopback() || ip.is_unspecified() || ip == connection.local.ip().to_canonical();
-        let any = |ip: IpAddr| listens(SocketAddr::new(ip, address.port()));
-        listens(address) || is_local() && (any(Ipv4Addr::UNSPECIFIED.into()) || any(Ipv6Addr::UNSPECIFIED.into()))
+        let is_local = ip.is_loopback() || ip.is_unspecified() || ip == connection.local.ip().to_canonical();
+        let generation = self.generation();
+        let listens =
+            |ip: IpAddr| generation.shared.bound.contains_key(&ListenerKey::at(SocketAddr::new(ip, address.port())));
+        let everywhere = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+        let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        self.upstreams.own().is_admin(address, is_local)
+            || listens(ip)
+            || listens(address.ip())
+            || is_local && everywhere.into_iter().any(listens)
+            || ip.is_unspecified() && loopback.into_iter().any(listens)
     }
 }
 

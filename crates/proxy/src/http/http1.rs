@@ -64,9 +64,7 @@ impl Http1Connection {
             Next::End => return FirstBytes::None,
             Next::Leave(to) => return FirstBytes::Leaves(to),
         }
-        // Without `request_headers_timeout` the idle timeout applies: the connection has made no request yet.
-        let hcm = &self.conn.hcm;
-        let until = after(turn::now(), hcm.request_headers_timeout.or(hcm.idle_timeout));
+        let until = earlier(after(turn::now(), self.conn.hcm.longest_beginning()), self.conn.until());
         loop {
             let bytes = self.side.input.bytes();
             if bytes.len() >= expected.len() || !expected.starts_with(bytes) {
@@ -74,7 +72,11 @@ impl Http1Connection {
             }
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx)).await {
                 NextBytes::Bytes => {}
-                NextBytes::End | NextBytes::Late => return FirstBytes::None,
+                NextBytes::End => return FirstBytes::None,
+                NextBytes::Late => {
+                    self.conn.manager.http.inc(Counter::downstream_rq_header_timeout);
+                    return FirstBytes::None;
+                }
             }
         }
     }

@@ -79,6 +79,6 @@ fn keep(conn: &ConnectionContext, request: &mut Request) {
     let recent = &conn.worker.recent;
     if received.is_some() || (is_failure(&request.stream) && recent.takes_failure(&conn.info, turn::now())) {
         let times = (wall_clock(request.started()), turn::now().into_std());
-        recent.keep(recorded((&conn.info, &request.stream, &request.head), received, times));
+        recent.keep(recorded((&conn.info, &request.stream, &request.head), (received, request.rewritten), times));
     }
 }

@@ -1,14 +1,16 @@
 //! Mirrors requests to other clusters (`request_mirror_policies`). A mirror is a call of the proxy's own: the original request neither
 //! waits for it nor fails with it, and its response is discarded.
 //!
-//! A mirror begins once the original has a host, with the head as the route has edited it, and gets the same body. Once the client's
-//! request is complete the mirror is independent of it; a request that breaks off before that cancels its mirrors. A mirror that reads more
-//! slowly than the original is aborted when too much waits for it ([`MAX_WAITING_BYTES`]), where Envoy would slow the client down.
+//! A mirror begins once the original has a host, with the head as the route has edited it, and gets the same body. A request that breaks off
+//! cancels its mirrors. One that is over leaves them [`LINGER`], so that a mirror that is slower than the original is not lost and one that
+//! hangs does not stay. A mirror that reads more slowly than the original is aborted when too much waits for it ([`MAX_WAITING_BYTES`],
+//! [`MAX_BYTES_PER_WORKER`]), where Envoy would slow the client down.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use evenkeel_filters::callouts::CallOptions;
+use evenkeel_filters::callouts::{CallOptions, Purpose};
 use evenkeel_filters::format::header_value;
 use evenkeel_filters::header_edits::add_header;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
@@ -23,19 +25,27 @@ use super::active_stream::ActiveStream;
 use super::call::{Sink, TooLarge};
 use super::decide::Forward;
 use super::record::record;
-use crate::callouts::stream::{Outgoing, Uplink};
+use crate::callouts::stream::{Outgoing, Tally, Uplink};
 
 /// Body bytes that may wait for one mirror. With more, the mirror is aborted, and `retry_or_shadow_abandoned` of the original's cluster
 /// counts it.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
 
+/// Bytes of heads and bodies that all mirrors of a worker may hold. With more, those that need more are aborted, and none begins.
+const MAX_BYTES_PER_WORKER: usize = 16 * 1024 * 1024;
+
+/// How long a mirror may take once its original is over: a version under test may be slower than the one in service, but not by more.
+const LINGER: Duration = Duration::from_secs(10);
+
 /// Body bytes after which the mirrors get a turn to pass on what they have, so that a mirror which reads as fast as the original is not
 /// aborted for what came in one turn.
 const TURN_BYTES: usize = 128 * 1024;
 
-/// The mirrors of a request that is not complete yet.
+/// The mirrors of a request that is not over yet.
 pub(super) struct Mirrors {
     mirrors: Vec<Mirror>,
+    /// What all mirrors of the worker hold.
+    held: Rc<Tally>,
     /// The original's cluster.
     cluster: Rc<Cluster>,
     /// Bytes since the last turn of the mirrors.
@@ -44,23 +54,28 @@ pub(super) struct Mirrors {
 
 struct Mirror {
     uplink: Rc<Uplink>,
-    /// `None` once the mirror is independent.
-    task: Option<JoinHandle<()>>,
+    /// It has the whole request.
+    complete: bool,
+    task: JoinHandle<()>,
 }
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        self.task.take().into_iter().for_each(|task| task.abort());
+        match self.complete {
+            true => self.uplink.until.bound(turn::now() + LINGER),
+            false => self.task.abort(),
+        }
     }
 }
 
 impl Mirrors {
     /// Sends a piece of the request body to the mirrors.
     pub(super) fn send(&mut self, data: &[u8]) {
-        let cluster = &self.cluster;
+        let (cluster, held) = (&self.cluster, &self.held);
         self.since_turn += data.len();
         self.mirrors.retain(|mirror| {
-            let fits = mirror.uplink.waiting() + data.len() <= MAX_WAITING_BYTES;
+            let fits = mirror.uplink.waiting() + data.len() <= MAX_WAITING_BYTES
+                && held.get() + data.len() <= MAX_BYTES_PER_WORKER;
             if fits {
                 mirror.uplink.send(data);
             } else {
@@ -80,11 +95,11 @@ impl Mirrors {
         Poll::Pending
     }
 
-    /// The request is complete: the mirrors are independent.
-    pub(super) fn finish(mut self, trailers: &Headers) {
+    /// The request is complete.
+    pub(super) fn finish(&mut self, trailers: &Headers) {
         for mirror in &mut self.mirrors {
             mirror.uplink.finish(trailers.clone());
-            mirror.task = None;
+            mirror.complete = true;
         }
     }
 }
@@ -95,7 +110,7 @@ pub(super) fn is_mirrored(forward: &Forward<'_>) -> bool {
 }
 
 impl ActiveStream<'_> {
-    /// Begins the mirrors of a request that has a host; `None` if there are none, or they are complete. `body`: what was collected of it.
+    /// Begins the mirrors of a request that has a host; `None` if there are none. `body`: what was collected of it.
     pub(super) fn mirror(&mut self, forward: &Forward<'_>, body: Option<&[u8]>) -> Option<Box<Mirrors>> {
         let config = forward.to.cluster.config();
         // The cluster's policies take precedence.
@@ -107,11 +122,11 @@ impl ActiveStream<'_> {
         if mirrors.is_empty() {
             return None;
         }
-        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.to.cluster), since_turn: 0 };
+        let held = Rc::clone(&self.conn.worker.callouts.mirrored_bytes);
+        let mut mirrors = Mirrors { mirrors, held, cluster: Rc::clone(&forward.to.cluster), since_turn: 0 };
         body.into_iter().for_each(|body| mirrors.send(body));
         if self.request.info.framing.is_empty() {
             mirrors.finish(&Headers::default());
-            return None;
         }
         Some(Box::new(mirrors))
     }
@@ -133,18 +148,25 @@ impl ActiveStream<'_> {
             MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,
         };
         let name = std::str::from_utf8(name).ok()?;
-        let options = CallOptions { timeout: forward.limits.timeout, ..CallOptions::default() };
-        let (call, active) = self.conn.worker.callouts.begin(name, head, framing, &options).ok()?;
-        let uplink = Rc::new(Uplink::new(options.timeout));
+        let options =
+            CallOptions { timeout: forward.limits.timeout, purpose: Purpose::Mirror, ..CallOptions::default() };
+        let callouts = &self.conn.worker.callouts;
+        let head_bytes = size_of_head(&head);
+        if callouts.mirrored_bytes.get() + head_bytes > MAX_BYTES_PER_WORKER {
+            forward.to.cluster.stats().inc(Counter::retry_or_shadow_abandoned);
+            return None;
+        }
+        let (call, place) = callouts.begin(name, head, framing, &options).ok()?;
+        let uplink = Rc::new(Uplink::charged(options.timeout, head_bytes, &callouts.mirrored_bytes));
         let mut source = Outgoing(Rc::clone(&uplink));
         let task = turn::spawn(async move {
-            let _active = active;
+            let _place = place;
             let uplink = Rc::clone(&source.0);
             // Its outcome is in the statistics of its cluster.
             _ = call.run(&mut source, &mut DiscardedAnswer, &uplink.until).await;
             uplink.close();
         });
-        Some(Mirror { uplink, task: Some(task) })
+        Some(Mirror { uplink, complete: false, task })
     }
 
     fn mirrored_head(&mut self, policy: &MirrorPolicy) -> RequestHead {
@@ -171,6 +193,11 @@ impl ActiveStream<'_> {
         }
         head
     }
+}
+
+fn size_of_head(head: &RequestHead) -> usize {
+    let fields = head.headers.iter().map(|(_, name, value)| name.len() + value.len());
+    fields.sum::<usize>() + head.path().len() + head.authority().len()
 }
 
 /// The host with `-shadow` appended to its name, before the port.

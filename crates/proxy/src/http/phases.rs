@@ -26,7 +26,7 @@ impl ActiveStream<'_> {
     /// True when the connection may carry another request.
     pub(super) async fn run(&mut self) -> bool {
         self.begin();
-        let _admission = match self.admit() {
+        let _admission = match self.admit().and_then(|admission| self.count_hop().map(|()| admission)) {
             Ok(admission) => admission,
             Err(refused) => {
                 let next = self.reply(Reply::from(&refused), None).await;
@@ -61,7 +61,7 @@ impl ActiveStream<'_> {
         let recent = &self.conn.worker.recent;
         let started = self.request.started();
         if recent.is_due(started) && recent.takes(&self.conn.info, started) {
-            self.request.sampled = Some(captured(&self.request.head, self.conn.info.view.tls));
+            self.request.sampled = Some(captured(&self.request.head, self.conn.info.view.tls, false));
         }
     }
 

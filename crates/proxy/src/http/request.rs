@@ -77,6 +77,8 @@ pub(super) struct Request {
     pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its head as it was received, if it is kept as a recent request ([`crate::recent`]).
     pub(super) sampled: Option<Box<QueriedHead>>,
+    /// This proxy has rewritten its path.
+    pub(super) rewritten: bool,
     /// Its trace, if its connection manager traces.
     pub(super) trace: Option<Box<Trace>>,
 }
@@ -103,6 +105,7 @@ impl Request {
             outcome: None,
             edge: None,
             sampled: None,
+            rewritten: false,
             trace: None,
         }
     }
@@ -149,6 +152,7 @@ impl Request {
             outcome,
             edge,
             sampled,
+            rewritten,
             trace,
         } = self;
         head.clear();
@@ -162,7 +166,7 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
-        *load_reported = false;
+        (*load_reported, *rewritten) = (false, false);
         *edge = None;
         *body_begins = false;
         *sampled = None;

@@ -28,7 +28,7 @@ pub(super) struct Upload {
     pub(super) refused: bool,
     /// Whether sending waits until the upstream accepts the tunnel, because the client's bytes belong inside it.
     pub(super) paused: bool,
-    /// Mirrors (`request_mirror_policies`) that are not complete.
+    /// Mirrors (`request_mirror_policies`).
     pub(super) mirrors: Option<Box<Mirrors>>,
     /// How many body bytes filters may still send.
     pub(super) left: AnnouncedLength,
@@ -108,7 +108,7 @@ impl Upload {
 
     /// Appends the collected rest of the body to what is known already, and sends it to the mirrors as well.
     pub(super) fn take_collected(&mut self, rest: HeldBytes, trailers: &Headers) {
-        if let Some(mut mirrors) = self.mirrors.take() {
+        if let Some(mirrors) = &mut self.mirrors {
             mirrors.send(&rest);
             mirrors.finish(trailers);
         }

@@ -131,7 +131,7 @@ async fn wait_for_first_bytes(
             return Poll::Ready(Ok(First::Server));
         }
         if until_whole.is_none() && !inspected.bytes.is_empty() {
-            until_whole = after(turn::now(), Some(LONGEST_BEGINNING));
+            until_whole = after(turn::now(), Some(longest_beginning(listener, &info.view)));
         }
         deadline.poll(earlier(until, until_whole), cx).map(|()| Err(InspectError::Timeout))
     })
@@ -162,6 +162,17 @@ fn longest_wait(listener: &Listener, silent: Option<&FilterChain>) -> Option<Dur
         // Only TLS is served here: there is no chain to continue with.
         None => filters.timeout.or(Some(LONGEST_SILENCE)),
     }
+}
+
+/// How long a client that has begun to send may take until its protocol is known: no longer than for the head of a request, because its bytes
+/// may be the beginning of one.
+fn longest_beginning(listener: &Listener, view: &ConnectionView) -> Duration {
+    let begun = Inspected { http: Some("http/1.1"), ..Inspected::default() };
+    let limit = choose_chain(listener, &begun, view).and_then(|chain| match &chain.terminal {
+        Terminal::Http(hcm) => hcm.longest_beginning(),
+        Terminal::Tcp(_) => None,
+    });
+    limit.map_or(LONGEST_BEGINNING, |limit| limit.min(LONGEST_BEGINNING))
 }
 
 enum First {

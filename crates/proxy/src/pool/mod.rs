@@ -217,6 +217,9 @@ impl WorkerPool {
     fn listen(&self, opened: Vec<Opened>) {
         for opened in opened {
             for (worker, socket) in opened.sockets {
+                if let Ok(address) = socket.local_addr() {
+                    self.upstreams.own().listens(address.port());
+                }
                 if let Some(worker) = self.workers.get(worker) {
                     worker.tell(Message::Listen(opened.listener.clone(), socket));
                 }

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use evenkeel_filters::explain::query::{QueriedCall, QueriedHead, QueriedTls, REDACTED, RecentRequest};
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
-use evenkeel_http::{RequestHead, Version};
+use evenkeel_http::{HeaderId, RequestHead, Version};
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::substitution_format::TimePoint;
 
@@ -21,9 +21,10 @@ pub(crate) fn is_failure(stream: &StreamInfo) -> bool {
     stream.status >= 500 || stream.status == 0 || is_refused
 }
 
-/// A request's head without secrets, as far as it is not too long.
+/// A request's head without secrets, as far as it is not too long. `rewritten`: this proxy has replaced the path, and has kept the one that it
+/// received in a header; otherwise that header is the client's, which may say anything.
 #[cold]
-pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<QueriedHead> {
+pub(crate) fn captured(head: &RequestHead, https: bool, rewritten: bool) -> Box<QueriedHead> {
     let mut room = MAX_HEAD_BYTES;
     let mut text = |bytes: &[u8]| {
         let kept = bytes.get(..bytes.len().min(room)).unwrap_or_default();
@@ -31,36 +32,42 @@ pub(crate) fn captured(head: &RequestHead, https: bool) -> Box<QueriedHead> {
         String::from_utf8_lossy(kept).into_owned()
     };
     let (method, authority) = (text(head.method()), text(head.authority()));
-    // A rewritten path is kept by the proxy.
-    let path = head.headers.find(b"x-envoy-original-path").unwrap_or(head.path());
-    let (path, mut redacted) = redact::path(&text(path), REDACTED);
+    let original = head.headers.get(HeaderId::EnvoyOriginalPath).filter(|_| rewritten);
+    let (path, mut redacted) = redact::url(&text(original.unwrap_or(head.path())), REDACTED);
     let (mut headers, mut left_out) = (Vec::new(), 0);
-    for (_, name, value) in head.headers.iter() {
-        let name = String::from_utf8_lossy(name).into_owned();
-        if name == "x-envoy-original-path" {
+    for (id, name, value) in head.headers.iter() {
+        if rewritten && id == HeaderId::EnvoyOriginalPath {
             continue;
         }
-        let is_secret = redact::is_secret(&name);
-        let value = if is_secret { REDACTED.as_bytes() } else { value };
+        let name = String::from_utf8_lossy(name).into_owned();
+        let (value, lost) = match redact::is_secret(&name) {
+            true => (REDACTED.to_owned(), true),
+            // Many headers have URLs, such as `referer` and those by which proxies tell each other what was asked.
+            false => {
+                let (value, lost) = redact::url(&String::from_utf8_lossy(value), REDACTED);
+                (value, !lost.is_empty())
+            }
+        };
         if name.len() + value.len() > room {
             left_out += 1;
             continue;
         }
         room -= name.len() + value.len();
-        if is_secret {
+        if lost {
             redacted.push(name.clone());
         }
-        headers.push((name, String::from_utf8_lossy(value).into_owned()));
+        headers.push((name, value));
     }
     let scheme = if https { "https" } else { "http" }.to_owned();
     Box::new(QueriedHead { method, authority, path, scheme, headers, redacted, left_out })
 }
 
-/// Returns the outcome of a request. `head`: as it was received; otherwise as it is now.
+/// Returns the outcome of a request. `received`: its head as it was received; otherwise that is made of the head as it is now, whose path may
+/// be `rewritten`.
 #[cold]
 pub(crate) fn recorded(
     (info, stream, head): (&ConnectionInfo, &StreamInfo, &RequestHead),
-    received: Option<Box<QueriedHead>>,
+    (received, rewritten): (Option<Box<QueriedHead>>, bool),
     (started, now): (SystemTime, Instant),
 ) -> RecentRequest {
     let edited = received.is_none();
@@ -80,7 +87,7 @@ pub(crate) fn recorded(
         destination: Some(info.view.local),
         tls,
         protocol: if head.version == Version::Http2 { "h2c" } else { "http/1.1" }.to_owned(),
-        request: Some(*received.unwrap_or_else(|| captured(head, info.view.tls))),
+        request: Some(*received.unwrap_or_else(|| captured(head, info.view.tls, rewritten))),
         random: 0,
     };
     let id = head.headers.find(b"x-request-id").unwrap_or_default();

@@ -42,6 +42,7 @@ impl AdminPort {
     pub(super) fn open(&self, settings: &Settings) -> Result<(), RunError> {
         let failed = |error| RunError::Admin { address: self.address, error };
         let bound = self.socket.local_addr().map_err(failed)?;
+        self.admin.own.set_admin(bound);
         self.serve().map_err(failed)?;
         if let Some(path) = &settings.admin_address_path {
             let text = bound.to_string();

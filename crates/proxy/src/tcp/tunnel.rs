@@ -29,7 +29,7 @@ use tokio::time::timeout;
 
 use super::relay::End;
 use crate::access_log::record_of_connection;
-use crate::http::add_headers;
+use crate::http::{HOPS, add_headers};
 
 /// Limits of the response head: Envoy's defaults for upstreams.
 const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
@@ -129,6 +129,9 @@ fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
     }
     head.set_authority(&target(&tunneling.hostname, &record));
     add_headers(&mut head.headers, &tunneling.headers, &record);
+    if let Some(hops) = client.view.own_hops.get().filter(|hops| **hops > 0) {
+        head.headers.set_name(HOPS, hops.to_string().as_bytes());
+    }
     head
 }
 

@@ -16,6 +16,7 @@ use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::own::MAX_HOPS;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{
     AcquireError, ConnectError, ConnectTimes, Connection, EdgeCounts, Host, Outcome as HostOutcome, RequestGuard,
@@ -32,6 +33,9 @@ use crate::http::{Failure, set_connect_times};
 use crate::stats::tcp::Counter;
 use crate::worker::Worker;
 use evenkeel_upstream::turn;
+
+/// `%CONNECTION_TERMINATION_DETAILS%` of a connection that has come back to this proxy too often.
+const LOOP: &str = "proxy_loop";
 
 /// The data about a connection that is logged and counted.
 pub(super) struct Outcome {
@@ -217,6 +221,9 @@ async fn connect(
         return None;
     };
     outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
+    if worker.upstreams.own().hops_so_far(view) > MAX_HOPS {
+        return refuse_loop(outcome, name);
+    }
     for _ in 0..proxy.max_connect_attempts.max(1) {
         let target = Target {
             original_dst: Some(view.local),
@@ -236,6 +243,8 @@ async fn connect(
         let connected = match &proxy.tunneling {
             None => cluster.connect_tcp(&door, view).await.map(Upstream::Connection).map_err(TunnelError::from),
             Some(tunneling) => {
+                // The tunnel's request tells it.
+                worker.upstreams.own().hops_so_far(view);
                 tunnel::open(&cluster, &door, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
                     Tunnel::Connection(connection, said) => {
                         *input = said;
@@ -248,6 +257,10 @@ async fn connect(
         match connected {
             Ok(upstream) => {
                 cluster.report(&host, HostOutcome::ConnectedFinally);
+                // Again: what was not announced is noted by now.
+                if worker.upstreams.own().hops(view) > MAX_HOPS {
+                    return refuse_loop(outcome, name);
+                }
                 return Some((upstream, guard));
             }
             Err(TunnelError::Acquire(AcquireError::Overflow(_))) => {
@@ -266,6 +279,14 @@ async fn connect(
         }
     }
     outcome.stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+    None
+}
+
+/// The connection has come back to this proxy too often.
+fn refuse_loop<T>(outcome: &mut Outcome, cluster: &str) -> Option<T> {
+    outcome.fail(&Failure::Loop);
+    outcome.stream.termination = LOOP.into();
+    tracing::debug!(cluster, "a connection comes back to the proxy that forwards it");
     None
 }
 

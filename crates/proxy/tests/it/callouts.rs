@@ -14,7 +14,8 @@ use evenkeel_filters::callouts::grpc::{GrpcFailure, GrpcMethod, GrpcStream, call
 use evenkeel_filters::callouts::{CallOptions, Callouts, HttpAnswer, HttpCall, Problem};
 use evenkeel_http::{Headers, RequestHead};
 use evenkeel_proxy::bootstrap;
-use evenkeel_proxy::callouts::{MAX_CALLS_PER_WORKER, WorkerCallouts};
+use evenkeel_proxy::callouts::WorkerCallouts;
+use evenkeel_proxy::callouts::places::MAX_CHECKS_PER_WORKER;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
 use evenkeel_runtime_config::retry::{RetryOn, RetryPolicy};
 use evenkeel_runtime_config::{Builder, Config, Environment};
@@ -438,7 +439,7 @@ fn calls_are_bounded_in_number() {
     let thresholds = "circuit_breakers: {thresholds: [{max_requests: 100000, max_pending_requests: 100000}]}";
     run(async {
         let client = Client::new(&[static_cluster("backend", server.address, thresholds)]);
-        let calls: Vec<_> = (0..MAX_CALLS_PER_WORKER).map(|_| client.callouts.http(to("/never"))).collect();
+        let calls: Vec<_> = (0..MAX_CHECKS_PER_WORKER / 2).map(|_| client.callouts.http(to("/never"))).collect();
         assert_eq!(client.ask(to("/say")).await.expect_err("one too many"), Problem::TooManyCalls);
         drop(calls);
         client.settled().await;

@@ -10,7 +10,7 @@ use crate::harness::{Proxy, http_listener_at, stat, static_bootstrap, static_clu
 
 const TYPES: &str = "type.googleapis.com/envoy.extensions";
 
-fn cache(dns: &Dns, options: &str) -> String {
+pub fn cache(dns: &Dns, options: &str) -> String {
     let server = dns.address.port();
     format!(
         "{{name: names, dns_lookup_family: V4_ONLY, {options} typed_dns_resolver_config: {{name: cares, typed_config: \
@@ -19,7 +19,7 @@ fn cache(dns: &Dns, options: &str) -> String {
     )
 }
 
-fn cluster(cache: &str) -> String {
+pub fn cluster(cache: &str) -> String {
     format!(
         "{{name: any, connect_timeout: 5s, lb_policy: CLUSTER_PROVIDED, cluster_type: {{name: \
          envoy.clusters.dynamic_forward_proxy, typed_config: {{\"@type\": \

@@ -28,6 +28,8 @@ mod network_filters;
 mod one_reading;
 mod other_host;
 mod overload;
+mod own_calls;
+mod own_listeners;
 mod protocols;
 mod proxy_protocol;
 mod rollouts;

@@ -51,12 +51,19 @@ impl Raw {
 }
 
 fn proxy(main: SocketAddr, mirror: SocketAddr) -> (Proxy, SocketAddr) {
+    proxy_with(main, mirror, "30s", "")
+}
+
+/// `options`: more fields of the mirror's cluster.
+fn proxy_with(main: SocketAddr, mirror: SocketAddr, timeout: &str, options: &str) -> (Proxy, SocketAddr) {
     let trailers = protocol("explicit_http_config: {http_protocol_options: {enable_trailers: true}}");
-    let clusters = [static_cluster("main", main, &trailers), static_cluster("mirror", mirror, &trailers)];
+    let clusters =
+        [static_cluster("main", main, &trailers), static_cluster("mirror", mirror, &format!("{trailers}, {options}"))];
     let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, route: \
                   {cluster: main, timeout: 30s, request_mirror_policies: [{cluster: mirror}]}}]}]}\n      http_protocol_options: \
                   {enable_trailers: true}";
-    let proxy = Proxy::start_with(&static_bootstrap(&http_listener("web", routes, ""), &clusters), 1);
+    let routes = routes.replace("30s", timeout);
+    let proxy = Proxy::start_with(&static_bootstrap(&http_listener("web", &routes, ""), &clusters), 1);
     proxy.wait_live();
     let web = proxy.listener("web");
     (proxy, web)
@@ -76,6 +83,30 @@ fn a_mirror_that_does_not_read_is_cut() {
     client.send(vec![b'x'; BYTES]).expect("it reads all of it");
     assert_eq!(client.response().expect("an answer").text(), BYTES.to_string());
     wait_stat(&proxy, "cluster.main.retry_or_shadow_abandoned", 1);
+    wait_stat(&proxy, "cluster.mirror.upstream_rq_active", 0);
+    wait_stat(&proxy, "cluster.mirror.upstream_cx_active", 0);
+}
+
+/// What the mirrors of a worker hold is bounded, and a mirror that hangs does not stay when its original is over: not even with Istio's
+/// default of no timeout.
+#[test]
+fn mirrors_that_do_not_read_hold_little_and_end() {
+    let (main, mirror) = (Backend::start(|request| Reply::text(request.body.len().to_string())), Raw::start(false));
+    // Otherwise the kernel takes them: SO_SNDBUF.
+    let small = "upstream_bind_config: {socket_options: [{level: 1, name: 7, int_value: 8192, state: STATE_PREBIND}]}";
+    let (proxy, web) = proxy_with(main.address(), mirror.address, "0s", small);
+    const BYTES: usize = 1_000_000;
+    let mut client = Connection::open(web).expect("it accepts");
+    for number in 0..60 {
+        client.send(format!("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: {BYTES}\r\n\r\n")).expect("it reads");
+        client.send(vec![b'x'; BYTES]).expect("it reads all of it");
+        assert_eq!(client.response().expect("an answer").text(), BYTES.to_string());
+        assert!(
+            number != 5 || stat(&proxy, "cluster.main.retry_or_shadow_abandoned") == [0],
+            "each alone is not too large"
+        );
+    }
+    assert!(stat(&proxy, "cluster.main.retry_or_shadow_abandoned")[0] > 0, "nothing bounds what they hold");
     wait_stat(&proxy, "cluster.mirror.upstream_rq_active", 0);
     wait_stat(&proxy, "cluster.mirror.upstream_cx_active", 0);
 }

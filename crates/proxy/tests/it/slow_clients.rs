@@ -38,6 +38,31 @@ fn a_beginning_is_not_waited_for() {
     }
 }
 
+/// What may be the beginning of a head has the limits of a head, and those of a connection that has made no request.
+#[test]
+fn a_beginning_has_the_limits_of_a_head() {
+    let check = |limits: &str, listener: &str| {
+        let manager = format!("{}\n      {limits}", answering("hello"));
+        let proxy = Proxy::start(&static_bootstrap(&http_listener("web", &manager, listener), &[]));
+        proxy.wait_live();
+        for beginning in ["P", "PRI", "PRI * HTTP/2.0\r\n\r\nSM"] {
+            let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+            client.send(beginning).expect("it reads");
+            let end = client.read_to_end().unwrap_or_else(|error| panic!("{limits}, {beginning:?}: {error}"));
+            assert!(end.is_empty() || end.starts_with(b"HTTP/1.1 408 "), "{limits}, {beginning:?}");
+        }
+    };
+    let inspector = "listener_filters: [{name: http, typed_config: {\"@type\": \
+                     type.googleapis.com/envoy.extensions.filters.listener.http_inspector.v3.HttpInspector}}]\n\
+                     listener_filters_timeout: 0s\ncontinue_on_listener_filters_timeout: true";
+    for listener in ["", inspector] {
+        check("request_headers_timeout: 0.2s", listener);
+        check("request_timeout: 0.2s", listener);
+        check("stream_idle_timeout: 0.2s", listener);
+    }
+    check("common_http_protocol_options: {idle_timeout: 0.2s}\n      request_headers_timeout: 30s", "");
+}
+
 /// The beginning of an HTTP/2 connection, or of a head on it: GOAWAY says which request there was, if it was one.
 #[test]
 fn an_http2_beginning_is_not_waited_for() {

@@ -183,6 +183,7 @@ fn bodies() -> Vec<Case> {
             "Transfer-Encoding: Chunked\r\n",
             "5\r\nhello\r\n0\r\n\r\n",
         ),
+        post("padded chunk sizes", "| hello", "Transfer-Encoding: chunked\r\n", "05  \r\nhello\r\n0000 \t;a\r\n\r\n"),
         post("chunk extensions", "| hello", "Transfer-Encoding: chunked\r\n", "5;a=b\r\nhello\r\n0;last\r\n\r\n"),
         post(
             "trailers",

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::callouts::CallOptions;
 use evenkeel_filters::callouts::grpc::{GrpcMethod, GrpcStream};
+use evenkeel_filters::callouts::{CallOptions, Purpose};
 use evenkeel_runtime_config::grpc_access_log::{Collector, EntryKind};
 use evenkeel_upstream::turn;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -201,6 +201,7 @@ fn open(config: &Collector, shared: &Shared) -> Open {
         options: CallOptions {
             envoy_headers: !service.skip_envoy_headers,
             max_answer_bytes: service.max_message_bytes.unwrap_or(MAX_ANSWER_BYTES),
+            purpose: Purpose::Telemetry,
             ..CallOptions::default()
         },
     };
