@@ -17,8 +17,9 @@ use crate::formats::Output;
 
 /// Reads the files, prints all findings, and returns 1 if one of them is an error, or if `strict` a warning.
 ///
-/// Single files are checked each on its own. A directory is also checked as a whole, because only then references can
-/// be resolved, and it is compiled as proxies would compile it.
+/// Single files are read each on its own, and then compiled together as proxies would compile them, as a directory is. What
+/// else is said about objects as a whole, such as that a reference leads nowhere, is said of directories only: files that
+/// are not given may have what is missing.
 pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Write) -> io::Result<u8> {
     let Options { strict, mesh } = options;
     let mut read = Validation { mesh, ..Validation::default() };
@@ -28,6 +29,7 @@ pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Wr
             false => read.file(path),
         }
     }
+    read.files_together();
     read.diagnostics.sort();
     let colour = io::stdout().is_terminal();
     if output == Output::Json {
@@ -61,6 +63,8 @@ pub struct Options {
 struct Validation {
     mesh: MeshConfig,
     objects: usize,
+    /// Those of single files.
+    of_files: Vec<Object>,
     diagnostics: Diagnostics,
     sources: Sources,
 }
@@ -77,9 +81,20 @@ impl Validation {
                 let (objects, diagnostics) = evenkeel_api::load(&[(name.clone(), text.clone())]);
                 self.sources.insert(name, text);
                 self.take(&objects, diagnostics);
+                self.of_files.extend(objects);
             }
             Err(error) => self.diagnostics.push(evenkeel_api::unreadable(&name, error)),
         }
+    }
+
+    /// Reports what proxies would refuse of single files, and objects that cannot stand beside each other.
+    fn files_together(&mut self) {
+        if self.of_files.is_empty() {
+            return;
+        }
+        let (_, together) = evenkeel_model::build(&self.of_files, &self.mesh, &mut AddressBook::default());
+        self.diagnostics.extend(of_files_alone(together).into_iter().filter(|found| found.severity == Severity::Error));
+        self.diagnostics.extend(compiled::refusals_in(&self.of_files, &self.mesh));
     }
 
     fn directory(&mut self, path: &Path) {
@@ -200,6 +215,39 @@ mod tests {
         assert!(status == 0 && out.contains("no-files") && out.contains("1 warning"), "{out}");
         assert_eq!(run(&[path("none")], strict(), Output::Text, &mut io::sink())?, 1, "warnings count");
         assert_eq!(run(&[path("one")], strict(), Output::Text, &mut io::sink())?, 0);
+        Ok(())
+    }
+
+    /// The same text has the same errors, given as a file and as a directory.
+    #[test]
+    fn files_are_compiled_as_directories_are() -> io::Result<()> {
+        let text = |name: &str, hosts: &str| {
+            format!(
+                "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{selector: {{a: b}}, \
+                 servers: [{{port: {{number: 443, name: tls, protocol: {hosts}}}, hosts: ['*']}}]}}\n"
+            )
+        };
+        let folder = tempfile::tempdir()?;
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("a.yaml"), text("a", "TCP"))?;
+        fs::write(path("b.yaml"), text("b", "HTTP"))?;
+        let errors =
+            |(status, out): (u8, String)| (status, out.lines().filter(|line| line.starts_with("error")).count());
+        assert_eq!(errors(checked(&[folder.path().to_path_buf()])), (1, 1));
+        assert_eq!(errors(checked(&[path("a.yaml"), path("b.yaml")])), (1, 1));
+        assert_eq!(errors(checked(&[path("a.yaml")])), (0, 0));
+        // Proxies refuse what names files that cannot be read.
+        let filter = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\n\
+            spec: {host: a.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: /nowhere/ca.pem}}}\n---\n\
+            apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a, namespace: shop}\n\
+            spec: {hosts: [a.test], resolution: DNS, ports: [{number: 443, name: http, protocol: HTTP}]}\n---\n\
+            apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: shop}\nspec: {selector: {matchLabels: {app: a}}, \
+            template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a}]}}}\n";
+        fs::create_dir(path("one"))?;
+        fs::write(path("one/c.yaml"), filter)?;
+        let (of_folder, of_file) = (checked(&[path("one")]).1, checked(&[path("one/c.yaml")]).1);
+        assert!(of_folder.contains("refused-by-proxy"), "{of_folder}");
+        assert_eq!(of_file, of_folder);
         Ok(())
     }
 

@@ -204,3 +204,36 @@ spec:
         "forward | outbound|443||*.example.org | forwarded to *.example.org:443",
     );
 }
+
+/// Two ports of one gateway, whose Services both have the port 80.
+#[test]
+fn a_gateway_is_called_at_the_port_that_its_service_leads_to() {
+    let gateway = |name: &str, port: u16| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{selector: {{two: ports}}, servers: [{{port: {{number: {port}, name: http, protocol: HTTP}}, hosts: ['*']}}]}}\n\
+             ---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{hosts: [{name}.open.test], gateways: [{name}], http: [{{directResponse: {{status: 204}}}}]}}\n"
+        )
+    };
+    let service = |name: &str, labels: &str, target: u16| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: edge, labels: {{{labels}}}}}\n\
+             spec: {{selector: {{two: ports}}, ports: [{{name: http2, port: 80, targetPort: {target}}}]}}\n"
+        )
+    };
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: two-0, namespace: edge, labels: {two: ports}}\n\
+               spec: {containers: [{name: proxy}]}\nstatus: {podIP: 10.244.7.7, phase: Running}\n";
+    let label = "experimental.istio.io/disable-gateway-port-translation: \"true\"";
+    for inner in ["inner", "zz-inner"] {
+        let services = service("middle", "", 8090) + &service(inner, label, 8081);
+        let world = world(&format!("{pod}{services}{}{}", gateway("public", 80), gateway("private", 8081)));
+        let status = |question: &str| ask(&world, question).expect("an answer").to_text(false);
+        let public = status("outside GET http://public.open.test/");
+        assert!(public.contains("204") && public.contains("0.0.0.0_8090"), "{inner}: {public}");
+        let private = status("outside GET http://private.open.test/");
+        assert!(private.contains("404"), "{inner}: {private}");
+        let private = status("outside GET http://private.open.test:8081/");
+        assert!(private.contains("204"), "{inner}: {private}");
+    }
+}

@@ -251,7 +251,8 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
         let Some(service_port) = carried(service).find(|p| &*p.name == port_name) else { continue };
         let list = by_port.get_or_default(service_port.number);
-        let found = slice.endpoints.iter().filter_map(|e| slice_endpoint(cx, service, e, number.0));
+        let addresses = slice.endpoints.iter().flat_map(|e| e.addresses.iter().map(move |address| (e, address)));
+        let found = addresses.filter_map(|(e, address)| slice_endpoint(cx, service, e, address, number.0));
         for mut endpoint in found {
             endpoint.ready |= not_ready_too;
             match list.iter_mut().find(|known| (&known.address, known.port) == (&endpoint.address, endpoint.port)) {
@@ -262,8 +263,14 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
     }
 }
 
-fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port: u16) -> Option<Endpoint> {
-    let written = endpoint.addresses.first()?;
+/// One of the addresses of an endpoint, each of which is one for clients, as in Istio.
+fn slice_endpoint(
+    cx: &Cx<'_>,
+    service: &Service,
+    endpoint: &SliceEndpoint,
+    written: &str,
+    port: u16,
+) -> Option<Endpoint> {
     // The decoder has checked that it is an address or a name.
     let address = EndpointAddress::read(written)?;
     let pod = endpoint.target_ref.as_ref().filter(|t| t.kind == "Pod");

@@ -2,6 +2,7 @@
 //! (gateways, ports, and labels of the client) hold or not when the chains are generated.
 
 use evenkeel_base::cidr::IpNet;
+use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{Destination, L4Match, RouteSet, WeightedDestination};
 
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
@@ -23,10 +24,18 @@ pub fn tls<'a>(
     let conditions = routes.flat_map(|route| route.matches.iter().map(|of| (of, &*route.destinations)));
     let held = conditions.filter(|((_, condition), _)| applies(condition));
     held.map(|((names, condition), to)| {
-        let server_names = names.iter().map(ToString::to_string).collect();
-        (FilterChainMatch { server_names, ..ranges(condition) }, to)
+        (FilterChainMatch { server_names: server_names(names), ..ranges(condition) }, to)
     })
     .collect()
+}
+
+/// The server names of a condition. None stand for all: Envoy has no `*`, and as in Istio connections without a server name
+/// go there, too.
+fn server_names(names: &[Hostname]) -> Vec<String> {
+    match names.iter().any(|name| name.as_str() == "*") {
+        true => Vec::new(),
+        false => names.iter().map(ToString::to_string).collect(),
+    }
 }
 
 /// The TCP routes of route sets, up to the first for all connections (`FilterChainMatch::default()`).

@@ -80,7 +80,8 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
 
 /// The ports of the gateway whose servers pass TLS on to the service.
 fn passed_on_at(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
-    if service.external || service.resolution == Resolution::DynamicDns {
+    // A wildcard is no server name, so mesh clients send none for it.
+    if service.external || service.resolution == Resolution::DynamicDns || service.host.is_wildcard() {
         return BTreeSet::new();
     }
     let gateways = context.snapshot.passing_gateways_for(&context);

@@ -535,3 +535,184 @@ fn tls_by_a_rule_is_1_2_to_1_3() {
     assert_eq!(parameters["tls_minimum_protocol_version"], "TLSv1_2", "{parameters}");
     assert_eq!(parameters["tls_maximum_protocol_version"], "TLSv1_3", "{parameters}");
 }
+
+#[test]
+fn the_name_of_all_servers_is_none() {
+    let special = "{match: [{port: 15443, sniHosts: [special.test]}], route: [{destination: {host: web, port: {number: 9000}}}]}, ";
+    let of = |protocol: &str, special: &str, names: &str| {
+        Mesh::read(
+            &(base()
+                + &gateway(&format!(
+                    "{{port: {{number: 15443, name: tls, protocol: {protocol}}}, tls: {{mode: PASSTHROUGH}}, hosts: ['*']}}"
+                ))
+                + &services("web rest")
+                + &routes(
+                    "v",
+                    &format!(
+                        "{{hosts: ['*'], gateways: [edge/gw], tls: [{special}{{match: [{{port: 15443, sniHosts: [{names}]}}], route: [{{destination: {{host: rest, port: {{number: 9000}}}}}}]}}]}}"
+                    ),
+                )),
+        )
+    };
+    let nameless = Client { alpn: &[], ..PLAIN_TCP };
+    for protocol in ["TLS", "HTTPS"] {
+        for names in ["'*'", "'*', other.test", "other.test, '*'"] {
+            let mesh = of(protocol, special, names);
+            let check = |client: &Client, expected: &str| {
+                assert_eq!(
+                    at_gateway(&mesh, 15443, client, ""),
+                    expected,
+                    "{protocol} {names} {:?}",
+                    client.server_name
+                );
+            };
+            check(&sni("special.test"), "web.shop:9000");
+            check(&sni("other.test"), "rest.shop:9000");
+            check(&sni("x.y.test"), "rest.shop:9000");
+            check(&nameless, "rest.shop:9000");
+            let alone = of(protocol, "", names);
+            assert_eq!(at_gateway(&alone, 15443, &sni("special.test"), ""), "rest.shop:9000", "{protocol} {names}");
+        }
+    }
+}
+
+#[test]
+fn every_address_of_an_endpoint_is_called() {
+    let slice = object("discovery.k8s.io/v1", "EndpointSlice", "web", "[kubernetes.io/service-name: web] {}");
+    let slice = slice.replace(
+        "spec: {}",
+        "addressType: IPv4\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [10.1.0.1, 10.1.0.2]}]",
+    );
+    let mesh = Mesh::read(&(base() + &services("web") + &slice));
+    let assigned = resource(&mesh, SIDECAR, "EDS", "outbound|80||web.shop.svc.cluster.local").to_string();
+    assert!(assigned.contains("10.1.0.1") && assigned.contains("10.1.0.2"), "{assigned}");
+}
+
+/// A route of [`a_gateway_serves_as_a_plain_reading_says`], for paths below `/p` where it has one.
+struct Rule {
+    port: Option<u16>,
+    path: bool,
+    status: u16,
+}
+
+/// A VirtualService of it.
+struct Set {
+    namespace: &'static str,
+    hosts: Vec<&'static str>,
+    export: &'static str,
+    rules: Vec<Rule>,
+}
+
+fn covers(wide: &str, name: &str) -> bool {
+    wide == name || wide.strip_prefix('*').is_some_and(|suffix| name.ends_with(suffix) && name != suffix)
+}
+
+/// The more specific of two hosts that meet.
+fn meeting<'h>(a: &'h str, b: &'h str) -> Option<&'h str> {
+    if covers(a, b) { Some(b) } else { covers(b, a).then_some(a) }
+}
+
+/// What Istio's rules say, read one after the other: the routes of a virtual host are those of all that serve it, server by
+/// server and the nearest first; what takes everything comes last.
+fn read_plainly(servers: &[(u16, Vec<&str>)], sets: &[Set], port: u16, name: &str, path: &str) -> String {
+    let nearness = |set: &Set| match (set.export, set.namespace) {
+        (export, "edge") if export != "'*'" => 0,
+        ("edge", _) => 1,
+        _ => 2,
+    };
+    let mut order: Vec<&Set> = sets.iter().filter(|set| set.export != "'.'" || set.namespace == "edge").collect();
+    order.sort_by_key(|set| nearness(set));
+    let mut hosts: std::collections::BTreeMap<&str, Vec<&Rule>> = Default::default();
+    for (_, names) in servers.iter().filter(|(number, _)| *number == port) {
+        for set in &order {
+            let rules: Vec<&Rule> =
+                set.rules.iter().filter(|rule| rule.port.is_none_or(|wanted| wanted == port)).collect();
+            let taking = rules.iter().position(|rule| !rule.path).map_or(rules.len(), |at| at + 1);
+            let mut served: Vec<&str> = Vec::new();
+            for server in names {
+                let (namespace, server) = server.split_once('/').unwrap_or(("*", server));
+                let here = namespace == "*" || namespace == set.namespace;
+                served.extend(set.hosts.iter().filter(|_| here).filter_map(|host| meeting(server, host)));
+            }
+            served.sort_unstable();
+            served.dedup();
+            for host in served.into_iter().filter(|_| !rules.is_empty()) {
+                hosts.entry(host).or_default().extend(&rules[..taking]);
+            }
+        }
+    }
+    let covering = hosts.iter().filter(|(host, _)| covers(host, name));
+    let Some((_, rules)) = covering.max_by_key(|(host, _)| (!host.starts_with('*'), host.len())) else {
+        return "404".into();
+    };
+    let holds = |rule: &&&Rule| !rule.path || path.starts_with("/p");
+    let (last, first): (Vec<&Rule>, Vec<&Rule>) = rules.iter().copied().partition(|rule| !rule.path);
+    let found = first.iter().chain(&last).find(holds);
+    found.map_or_else(|| "404".to_owned(), |rule| rule.status.to_string())
+}
+
+#[test]
+fn a_gateway_serves_as_a_plain_reading_says() {
+    const HOSTS: [&str; 6] = ["a.example", "b.example", "*.example", "*", "x.c.example", "*.c.example"];
+    for seed in 0..evenkeel_testkit::cases(60, 2_000) as u64 {
+        let mut random = evenkeel_testkit::Random::new(seed);
+        let mut some = |from: &[&'static str], most: usize| -> Vec<&'static str> {
+            let mut found: Vec<_> = (0..=random.below(most)).map(|_| random.pick(from)).collect();
+            found.sort_unstable();
+            found.dedup();
+            found
+        };
+        let own = ["a.example", "b.example", "*.c.example", "*.example", "shop/d.test", "*"];
+        let servers: Vec<(u16, Vec<&str>)> = [8080, 8081].map(|port| (port, some(&own, 3))).to_vec();
+        let mut status = 400;
+        let sets: Vec<Set> = (0..5)
+            .map(|_| {
+                let hosts = some(&HOSTS, 2);
+                let namespace = some(&["edge", "shop", "other"], 1)[0];
+                let export = some(&["'*'", "'.'", "edge"], 1)[0];
+                let mut rules = Vec::new();
+                for (at, kind) in some(&["a", "b", "c"], 3).into_iter().enumerate() {
+                    status += 1;
+                    let port = [None, Some(8080), Some(8081)][(at + usize::from(kind == "a")) % 3];
+                    rules.push(Rule { port, path: kind != "c" || port.is_some(), status });
+                }
+                Set { namespace, hosts, export, rules }
+            })
+            .collect();
+        let listed = |hosts: &[&str]| hosts.iter().map(|host| format!("'{host}'")).collect::<Vec<_>>().join(", ");
+        let written: Vec<String> = servers.iter().map(|(port, hosts)| http(*port, &listed(hosts))).collect();
+        let mut text = base() + &gateway(&written.join(", "));
+        for (at, set) in sets.iter().enumerate() {
+            let rule = |rule: &Rule| {
+                let port = rule.port.map(|port| format!("port: {port}, ")).unwrap_or_default();
+                let conditions = match rule.path {
+                    true => format!("match: [{{{port}uri: {{prefix: /p}}}}], "),
+                    false => String::new(),
+                };
+                format!("{{{conditions}directResponse: {{status: {}}}}}", rule.status)
+            };
+            let rules: Vec<String> = set.rules.iter().map(rule).collect();
+            let spec = format!(
+                "{{hosts: [{}], exportTo: [{}], gateways: [edge/gw], http: [{}]}}",
+                listed(&set.hosts),
+                set.export,
+                rules.join(", ")
+            );
+            text += &routes(&format!("{}/v{at}", set.namespace), &spec);
+        }
+        let mesh = Mesh::read(&text);
+        let config = mesh.proxy(&mesh.view(EDGE));
+        for (port, name, path) in [8080_u16, 8081].into_iter().flat_map(|port| {
+            let names = ["a.example", "b.example", "x.c.example", "y.c.example", "z.example", "d.test", "other"];
+            names.into_iter().flat_map(move |name| ["/", "/p/1"].map(|path| (port, name, path)))
+        }) {
+            let to = format!("10.244.9.1:{port}");
+            let got = outcome(&config, &format!("0.0.0.0_{port}"), &PLAIN_HTTP, &to, &format!("GET {name} {path}"), 0);
+            assert_eq!(
+                got,
+                read_plainly(&servers, &sets, port, name, path),
+                "seed {seed}: {port} {name}{path}\n{text}"
+            );
+        }
+    }
+}

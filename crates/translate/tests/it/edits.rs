@@ -91,6 +91,7 @@ impl Draw<'_> {
             "[{name: grpc-web, port: 80}]",
             "[{name: any, port: 7000}, {name: grpc, port: 80}]",
             "[{name: tls, port: 443}]",
+            "[{name: http, port: 80, targetPort: 8080}, {name: http-b, port: 81, targetPort: http}]",
         ]);
         let own = format!("10.96.0.{}", self.n);
         let address = self.pick(&["None", &own, "10.96.0.1"]);
@@ -109,6 +110,7 @@ impl Draw<'_> {
             "[{number: 443, name: tls, protocol: TLS}]",
             "[{number: 9000, name: tcp, protocol: TCP}, {number: 80, name: http, protocol: HTTP}]",
             "[{number: 7000, name: any}]",
+            "[{number: 443, name: tls, protocol: TLS, targetPort: 8443}, {number: 9000, name: tcp, protocol: TCP, targetPort: 9001}]",
         ]);
         let addresses = self.pick(&["", "", "addresses: [192.0.2.0/28], ", "addresses: [10.97.0.9, 10.98.0.0/24], "]);
         let own = format!("e{}.example.com", self.n);
@@ -122,8 +124,11 @@ impl Draw<'_> {
             _ => ("NONE", ""),
         };
         let visible = self.pick(&["", "exportTo: [\".\"], "]);
+        // Several hosts share their addresses.
+        let second = self.pick(&["", "", ", b.multi.test"]);
+        let second = if endpoints.starts_with("workloadSelector") || resolution == "DYNAMIC_DNS" { "" } else { second };
         let spec = format!(
-            "{{hosts: [\"{host}\"], {visible}{addresses}ports: {ports}, resolution: {resolution}, {endpoints}}}"
+            "{{hosts: [\"{host}\"{second}], {visible}{addresses}ports: {ports}, resolution: {resolution}, {endpoints}}}"
         );
         self.object(NETWORKING, "ServiceEntry", 'e', &spec)
     }
@@ -165,8 +170,13 @@ impl Draw<'_> {
             return ("ingress-class.yaml".to_owned(), text);
         }
         let host = self.pick(&["host: e0.example.com, ", "host: \"*.example.com\", ", ""]);
-        let path = self.pick(&["path: /a, pathType: Prefix", "path: /a/b, pathType: Exact"]);
-        let backend = format!("{{service: {{name: s{}, port: {{number: 80}}}}}}", self.n);
+        let path = self.pick(&[
+            "path: /a, pathType: Prefix",
+            "path: /a/b, pathType: Exact",
+            "path: /c/*, pathType: ImplementationSpecific",
+        ]);
+        let port = self.pick(&["number: 80", "number: 80", "name: http"]);
+        let backend = format!("{{service: {{name: s{}, port: {{{port}}}}}}}", self.n);
         let rule = format!("{{{host}http: {{paths: [{{{path}, backend: {backend}}}]}}}}");
         let tls = self.pick(&["", ", tls: [{hosts: [e0.example.com], secretName: k0}]", ", tls: [{secretName: k1}]"]);
         self.object(API, "Ingress", 'i', &format!("{{ingressClassName: istio, rules: [{rule}]{tls}}}"))
@@ -221,10 +231,14 @@ impl Draw<'_> {
             "match: [{headers: {x: {exact: y}}}], ",
             "match: [{sourceLabels: {app: a}}], ",
             "match: [{sourceNamespace: other}], ",
+            "match: [{port: 80, uri: {prefix: /a}}, {gateways: [istio-system/g0], method: {exact: POST}}], ",
         ]);
         let gateways =
             self.pick(&["", "gateways: [istio-system/g0], ", "gateways: [mesh, istio-system/g0, shop/g1], "]);
         let delegate = self.random.below(NAMES);
+        if self.random.once_in(6) {
+            return self.at_gateways_only();
+        }
         let routes = match self.random.below(8) {
             0 => format!(
                 "http: [{{{condition}delegate: {{name: v{delegate}}}}}, {{route: [{{destination: {{host: {other}}}}}]}}]"
@@ -250,10 +264,27 @@ impl Draw<'_> {
                 "tls: [{{match: [{{sniHosts: [\"{host}\"]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"
             ),
         };
-        let visible = self.pick(&["", "", "exportTo: [\".\"], "]);
+        let visible = self.pick(&["", "", "exportTo: [\".\"], ", "exportTo: [shop], "]);
         let second = self.pick(&["", "", ", x.example.com"]);
         let second = if host == "x.example.com" { "" } else { second };
         let spec = format!("{{hosts: [\"{host}\"{second}], {visible}{gateways}{routes}}}");
+        self.object(NETWORKING, "VirtualService", 'v', &spec)
+    }
+
+    /// Routes for all hosts, or for several.
+    fn at_gateways_only(&mut self) -> (String, String) {
+        let to = format!("route: [{{destination: {{host: {}, port: {{number: 80}}}}}}]", self.pick(&DESTINATIONS));
+        let hosts = self.pick(&["\"*\"", "\"*.example.com\", e0.example.com", "\"*\", x.example.com"]);
+        let names = match hosts.starts_with("\"*\"") {
+            true => self.pick(&["\"*\"", "\"*\", y.test", "y.test, z.test"]),
+            false => self.pick(&["\"*.example.com\"", "e0.example.com, e1.example.com"]),
+        };
+        let routes = match self.random.below(3) {
+            0 => format!("http: [{{match: [{{port: 80}}, {{uri: {{exact: /b}}}}], {to}}}]"),
+            1 => format!("tls: [{{match: [{{port: 9443, sniHosts: [{names}]}}], {to}}}]"),
+            _ => format!("tls: [{{match: [{{sniHosts: [{names}]}}], {to}}}], http: [{{{to}}}]"),
+        };
+        let spec = format!("{{hosts: [{hosts}], gateways: [istio-system/g0, shop/g1, istio-system/g2], {routes}}}");
         self.object(NETWORKING, "VirtualService", 'v', &spec)
     }
 
@@ -267,8 +298,18 @@ impl Draw<'_> {
             "loadBalancer: {localityLbSetting: {enabled: true, distribute: [{from: \"north/*\", to: {\"north/*\": 100}}]}}",
         ]);
         let selector = self.pick(&["", "", "workloadSelector: {matchLabels: {app: a}}, "]);
-        let subsets = self.pick(&["", ", subsets: [{name: v1, labels: {version: v1}}]"]);
-        let spec = format!("{{host: \"{host}\", {selector}trafficPolicy: {{{policy}}}{subsets}}}");
+        let subsets = self.pick(&[
+            "",
+            ", subsets: [{name: v1, labels: {version: v1}}]",
+            ", subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {tls: {mode: SIMPLE}, portLevelSettings: [{port: {number: 80}, loadBalancer: {simple: RANDOM}}]}}, {name: v2}]",
+        ]);
+        let port = self.pick(&[
+            "",
+            ", portLevelSettings: [{port: {number: 80}, tls: {mode: DISABLE}}, {port: {number: 443}, loadBalancer: {simple: PASSTHROUGH}}]",
+        ]);
+        let visible =
+            if selector.is_empty() { self.pick(&["", "", "exportTo: [\".\"], ", "exportTo: [other], "]) } else { "" };
+        let spec = format!("{{host: \"{host}\", {visible}{selector}trafficPolicy: {{{policy}{port}}}{subsets}}}");
         self.object(NETWORKING, "DestinationRule", 'd', &spec)
     }
 
@@ -287,6 +328,10 @@ impl Draw<'_> {
              tls: {mode: MUTUAL, credentialNames: [k1, k2]}}]",
             "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [e0.example.com], tls: {mode: PASSTHROUGH}}, \
              {port: {number: 9443, name: mesh, protocol: TLS}, hosts: [\"shop/*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
+            "[{port: {number: 80, name: http, protocol: HTTP}, hosts: [e0.example.com, \"*.example.com\", shop/x.test]}, \
+             {port: {number: 81, name: http-b, protocol: HTTP}, hosts: [e0.example.com, \"*\"]}]",
+            "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [\"*\"], tls: {mode: PASSTHROUGH}}]",
+            "[{port: {number: 9443, name: https, protocol: HTTPS}, hosts: [\"*\"], tls: {mode: PASSTHROUGH}}]",
         ]);
         self.object(NETWORKING, "Gateway", 'g', &format!("{{selector: {selector}, servers: {servers}}}"))
     }

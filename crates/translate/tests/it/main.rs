@@ -1,5 +1,6 @@
 //! The resources of proxies for whole configurations: golden files, stability, and whether stock Envoy accepts them.
 
+mod accepted;
 mod bootstrap;
 mod calls;
 mod decisions;

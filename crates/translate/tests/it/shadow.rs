@@ -105,8 +105,50 @@ fn mesh() -> String {
             );
         }
     }
-    text
+    text + BESIDES
 }
+
+/// Two hosts at one address with TLS routes, HTTP on a port whose protocol others leave to detection, hosts of routes on ports
+/// that their services lack, routes and rules that are exported to some, and settings of ports and subsets.
+const BESIDES: &str = r#"---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: shared, namespace: shop}
+spec: {hosts: [a.shared.test, b.shared.test], addresses: [10.96.1.200], resolution: STATIC, endpoints: [{address: 192.0.2.7}], ports: [{number: 443, name: tls, protocol: TLS}, {number: 80, name: http, protocol: HTTP}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: shared, namespace: shop}
+spec: {hosts: [b.shared.test], tls: [{match: [{port: 443, sniHosts: [b.shared.test]}], route: [{destination: {host: s7.shop.svc.cluster.local, port: {number: 443}}}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: http7000, namespace: shop}
+spec: {clusterIP: 10.96.1.201, ports: [{name: http, port: 7000}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: lacking, namespace: shop}
+spec: {hosts: [http7000, s8.shop.svc.cluster.local, "*.lacking.test"], http: [{route: [{destination: {host: s1.shop.svc.cluster.local, port: {number: 80}}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: near, namespace: other}
+spec: {hosts: [s16.shop.svc.cluster.local], exportTo: [shop], http: [{directResponse: {status: 410}}]}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: ports, namespace: shop}
+spec: {host: s1.shop.svc.cluster.local, exportTo: [other], trafficPolicy: {connectionPool: {tcp: {maxConnections: 9}}}}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: seven, namespace: shop}
+spec:
+  host: s7.shop.svc.cluster.local
+  trafficPolicy: {tls: {mode: DISABLE}, portLevelSettings: [{port: {number: 443}, loadBalancer: {simple: RANDOM}}]}
+  subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {portLevelSettings: [{port: {number: 80}, connectionPool: {tcp: {connectTimeout: 3s}}}]}}]
+"#;
 
 /// Sidecars that hold for the calling workload: of its namespace, of the mesh, and of itself with ports, an address and an
 /// egress proxy of its own.
@@ -159,7 +201,7 @@ struct Case {
 fn case(random: &mut Random) -> Case {
     let i = random.below(SERVICES as usize) as u32;
     let namespace = if i.is_multiple_of(3) { "other" } else { "shop" };
-    let name = match random.below(16) {
+    let name = match random.below(18) {
         0 => format!("s{i}"),
         1 => format!("s{i}.{namespace}"),
         2 => format!("s{i}.{namespace}.svc"),
@@ -174,6 +216,8 @@ fn case(random: &mut Random) -> Case {
         11 => format!("only{i}.routes.test"),
         12 => format!("203.0.113.{}", i % 5),
         13 => format!("[fd00::{i:x}]"),
+        14 => random.pick(&["a.shared.test", "b.shared.test", "10.96.1.200"]).to_owned(),
+        15 => random.pick(&["http7000", "s8", "x.lacking.test", "s16.shop.svc.cluster.local"]).to_owned(),
         _ => format!("s{i}.{namespace}.svc.cluster.local"),
     };
     let port = random.pick(&[80, 80, 80, 8080, 9000, 7000, 443, 81]);
@@ -181,7 +225,8 @@ fn case(random: &mut Random) -> Case {
         0 => format!("{name}:{port}"),
         _ => name.clone(),
     };
-    let address = match random.below(4) {
+    let address = match random.below(5) {
+        4 => Ipv4Addr::new(10, 96, 1, 200 + (i % 2) as u8),
         0 => Ipv4Addr::new(203, 0, 113, (i % 5) as u8),
         _ => vip(i),
     };
@@ -341,7 +386,12 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
             })
         };
         let table = config.routes.get(name).or_else(own).expect("the table");
-        format!("{:?}", table.find_virtual_host(request.authority.as_bytes()))
+        let host = format!("{:?}", table.find_virtual_host(request.authority.as_bytes()));
+        // In a whole table the first of several hosts at one address has it; asked by name, each says that it has it.
+        match host.split_once("domains: [").and_then(|(name, rest)| Some((name, rest.split_once(']')?.1))) {
+            Some((name, rest)) => format!("{name}{rest}"),
+            None => host,
+        }
     });
     let cluster = steps.iter().find_map(|step| match step {
         Step::Endpoints { cluster, .. } => config.clusters.get(cluster),
