@@ -98,6 +98,23 @@ build: ## Build the optimized binary, with its debug information in a file besid
 	$(release) --bin evenkeel
 	@$(finish)
 
+# ARCH=arm64 builds for another kind of machine. It needs Rust's target aarch64-unknown-linux-gnu and Debian's gcc-aarch64-linux-gnu, and
+# nobody has run what it gives: the recorded profile and the measurements are of amd64.
+ARCH ?= amd64
+.PHONY: package
+package: ## Build a tarball and a .deb of the optimized binary, target/package (ARCH=arm64: untested)
+ifeq ($(ARCH),amd64)
+	@$(MAKE) --no-print-directory build
+	scripts/package.sh target/release/evenkeel amd64
+else
+	@scripts/setup.sh build
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
+		cargo build --release --locked --bin evenkeel --target aarch64-unknown-linux-gnu
+	@OBJCOPY=aarch64-linux-gnu-objcopy scripts/strip.sh target/aarch64-unknown-linux-gnu/release/evenkeel
+	scripts/package.sh target/aarch64-unknown-linux-gnu/release/evenkeel arm64
+	@echo "warning: nobody has run Evenkeel on arm64 yet" >&2
+endif
+
 # The binaries that the measurements run.
 .PHONY: programs
 programs:

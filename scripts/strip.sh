@@ -11,9 +11,9 @@ set -euo pipefail
 program=$1
 max_bytes=${2:-}
 if readelf --sections --wide "$program" | grep -q ' \.debug_info '; then
-    objcopy --only-keep-debug "$program" "$program.debug"
+    "${OBJCOPY:-objcopy}" --only-keep-debug "$program" "$program.debug"
     # Beside the program and renamed: the program may run, and cargo's copy is the same file.
-    objcopy --strip-all --add-gnu-debuglink="$program.debug" "$program" "$program.stripped"
+    "${OBJCOPY:-objcopy}" --strip-all --add-gnu-debuglink="$program.debug" "$program" "$program.stripped"
     mv "$program.stripped" "$program"
 fi
 bytes=$(stat --format=%s "$program")

@@ -3,5 +3,6 @@
 mod clocks;
 mod file_circles;
 mod kit;
+mod package;
 mod security_page;
 mod workspace_rules;
