@@ -214,25 +214,28 @@ fn transport_socket(host: &str, tls: &ClientTls) -> Option<Value> {
     if names.is_empty() && tls.mode != Mode::IstioMutual {
         names.push(name(sni.unwrap_or(host)));
     }
+    let mut checks = json!({ "match_typed_subject_alt_names": names });
+    if let Some(lists) = &tls.ca_crl {
+        checks["crl"] = json!({ "filename": lists });
+    }
     let mut context = match tls.mode {
         Mode::Disable => return None,
         Mode::IstioMutual => json!({
             "tls_certificate_sds_secret_configs": [{ "name": CERTIFICATE_SECRET, "sds_config": sds() }],
             "combined_validation_context": {
-                "default_validation_context": { "match_typed_subject_alt_names": names },
+                "default_validation_context": checks,
                 "validation_context_sds_secret_config": { "name": ROOT_SECRET, "sds_config": sds() },
             },
         }),
         Mode::Simple | Mode::Mutual => {
             let roots = tls.ca_certificates.as_deref().unwrap_or(SYSTEM_ROOTS);
-            let mut checks = json!({ "trusted_ca": { "filename": roots }, "match_typed_subject_alt_names": names });
-            if let Some(lists) = &tls.ca_crl {
-                checks["crl"] = json!({ "filename": lists });
-            }
+            checks["trusted_ca"] = json!({ "filename": roots });
             json!({ "validation_context": checks })
         }
     };
+    // The mesh's own certificates are always verified, as towards services.
     if tls.insecure_skip_verify
+        && tls.mode != Mode::IstioMutual
         && let Some(context) = context.as_object_mut()
     {
         context.retain(|name, _| !name.ends_with("validation_context"));

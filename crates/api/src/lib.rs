@@ -24,7 +24,7 @@ mod served;
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
 pub use load::{SKIPPED, load, unreadable, unreadable_objects};
 pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
-pub use object::{Object, ObjectKey, Refusal};
+pub use object::{Guarded, Object, ObjectKey, ProxyRole, Refusal, Unsupported};
 pub use object_meta::{ObjectMeta, ObjectName, OwnerReference};
 pub use resource::{Kind, Resource};
 pub use served::load_object;

@@ -15,7 +15,7 @@ use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
 use crate::refused;
 use crate::resource::{Named, named};
-use crate::{Kind, Object, ObjectKey, ObjectMeta, Refusal};
+use crate::{Guarded, Kind, Object, ObjectKey, ObjectMeta, Refusal};
 
 /// The namespace of objects that do not name one.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
@@ -188,6 +188,12 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
     }
     let kind_span = kind_node.map_or(&document.span, |n| &n.span).clone();
     let version_span = version_node.map_or(&document.span, |n| &n.span).clone();
+    let stand_ins = refused::unsupported(&document, api_version, kind);
+    if let Some(stand_in) = stand_ins.first() {
+        diagnostics.push(unsupported(stand_in, api_version, kind_span));
+        objects.extend(stand_ins);
+        return;
+    }
     match named(api_version, kind) {
         Named::Supported(kind) => {
             let mut cx = Context::new(kind.owner());
@@ -223,6 +229,24 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             diagnostics.push(Diagnostic::error("unknown-version", version_span, message).with_help(help));
         }
     }
+}
+
+/// The finding about an object that protects something, and is not supported. Whether something else is closed for it is
+/// known only together with the mesh's options, and reported there.
+fn unsupported(stand_in: &Object, api_version: &str, kind_span: Span) -> Diagnostic {
+    let is_of_network = stand_in.unsupported().is_some_and(|found| found.guarded == Guarded::Network);
+    let (enforced, help) = match is_of_network {
+        true => (
+            "the mesh does not enforce it",
+            "the network of a cluster enforces it; `evenkeel up` starts only with `--leave-out-refused`",
+        ),
+        false => (
+            "what it would have judged is refused instead",
+            "remove it if nothing needs it; `--leave-out-refused` runs without it, and lets these calls pass",
+        ),
+    };
+    let message = format!("{stand_in} ({api_version}) is known, but not supported: {enforced}");
+    Diagnostic::warning("unsupported-kind", kind_span, message).with_help(help).about(stand_in.reference())
 }
 
 /// `kind: List`: its items are documents.

@@ -61,7 +61,25 @@ impl Object {
 
     /// Its reference, for messages.
     pub fn reference(&self) -> ObjectRef {
-        self.key().at(&self.source)
+        let own = self.key().at(&self.source);
+        match self.unsupported() {
+            None => own,
+            Some(unsupported) => {
+                let (group, kind) = (unsupported.group, unsupported.kind);
+                ObjectRef { group, kind, name: self.written_name().into(), ..own }
+            }
+        }
+    }
+
+    /// The object that it stands in for, if that is of a kind that is not supported.
+    pub fn unsupported(&self) -> Option<&Unsupported> {
+        self.refused.as_ref()?.unsupported.as_ref()
+    }
+
+    /// Its name in the document. A stand-in for an object of another kind has that kind before its own name.
+    fn written_name(&self) -> &str {
+        let prefix = self.unsupported().and_then(|unsupported| self.name.strip_prefix(unsupported.kind));
+        prefix.and_then(|rest| rest.strip_prefix('/')).unwrap_or(&self.name)
     }
 }
 
@@ -92,9 +110,10 @@ impl ObjectKey {
 /// `VirtualService default/reviews`
 impl fmt::Display for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.unsupported().map_or_else(|| self.kind().as_str(), |unsupported| unsupported.kind);
         match self.namespace.is_empty() {
-            true => write!(f, "{} {}", self.kind(), self.name),
-            false => write!(f, "{} {}/{}", self.kind(), self.namespace, self.name),
+            true => write!(f, "{kind} {}", self.written_name()),
+            false => write!(f, "{kind} {}/{}", self.namespace, self.written_name()),
         }
     }
 }
@@ -106,12 +125,47 @@ pub struct Refusal {
     pub place: Span,
     /// The mistake.
     pub message: String,
+    /// Set if the document has no mistake, but is of a kind that is not supported.
+    pub unsupported: Option<Unsupported>,
+}
+
+/// A kind that protects something and is not supported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Its API group.
+    pub group: &'static str,
+    /// Its name.
+    pub kind: &'static str,
+    /// What the object protects.
+    pub guarded: Guarded,
+    /// The proxies that would have enforced it; `None`: all that it selects.
+    pub at: Option<ProxyRole>,
+}
+
+/// What an object protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guarded {
+    /// Requests to workloads: they can be refused instead.
+    Requests,
+    /// Calls that workloads send: nothing can take its place.
+    Calls,
+    /// Packets: a cluster's network enforces that, not the mesh.
+    Network,
+}
+
+/// The place of a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyRole {
+    /// Beside a workload.
+    Sidecar,
+    /// At the edge.
+    Gateway,
 }
 
 impl Refusal {
     /// Makes a refusal from the first error.
     pub(crate) fn of(error: &Diagnostic) -> Self {
-        Self { place: error.span.clone(), message: error.message.clone() }
+        Self { place: error.span.clone(), message: error.message.clone(), unsupported: None }
     }
 }
 

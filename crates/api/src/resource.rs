@@ -190,6 +190,9 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
     if same.is_some() || is_later(group, kind) {
         return Named::Later;
     }
+    if let Some((_, successor)) = REMOVED.iter().find(|(removed, _)| *removed == group) {
+        return Named::Unknown(format!("Istio has removed this group: write {successor} instead"));
+    }
     misspelt(group, kind).map_or_else(
         || Named::Foreign("the other documents apply; `.evenkeelignore` excludes whole files".to_owned()),
         Named::Unknown,
@@ -281,6 +284,13 @@ const LATER: &[(&str, &[&str])] = &[
         ],
     ),
     ("inference.networking.k8s.io", &["InferencePool"]),
+];
+
+/// Groups of older versions of Istio whose kinds protected workloads, and what replaces them. They are mistakes, because
+/// nothing enforces them any more.
+const REMOVED: &[(&str, &str)] = &[
+    ("rbac.istio.io", "an AuthorizationPolicy (security.istio.io/v1)"),
+    ("authentication.istio.io", "a PeerAuthentication or a RequestAuthentication (security.istio.io/v1)"),
 ];
 
 /// Whether some API group has a kind of this name.

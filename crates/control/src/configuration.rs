@@ -79,6 +79,8 @@ pub struct Configuration {
     trust_domain: String,
     /// Whether refused security objects are left out.
     leave_out_refused: bool,
+    /// Whether all workloads are on one machine.
+    on_one_machine: bool,
     jwks_fetching: JwksFetching,
     started: SystemTime,
     history: EventLog,
@@ -102,7 +104,7 @@ impl Configuration {
         let book = read_book(&path)?;
         let stored = StoredBook { path, failed: false, addresses: book.len(), due: None, written: None };
         let (trust_domain, leave_out_refused) = (mesh.trust_domain.to_string(), mesh.leave_out_refused);
-        let jwks_fetching = mesh.jwks_fetching;
+        let (on_one_machine, jwks_fetching) = (mesh.on_one_machine, mesh.jwks_fetching);
         let builder = Builder::new(mesh, book);
         Ok(Self {
             files: Files::new(roots),
@@ -111,6 +113,7 @@ impl Configuration {
             state: state.to_owned(),
             trust_domain,
             leave_out_refused,
+            on_one_machine,
             jwks_fetching,
             started: SystemTime::now(),
             history: EventLog::new(state),
@@ -348,6 +351,7 @@ impl Configuration {
             generation,
             trust_domain: self.trust_domain.clone(),
             leave_out_refused: self.leave_out_refused,
+            on_one_machine: self.on_one_machine,
             jwks_fetching: self.jwks_fetching,
             addresses: self.builder.book().clone(),
             files: self.files.texts().map(text).collect(),

@@ -56,6 +56,11 @@ pub struct Options {
     #[arg(long)]
     pub leave_out_refused: bool,
 
+    /// All workloads are on this machine, where nothing else enforces NetworkPolicies: refuse what they would have judged.
+    /// `evenkeel up` sets it.
+    #[arg(long, hide = true)]
+    pub on_one_machine: bool,
+
     /// Keep what the process otherwise gives up when it starts: running programs, system calls that it never makes, and writing
     /// outside of its state directory.
     #[arg(long)]

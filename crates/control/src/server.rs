@@ -188,6 +188,7 @@ impl ControlPlane {
 
         let mut mesh = MeshConfig {
             leave_out_refused: options.leave_out_refused,
+            on_one_machine: options.on_one_machine,
             jwks_fetching: fetching.by,
             ..MeshConfig::default()
         };

@@ -315,7 +315,7 @@ impl World {
                     lost: Vec::new(),
                 });
                 for policy in self.snapshot.policies_for(&workload.namespace, &workload.labels) {
-                    let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+                    let object = policy.object();
                     let field = format!("authorization on port {}", endpoint.port);
                     let value = format!("{} {} rules", policy.action, policy.rules.len());
                     let source = Some(Source::at(object, &policy.origin));

@@ -377,6 +377,7 @@ fn add_policies(
         mesh: &world.snapshot.mesh,
     };
     hop.policies = policies::authorization(world, &proxy.workload, &facts, &decided);
+    hop.notes.extend(policies::unknown(world, &proxy.workload));
     if arrival.request.is_some() {
         hop.notes.extend(policies::tokens(world, &proxy.workload));
     }

@@ -1,5 +1,6 @@
 //! The decisions of a workload's policies about a call.
 
+use evenkeel_api::ProxyRole;
 use evenkeel_model::{
     AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, RequestAuthentication, Selectable,
     Workload,
@@ -16,6 +17,16 @@ pub type Named<'a> = (bool, Option<&'a str>);
 pub fn authorization(world: &World, workload: &Workload, facts: &Facts<'_>, decided: &[Named<'_>]) -> Vec<Policy> {
     let all = world.snapshot.policies_for(&workload.namespace, &workload.labels);
     all.into_iter().map(|policy| asked(world, workload, policy, facts, decided)).collect()
+}
+
+/// What is not known about calls to a workload, because something that would judge them is not supported.
+pub fn unknown(world: &World, workload: &Workload) -> Vec<String> {
+    let role = match world.is_gateway(workload) {
+        true => ProxyRole::Gateway,
+        false => ProxyRole::Sidecar,
+    };
+    let all = world.snapshot.policies_for(&workload.namespace, &workload.labels).into_iter();
+    all.filter(|policy| policy.is_for(role)).filter_map(|policy| policy.unknown()).collect()
 }
 
 /// The rules that judge the tokens of calls to a workload, in the order of the proxy's providers, each with where it is.
@@ -73,7 +84,7 @@ fn asked(
         (Some(rule), _) => format!("spec.rules[{rule}]"),
         (None, _) => "metadata.name".to_owned(),
     };
-    let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+    let object = policy.object();
     Policy {
         action: policy.action.to_string(),
         provider: policy.provider.as_ref().map(ToString::to_string),

@@ -155,7 +155,7 @@ impl World {
             .snapshot
             .policies_for(&workload.namespace, &workload.labels)
             .into_iter()
-            .filter(|policy| !self.is_of_kind(policy, Kind::RequestAuthentication))
+            .filter(|policy| policy.unsupported.is_some() || !self.is_of_kind(policy, Kind::RequestAuthentication))
             .map(|policy| self.policy(policy))
             .collect();
         all.sort_by_key(|policy| match policy.action.as_str() {
@@ -173,7 +173,7 @@ impl World {
     }
 
     fn policy(&self, policy: &AuthorizationPolicy) -> Policy {
-        let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+        let object = policy.object();
         let written = self.places.node(&policy.origin, "spec.rules");
         let written = written.as_ref().and_then(Node::as_sequence).unwrap_or_default();
         let rule = |at: usize, node: &Node| {
@@ -198,7 +198,9 @@ impl World {
             refused: policy.refused,
             provider: provider.as_ref().and_then(Node::as_str).map(str::to_owned),
             rules: written.iter().enumerate().map(|(at, node)| rule(at, node)).collect(),
-            notes: self.findings_at(&policy.origin),
+            unsupported: policy.unsupported.as_ref().map(|unsupported| unsupported.what.to_string()),
+            closes: policy.closes(),
+            notes: policy.unknown().into_iter().chain(self.findings_at(&policy.origin)).collect(),
         }
     }
 

@@ -89,6 +89,8 @@ impl World {
                             proof.witness = Some(*witness);
                             proof.reasons.clear();
                             proof.notes.clear();
+                            // It gets through only if what is not enforced here lets it.
+                            proof.doubt(reasons::unknown(self, &call_path));
                             return Ok(proof);
                         }
                         Found::Nothing => blocked.push(call_path),
@@ -103,6 +105,12 @@ impl World {
             }
         }
         self.look_beyond_gateways(claim, &targets, &mut proof);
+        for call_path in &blocked {
+            // Something may get through where only a stand-in refuses it.
+            if reasons::is_unknown(self, claim, call_path) {
+                proof.doubt(reasons::unknown(self, call_path));
+            }
+        }
         self.add_reasons(claim, &blocked, &mut proof);
         Ok(proof)
     }

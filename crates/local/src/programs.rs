@@ -43,6 +43,7 @@ pub fn control_plane(plan: &Plan) -> Program {
     }
     arguments.extend(plan.options.signer.arguments());
     arguments.push("--require-running-pod".into());
+    arguments.push("--on-one-machine".into());
     if plan.options.leave_out_refused {
         arguments.push("--leave-out-refused".into());
     }

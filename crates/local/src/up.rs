@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use evenkeel_base::{Diagnostics, Severity};
+use evenkeel_api::in_force;
+use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_control::source::files::Files;
+use evenkeel_model::{AddressBook, MeshConfig, NOT_ENFORCED};
 
 use crate::applied::Applied;
 use crate::builds::{self, BuildError};
@@ -108,7 +110,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let state = StateDir::new(&scratch.state)?;
     refuse_state_inside(state.path(), &user_directory)?;
     let applied = (!options.check).then(|| Applied::of(&state, &user_directory));
-    let manifest = read(&user_directory, &state, applied.as_ref(), out)?;
+    let manifest = read(&user_directory, &state, applied.as_ref(), options.leave_out_refused, out)?;
     builds::run(&manifest.builds, out)?;
     let callers = HostSockets::make(if options.check { check::HOST_SOCKETS } else { 0 });
     let callers = callers.map_err(io("cannot open sockets"))?;
@@ -126,7 +128,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         true => {
             let copy = check::prepare(&user_directory, &manifest, &state)
                 .map_err(io("cannot copy the directory for the check"))?;
-            let manifest = read(&copy, &state, None, &mut io::sink())?;
+            let manifest = read(&copy, &state, None, options.leave_out_refused, &mut io::sink())?;
             (copy, manifest)
         }
         false => (user_directory.clone(), manifest),
@@ -185,6 +187,7 @@ fn read(
     directory: &Path,
     state: &StateDir,
     applied: Option<&Applied>,
+    leave_out_refused: bool,
     out: &mut dyn Write,
 ) -> Result<Manifest, UpError> {
     let earlier = applied.filter(|applied| applied.folder().is_dir());
@@ -198,7 +201,8 @@ fn read(
         files.refresh(SystemTime::now());
     }
     let (manifest, local) = Manifest::of(&files, state.path());
-    let mut all: Diagnostics = files.diagnostics().into_iter().chain(local.clone()).collect();
+    let open = not_enforced(&files, leave_out_refused);
+    let mut all: Diagnostics = files.diagnostics().into_iter().chain(local.clone()).chain(open).collect();
     let errors = all.count(Severity::Error);
     let told = if errors > 0 {
         all.sort();
@@ -221,6 +225,14 @@ fn read(
         true => Err(UpError::NothingToRun(directory.to_path_buf())),
         false => Ok(manifest),
     }
+}
+
+/// The objects that protect something, and that nothing here enforces: a mesh that runs without them is more open than its
+/// files say.
+fn not_enforced(files: &Files, leave_out_refused: bool) -> impl Iterator<Item = Diagnostic> + use<> {
+    let mesh = MeshConfig { leave_out_refused, on_one_machine: true, ..MeshConfig::default() };
+    let (_, found) = evenkeel_model::build(&in_force(files.objects()), &mesh, &mut AddressBook::default());
+    found.into_iter().filter(|finding| finding.code == NOT_ENFORCED && finding.severity == Severity::Error)
 }
 
 /// Maximum number of files named in one line.
@@ -305,4 +317,52 @@ fn finish(
         (false, _) => {}
     }
     Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKLOAD: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}, annotations: {local.evenkeel.dev/run: exec sleep infinity}}
+    spec: {containers: [{name: web}]}
+";
+
+    /// What nothing on this machine enforces stops the start, unless it is left out.
+    #[test]
+    fn what_nothing_enforces_stops_the_start() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let state = StateDir::new(&folder.path().join("state")).expect("a short path");
+        let directory = folder.path().join("mesh");
+        fs::create_dir(&directory)?;
+        let start = |document: &str, leave_out_refused: bool| {
+            fs::write(directory.join("mesh.yaml"), format!("{WORKLOAD}---\n{document}")).expect("written");
+            let mut out = Vec::new();
+            let read = read(&directory, &state, None, leave_out_refused, &mut out);
+            (read.is_ok(), String::from_utf8_lossy(&out).into_owned())
+        };
+        let policy = |spec: &str| {
+            let head =
+                "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny, namespace: shop}\n";
+            format!("{head}spec: {{{spec}}}\n")
+        };
+        let (starts, said) = start(&policy("podSelector: {}"), false);
+        assert!(!starts && said.contains("NetworkPolicy shop/deny is not enforced on one machine"), "{said}");
+        assert!(said.contains("--leave-out-refused"), "{said}");
+        assert!(start(&policy("podSelector: {}"), true).0);
+        assert!(start(&policy("podSelector: {}, ingress: [{}]"), false).0);
+        let client = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: p, namespace: shop}\n\
+                      spec: {url: x, match: [{mode: CLIENT}]}\n";
+        let (starts, said) = start(client, false);
+        assert!(!starts && said.contains("WasmPlugin shop/p judges calls that workloads send"), "{said}");
+        // Its sidecar refuses these calls instead.
+        assert!(start(&client.replace("CLIENT", "SERVER"), false).0);
+        Ok(())
+    }
 }

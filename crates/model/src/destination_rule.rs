@@ -369,6 +369,8 @@ pub enum ClientTls {
         sni: Option<Arc<str>>,
         /// Names, one of which the server's certificate must have; the endpoints' identities if empty.
         subject_alt_names: Vec<Arc<str>>,
+        /// A file with revocation lists for servers' certificates.
+        revocation_lists: Option<Arc<str>>,
     },
 }
 

@@ -39,7 +39,7 @@ pub mod workload_group;
 pub use address_book::AddressBook;
 pub use changes::Changes;
 pub use credential::{Credential, KeyPair, ROOTS_SUFFIX, Roots};
-pub use derive::{Builder, Built, build};
+pub use derive::{Builder, Built, NOT_ENFORCED, build};
 pub use destination_rule::{
     BackendUtilization, ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy,
     LoadBalancer, LocalityLb, OutlierDetection, OutsideTls, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive,
@@ -52,7 +52,7 @@ pub use mesh::{
     ExternalSigner, FurtherRoots, IngressMode, IngressSettings, JwksFetching, MeshConfig, OutboundTrafficPolicy,
     PathNormalization, RootsSource, SignerTls, TlsRules,
 };
-pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
+pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication, Unsupported};
 pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,

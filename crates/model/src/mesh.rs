@@ -158,6 +158,8 @@ pub struct MeshConfig {
     /// Whether refused security objects are left out, instead of closing what they would have judged. Only an option of the
     /// control plane sets it.
     pub leave_out_refused: bool,
+    /// Whether all workloads are on one machine, where nothing else enforces NetworkPolicies. Only `evenkeel up` sets it.
+    pub on_one_machine: bool,
     /// Who fetches the keys at a `jwksUri`. Only the environment of the control plane sets it.
     pub jwks_fetching: JwksFetching,
 }
@@ -366,6 +368,7 @@ impl Default for MeshConfig {
                 selector: "".into(),
             },
             leave_out_refused: false,
+            on_one_machine: false,
             jwks_fetching: JwksFetching::default(),
         }
     }

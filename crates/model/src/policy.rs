@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use evenkeel_api::ProxyRole;
 use evenkeel_base::Span;
 use evenkeel_base::cidr::IpNet;
 
@@ -97,6 +98,48 @@ pub struct AuthorizationPolicy {
     pub dry_run: bool,
     /// Whether it stands in for a RequestAuthentication: it refuses requests with tokens, and says nothing about bytes.
     pub of_tokens: bool,
+    /// What it stands in for, if that is not supported.
+    pub unsupported: Option<Unsupported>,
+}
+
+/// An object that protects something and is not supported. Whether its policy closes what it would have judged, its
+/// rules tell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unsupported {
+    /// What is not supported: `WasmPlugin shop/auth`.
+    pub what: Arc<str>,
+    /// The proxies that would have enforced it; `None`: all.
+    pub at: Option<ProxyRole>,
+}
+
+impl AuthorizationPolicy {
+    /// The object that says it: `AuthorizationPolicy shop/web`.
+    pub fn object(&self) -> String {
+        match &self.unsupported {
+            Some(unsupported) => unsupported.what.to_string(),
+            None => format!("AuthorizationPolicy {}/{}", self.namespace, self.name),
+        }
+    }
+
+    /// What tools say about answers that depend on an object that is not supported.
+    pub fn unknown(&self) -> Option<String> {
+        let unsupported = self.unsupported.as_ref()?;
+        let instead = match self.closes() {
+            true => "what it would judge is refused",
+            false => "nothing enforces it here",
+        };
+        Some(format!("unknown: {} is not supported; {instead}", unsupported.what))
+    }
+
+    /// Whether it refuses anything. What stands in for an object that is left out is only there to be told of.
+    pub fn closes(&self) -> bool {
+        self.unsupported.is_none() || !self.rules.is_empty()
+    }
+
+    /// Whether a proxy in that place enforces it.
+    pub fn is_for(&self, role: ProxyRole) -> bool {
+        self.unsupported.as_ref().and_then(|unsupported| unsupported.at).is_none_or(|at| at == role)
+    }
 }
 
 /// A rule: one of `from` (if any), one of `to` (if any), and all of `when`.

@@ -457,13 +457,14 @@ fn apply_tls(
     let mesh = context.snapshot.mesh();
     match &policy.tls {
         Some(ClientTls::Disable) => {}
-        Some(ClientTls::IstioMutual { sni, subject_alt_names }) => {
+        Some(ClientTls::IstioMutual { sni, subject_alt_names, revocation_lists }) => {
             let sans = match subject_alt_names.as_slice() {
                 [] => context.snapshot.identities(service).into_iter().collect(),
                 names => names.iter().map(ToString::to_string).collect::<Vec<_>>(),
             };
             let sni = sni.as_deref().unwrap_or(&default_sni);
-            cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, offered(bytes)));
+            let lists = revocation_lists.as_deref();
+            cluster.transport_socket = Some(tls::mesh_client_of_rule(mesh, sni, &sans, lists, offered(bytes)));
         }
         Some(ClientTls::Outside(server)) => {
             let credential = credential_of(context, rule, server);
@@ -664,11 +665,12 @@ fn unknown_hosts_tls(mesh: &MeshConfig) -> (Option<TransportSocket>, Option<Upst
             let names = outside_names(&[], server);
             (Some(tls::outside_client(mesh, server, &names, None)), outside_naming(server, !names.is_empty()))
         }
-        Some(ClientTls::IstioMutual { sni, subject_alt_names }) => {
+        Some(ClientTls::IstioMutual { sni, subject_alt_names, revocation_lists }) => {
             let identities: Vec<String> = subject_alt_names.iter().map(ToString::to_string).collect();
             let bytes = Bytes { inner: InnerProtocol::Http, http2: false };
             let sni = sni.as_deref().unwrap_or_default();
-            (Some(tls::mesh_client(mesh, sni, &identities, offered(bytes))), None)
+            let lists = revocation_lists.as_deref();
+            (Some(tls::mesh_client_of_rule(mesh, sni, &identities, lists, offered(bytes))), None)
         }
         None | Some(ClientTls::Disable) => (None, Some(dynamic_dns::naming())),
     }

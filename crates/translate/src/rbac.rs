@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_api::ProxyRole;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, StringMatch, trust_domains};
@@ -87,16 +88,23 @@ fn stat_prefix(shadow: &RbacRules) -> &'static str {
 /// The rules of the filters: AUDIT, DENY, ALLOW.
 fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
+    let role = if context.is_sidecar() { ProxyRole::Sidecar } else { ProxyRole::Gateway };
     let of = |action, dry_run| -> Vec<&AuthorizationPolicy> {
         let judges = |policy: &&&std::sync::Arc<AuthorizationPolicy>| {
-            policy.action == action && policy.dry_run == dry_run && (layer == Layer::Http || !policy.of_tokens)
+            policy.action == action
+                && policy.dry_run == dry_run
+                && (layer == Layer::Http || !policy.of_tokens)
+                && policy.is_for(role)
         };
         policies.iter().filter(judges).map(|p| p.as_ref()).collect()
     };
     let deny = FilterRules {
         enforced: with_refusals(
             context,
-            policies.iter().filter(|policy| layer == Layer::Http && enforces(policy)).map(|policy| policy.as_ref()),
+            policies
+                .iter()
+                .filter(|policy| layer == Layer::Http && enforces(policy) && policy.is_for(role))
+                .map(|policy| policy.as_ref()),
             deny_rules(context, &of(AuthorizationAction::Deny, false), &of(AuthorizationAction::Allow, false), layer),
         ),
         shadow: deny_rules(context, &of(AuthorizationAction::Deny, true), &[], layer),
@@ -116,7 +124,7 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
 
 /// Whether it may refuse requests: one that is on trial or only logs refuses none, however they are read.
 fn enforces(policy: &AuthorizationPolicy) -> bool {
-    !policy.dry_run && policy.action != AuthorizationAction::Audit
+    !policy.dry_run && policy.action != AuthorizationAction::Audit && policy.closes()
 }
 
 /// The enforced DENY rules, and the refusals of what the policies could not judge.

@@ -86,10 +86,26 @@ pub fn outside_client(
     }))
 }
 
-/// Mutual TLS towards a sidecar, offering `alpn`. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.
+/// Mutual TLS towards a sidecar, offering `alpn`. `identities` are the SPIFFE ids accepted; none given means any identity
+/// of the mesh.
 pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[&str]) -> core::TransportSocket {
+    mesh_client_of_rule(mesh, sni, identities, None, alpn)
+}
+
+/// The same for a rule that may name a file with revocation lists (`caCrl`).
+pub fn mesh_client_of_rule(
+    mesh: &MeshConfig,
+    sni: &str,
+    identities: &[String],
+    revocation_lists: Option<&str>,
+    alpn: &[&str],
+) -> core::TransportSocket {
+    let checks = tls::CertificateValidationContext {
+        crl: revocation_lists.map(file),
+        ..identities_only(accepted(mesh, identities))
+    };
     let context = tls::UpstreamTlsContext {
-        common_tls_context: Some(mesh_context(accepted(mesh, identities), alpn)),
+        common_tls_context: Some(mesh_context(checks, alpn)),
         sni: sni.to_owned(),
         ..Default::default()
     };
@@ -101,7 +117,21 @@ pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
     let context = tls::CommonTlsContext {
         tls_params: Some(parameters(&mesh.mesh_tls, None, None)),
-        ..mesh_context(any_known(mesh), &HTTP_ALPN)
+        ..mesh_context(identities_only(any_known(mesh)), &HTTP_ALPN)
+    };
+    downstream(context, true)
+}
+
+/// The same at a gateway (`ISTIO_MUTUAL`), with what the server demands of its clients: names, pins and revocation
+/// lists. Names replace the trust domains, as in Istio: whoever has none of them is refused.
+fn mesh_server_of_gateway(mesh: &MeshConfig, server: &ServerTls) -> core::TransportSocket {
+    let mut checks = client_checks(&server.clients);
+    if server.clients.subject_alt_names.is_empty() {
+        checks.match_typed_subject_alt_names = any_known(mesh).into_iter().map(uri).collect();
+    }
+    let context = tls::CommonTlsContext {
+        tls_params: Some(server_parameters(&mesh.mesh_tls, server)),
+        ..mesh_context(checks, &HTTP_ALPN)
     };
     downstream(context, true)
 }
@@ -179,7 +209,7 @@ fn exact(text: &str) -> StringMatcher {
 pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
     let (certificates, roots, required) = match &server.mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
-        ServerTlsMode::IstioMutual => return Some(mesh_server(mesh)),
+        ServerTlsMode::IstioMutual => return Some(mesh_server_of_gateway(mesh, server)),
         ServerTlsMode::Simple(certificates) => (certificates, None, false),
         ServerTlsMode::Mutual { certificates, roots, optional } => (certificates, Some(roots), !optional),
     };
@@ -218,16 +248,21 @@ fn or_of_mesh(own: &[Arc<str>], mesh: &[Arc<str>]) -> Vec<Arc<str>> {
     if own.is_empty() { mesh.to_vec() } else { own.to_vec() }
 }
 
-/// How a gateway's clients are verified.
-fn client_validation(clients: &ClientChecks, roots: &ClientRoots) -> ValidationContextType {
+/// What a gateway demands of its clients' certificates besides their roots.
+fn client_checks(clients: &ClientChecks) -> tls::CertificateValidationContext {
     let texts = |list: &[Arc<str>]| list.iter().map(ToString::to_string).collect();
-    let checks = tls::CertificateValidationContext {
+    tls::CertificateValidationContext {
         match_typed_subject_alt_names: clients.subject_alt_names.iter().map(|name| exact_name(name)).collect(),
         verify_certificate_spki: texts(&clients.spki),
         verify_certificate_hash: texts(&clients.hashes),
         crl: clients.revocation_lists.as_deref().map(file),
         ..Default::default()
-    };
+    }
+}
+
+/// How a gateway's clients are verified.
+fn client_validation(clients: &ClientChecks, roots: &ClientRoots) -> ValidationContextType {
+    let checks = client_checks(clients);
     match roots {
         ClientRoots::File(path) => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
             trusted_ca: Some(file(path)),
@@ -308,13 +343,25 @@ pub fn raw_buffer() -> core::TransportSocket {
     }
 }
 
-fn mesh_context(peer_sans: Vec<StringMatcher>, alpn: &[&str]) -> tls::CommonTlsContext {
-    // `match_typed_subject_alt_names` is the successor of the field Istio still fills.
-    let sans = peer_sans.into_iter().map(|matcher| tls::SubjectAltNameMatcher {
+/// A peer must have one of these identities. `match_typed_subject_alt_names` is the successor of the field Istio still
+/// fills.
+fn identities_only(identities: Vec<StringMatcher>) -> tls::CertificateValidationContext {
+    tls::CertificateValidationContext {
+        match_typed_subject_alt_names: identities.into_iter().map(uri).collect(),
+        ..Default::default()
+    }
+}
+
+fn uri(matcher: StringMatcher) -> tls::SubjectAltNameMatcher {
+    tls::SubjectAltNameMatcher {
         san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,
         matcher: Some(matcher),
         ..Default::default()
-    });
+    }
+}
+
+/// The workload's certificate and the mesh's roots, with these checks of the peer's certificate.
+fn mesh_context(checks: tls::CertificateValidationContext, alpn: &[&str]) -> tls::CommonTlsContext {
     tls::CommonTlsContext {
         tls_params: Some(tls::TlsParameters {
             tls_minimum_protocol_version: TlsProtocol::TlSv12 as i32,
@@ -323,10 +370,7 @@ fn mesh_context(peer_sans: Vec<StringMatcher>, alpn: &[&str]) -> tls::CommonTlsC
         }),
         tls_certificate_sds_secret_configs: vec![sds_secret(WORKLOAD_SECRET)],
         alpn_protocols: alpn.iter().map(|&p| p.to_owned()).collect(),
-        validation_context_type: Some(combined(
-            tls::CertificateValidationContext { match_typed_subject_alt_names: sans.collect(), ..Default::default() },
-            sds_secret(ROOT_SECRET),
-        )),
+        validation_context_type: Some(combined(checks, sds_secret(ROOT_SECRET))),
         ..Default::default()
     }
 }

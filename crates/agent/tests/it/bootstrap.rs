@@ -287,6 +287,17 @@ fn the_bootstrap_says_where_spans_logs_and_statistics_go() {
     assert_eq!(tls(r#"{"mode": "SIMPLE", "insecureSkipVerify": true}"#), "zipkin - - -");
     assert_eq!(tls(r#"{"mode": "DISABLE"}"#), "- - - -");
 
+    // With the mesh's certificates, revocation lists count, and nothing skips the verification.
+    let config = r#"{"zipkinAddress": "zipkin:9411", "tracing": {"tlsSettings":
+        {"mode": "ISTIO_MUTUAL", "subjectAltNames": ["spiffe://a/z"], "caCrl": "/l", "insecureSkipVerify": true}}}"#;
+    let all = bootstrap::bootstrap(&options(&words("sidecar", &["--proxy-config", config])), 0).unwrap();
+    let socket = clusters(&all).pop().unwrap()["transport_socket"]["typed_config"].clone();
+    let combined = &socket["common_tls_context"]["combined_validation_context"];
+    let checks = &combined["default_validation_context"];
+    assert_eq!(checks["crl"], json!({"filename": "/l"}));
+    assert_eq!(checks["match_typed_subject_alt_names"][0]["matcher"]["exact"], "spiffe://a/z");
+    assert_eq!(combined["validation_context_sds_secret_config"]["name"], "ROOTCA");
+
     // What cannot be read sends nothing, and the proxy starts.
     for config in [
         r#"{"zipkinAddress": "zipkin", "statsdUdpAddress": "statsd:8125", "envoyMetricsServiceAddress": ":1"}"#,

@@ -152,7 +152,7 @@ impl Context {
                 None => self.unknown_field(entry, fields),
                 // An empty value has no meaning, so nothing is lost.
                 Some(_) if entry.value.is_null() => {}
-                Some(field) if field.status == Status::Later && says_nothing(entry, mapping) => {
+                Some(field) if field.status == Status::Later && says_nothing(entry) => {
                     self.note_status(entry, Status::Inert, "");
                 }
                 Some(field) => self.note_status(entry, field.status, field.note),
@@ -231,12 +231,10 @@ impl Context {
 const DEFAULTS: [(&str, &str); 3] =
     [("internalTrafficPolicy", "Cluster"), ("scheme", "HTTP"), ("sessionAffinity", "None")];
 
-/// Whether a field has no effect: it is empty, has its default value, or repeats another field.
-fn says_nothing(entry: &Entry, siblings: &Mapping) -> bool {
+/// Whether a field has no effect: it is empty, or has its default value.
+fn says_nothing(entry: &Entry) -> bool {
     if entry.value.as_sequence().is_some_and(<[Node]>::is_empty) {
         return true;
     }
-    let (key, Some(value)) = (&*entry.key, entry.value.as_str()) else { return false };
-    let repeats = || siblings.get("serviceAccountName").and_then(Node::as_str) == Some(value);
-    DEFAULTS.contains(&(key, value)) || (key == "serviceAccount" && repeats())
+    entry.value.as_str().is_some_and(|value| DEFAULTS.contains(&(&*entry.key, value)))
 }

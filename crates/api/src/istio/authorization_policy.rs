@@ -124,6 +124,7 @@ object! {
 
 object! {
     /// The operation that is called.
+    #[derive(Default)]
     pub struct Operation {
         /// Hosts.
         hosts: Vec<String> = "hosts",

@@ -765,4 +765,45 @@ fn check_tls(tls: &ClientTlsSettings, node: &Node, cx: &mut Context) {
         }
         ClientTlsMode::Simple | ClientTlsMode::Disable => {}
     }
+    note_unused(tls, mode, node, cx);
+}
+
+/// Fields that the mode does not use.
+fn note_unused(tls: &ClientTlsSettings, mode: ClientTlsMode, node: &Node, cx: &mut Context) {
+    let identity = [(tls.client_certificate.is_some(), "clientCertificate"), (tls.private_key.is_some(), "privateKey")];
+    let verification = [
+        (tls.ca_certificates.is_some(), "caCertificates"),
+        (!tls.subject_alt_names.is_empty(), "subjectAltNames"),
+        (tls.ca_crl.is_some(), "caCrl"),
+    ];
+    let rest = [
+        (tls.credential_name.is_some(), "credentialName"),
+        (tls.sni.is_some(), "sni"),
+        (tls.insecure_skip_verify, "insecureSkipVerify"),
+    ];
+    let given = |fields: &[(bool, &'static str)]| {
+        fields.iter().filter(|(given, _)| *given).map(|(_, name)| *name).collect::<Vec<_>>()
+    };
+    let (unused, why) = match mode {
+        ClientTlsMode::Disable => (
+            [given(&identity), given(&verification), given(&rest)].concat(),
+            "mode DISABLE is plain text: connections are neither encrypted nor verified",
+        ),
+        ClientTlsMode::IstioMutual => (
+            given(&[(tls.insecure_skip_verify, "insecureSkipVerify")]),
+            "mode ISTIO_MUTUAL always verifies the server's certificate, as in Istio",
+        ),
+        ClientTlsMode::Simple => (given(&identity), "mode SIMPLE shows the server no certificate"),
+        ClientTlsMode::Mutual => (Vec::new(), ""),
+    };
+    let unverified = match mode {
+        ClientTlsMode::Simple | ClientTlsMode::Mutual if tls.insecure_skip_verify => given(&verification),
+        _ => Vec::new(),
+    };
+    let skipped = "`insecureSkipVerify` accepts any certificate";
+    let all = unused.into_iter().map(|name| (name, why)).chain(unverified.into_iter().map(|name| (name, skipped)));
+    for (name, why) in all {
+        let message = format!("{why}, so `{name}` has no effect");
+        cx.warning("no-effect", node.span_of_path(name), message, "remove it, or use a mode that needs it");
+    }
 }

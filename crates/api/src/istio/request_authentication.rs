@@ -47,6 +47,8 @@ object! {
         audiences: Vec<String> = "audiences",
         /// The URI of its keys.
         jwks_uri: Option<Spanned<String>> = "jwksUri",
+        /// The older name of `jwksUri`.
+        jwks_uri_older: Option<Spanned<String>> = "jwks_uri",
         /// Its keys.
         jwks: Option<Spanned<String>> = "jwks",
         /// Headers that may carry a token.
@@ -66,7 +68,6 @@ object! {
         /// Claims whose values are separated by spaces.
         space_delimited_claims: Vec<String> = "spaceDelimitedClaims",
     }
-    inert: ["jwks_uri"];
     check: check_rule;
 }
 
@@ -95,15 +96,28 @@ fn check_rule(rule: &JwtRule, _: &Node, cx: &mut Context) {
         let help = "write the value that tokens have in `iss`";
         cx.at_field("issuer", |cx| cx.error("missing-field", &rule.issuer.span, "the issuer is empty", help));
     }
-    if let Some(uri) = rule.jwks_uri.as_ref().filter(|uri| !is_url(uri)) {
-        let message = format!("`{}` is no URL", uri.value);
-        cx.at_field("jwksUri", |cx| {
-            cx.error("bad-value", &uri.span, message, "write the URL of a JSON Web Key Set: `https://HOST/PATH`")
-        });
+    for (name, uri) in [("jwksUri", &rule.jwks_uri), ("jwks_uri", &rule.jwks_uri_older)] {
+        if let Some(uri) = uri.as_ref().filter(|uri| !is_url(uri)) {
+            let message = format!("`{}` is no URL", uri.value);
+            cx.at_field(name, |cx| {
+                cx.error("bad-value", &uri.span, message, "write the URL of a JSON Web Key Set: `https://HOST/PATH`")
+            });
+        }
     }
-    if let (Some(jwks), Some(_)) = (&rule.jwks, &rule.jwks_uri) {
+    if let (Some(_), Some(older)) = (&rule.jwks_uri, &rule.jwks_uri_older) {
+        let message = "`jwks_uri` is the older name of `jwksUri`; both are given";
+        cx.at_field("jwks_uri", |cx| cx.error("conflict", &older.span, message, "remove one of them"));
+    }
+    if let (Some(jwks), Some(_)) = (&rule.jwks, rule.key_set_uri()) {
         let help = "remove one of them";
         cx.at_field("jwks", |cx| cx.error("conflict", &jwks.span, "`jwks` and `jwksUri` exclude each other", help));
+    }
+}
+
+impl JwtRule {
+    /// The URI of its keys.
+    pub fn key_set_uri(&self) -> Option<&Spanned<String>> {
+        self.jwks_uri.as_ref().or(self.jwks_uri_older.as_ref())
     }
 }
 

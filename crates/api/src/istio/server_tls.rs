@@ -131,9 +131,11 @@ pub(super) fn check_server_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Co
     match mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => note_unused(tls, mode, node, cx),
         ServerTlsMode::IstioMutual => refuse_certificates(tls, node, cx),
-        ServerTlsMode::Simple | ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual => {
+        ServerTlsMode::Simple => {
             check_certificates(tls, mode, node, cx);
+            note_unchecked(tls, node, cx);
         }
+        ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual => check_certificates(tls, mode, node, cx),
     }
     check_versions(tls, cx);
     check_names("cipherSuites", &tls.cipher_suites, CIPHER_SUITES, OUTDATED_SUITES, cx);
@@ -155,16 +157,56 @@ fn certificate_fields(tls: &ServerTlsSettings) -> [(bool, &'static str); 8] {
     ]
 }
 
-/// TLS that is passed on uses no certificate.
+/// The fields that say what a client's certificate must have, and whether each is given.
+fn client_fields(tls: &ServerTlsSettings) -> [(bool, &'static str); 4] {
+    [
+        (!tls.subject_alt_names.is_empty(), "subjectAltNames"),
+        (!tls.verify_certificate_spki.is_empty(), "verifyCertificateSpki"),
+        (!tls.verify_certificate_hash.is_empty(), "verifyCertificateHash"),
+        (tls.ca_crl.is_some(), "caCrl"),
+    ]
+}
+
+/// The fields that describe the handshake, and whether each is given.
+fn handshake_fields(tls: &ServerTlsSettings) -> [(bool, &'static str); 4] {
+    [
+        (tls.min_protocol_version.is_some(), "minProtocolVersion"),
+        (tls.max_protocol_version.is_some(), "maxProtocolVersion"),
+        (!tls.cipher_suites.is_empty(), "cipherSuites"),
+        (!tls.ecdh_curves.is_empty(), "ecdhCurves"),
+    ]
+}
+
+/// TLS that is passed on uses no certificate, and nothing of it is checked.
 fn note_unused(tls: &ServerTlsSettings, mode: ServerTlsMode, node: &Node, cx: &mut Context) {
-    for (_, name) in certificate_fields(tls).into_iter().filter(|(given, _)| *given) {
+    let fields = certificate_fields(tls).into_iter().chain(client_fields(tls)).chain(handshake_fields(tls));
+    let mut noted = Vec::new();
+    for (_, name) in fields.filter(|(given, _)| *given) {
+        if noted.contains(&name) {
+            continue;
+        }
+        noted.push(name);
         let message = format!("mode {} passes TLS on unread and uses no `{name}`", mode.as_str());
         cx.warning("no-effect", node.span_of_path(name), message, "remove it, or use mode SIMPLE or MUTUAL");
     }
 }
 
+/// A client that shows no certificate cannot be checked by it.
+fn note_unchecked(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
+    let roots = [
+        (tls.ca_certificates.is_some(), "caCertificates"),
+        (tls.ca_cert_credential_name.is_some(), "caCertCredentialName"),
+    ];
+    for (_, name) in client_fields(tls).into_iter().chain(roots).filter(|(given, _)| *given) {
+        let message = format!("mode SIMPLE asks clients for no certificate, so `{name}` checks nothing");
+        cx.warning("no-effect", node.span_of_path(name), message, "use mode MUTUAL, or remove it");
+    }
+}
+
+/// Revocation lists are for clients' certificates, which are the mesh's.
 fn refuse_certificates(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
-    for (_, name) in certificate_fields(tls).into_iter().filter(|(given, _)| *given) {
+    let fields = certificate_fields(tls).into_iter().filter(|(_, name)| *name != "caCrl");
+    for (_, name) in fields.filter(|(given, _)| *given) {
         let message = format!("mode ISTIO_MUTUAL uses the mesh's certificates, not `{name}`");
         cx.error("conflict", node.span_of_path(name), message, "remove it, or use mode MUTUAL");
     }

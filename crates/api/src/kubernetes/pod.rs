@@ -26,6 +26,8 @@ object! {
         containers: Vec<Container> = "containers",
         /// Its identity; `default` if not given.
         service_account_name: Option<ServiceAccountName> = "serviceAccountName",
+        /// The older name of `serviceAccountName`, which counts where that is missing or empty.
+        service_account_older: Option<ServiceAccountName> = "serviceAccount",
         /// Whether it shares the machine's network: then it has no proxy.
         host_network: Option<Spanned<bool>> = "hostNetwork",
         /// Directories its programs may mount.
@@ -41,7 +43,7 @@ object! {
         /// The machine it runs on.
         node_name: Option<String> = "nodeName",
     }
-    later: ["initContainers", "serviceAccount", "hostAliases"];
+    later: ["initContainers", "hostAliases"];
     inert: [
         "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
         "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "hostPID", "hostIPC",
@@ -196,7 +198,8 @@ object! {
 impl PodSpec {
     /// The identity's name.
     pub fn service_account(&self) -> &str {
-        self.service_account_name.as_ref().and_then(|name| name.0.as_ref()).map_or("default", |name| &name.0)
+        let names = self.service_account_name.iter().chain(&self.service_account_older);
+        names.filter_map(|name| name.0.as_ref()).next().map_or("default", |name| &name.0)
     }
 
     /// If it shares the machine's network, the position of that setting.

@@ -9,6 +9,7 @@ mod connections;
 mod parts;
 mod sidecar;
 mod text;
+mod unsupported;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::{Kind, Object, Refusal, Resource};
 
 pub(crate) use self::connections::mesh_config;
 pub(crate) use self::text::of_text;
+pub(crate) use self::unsupported::unsupported;
 
 /// The API group of Sidecars.
 const NETWORKING: &str = "networking.istio.io";
@@ -55,7 +57,7 @@ pub(crate) fn may_guard(document: &Node) -> bool {
 
 /// Whether a document gets a stand-in if it is refused.
 pub(crate) fn guards(document: &Node) -> bool {
-    let refusal = Refusal { place: document.span.clone(), message: String::new() };
+    let refusal = Refusal { place: document.span.clone(), message: String::new(), unsupported: None };
     may_guard(document) && !stand_ins(document, &Arc::new(refusal)).is_empty()
 }
 

@@ -342,8 +342,10 @@ fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
         check(&format!("{head}{body}"), &[closed]);
     }
     check(&format!("{head}spec: {{{only}\n"), &["Sidecar shop/policies.yaml:1 REGISTRY_ONLY 0/0"]);
-    let unread =
-        super::everything(&"a/b.yaml".into(), Refusal { place: Span::whole_file("b.yaml"), message: String::new() });
+    let unread = super::everything(
+        &"a/b.yaml".into(),
+        Refusal { place: Span::whole_file("b.yaml"), message: String::new(), unsupported: None },
+    );
     let unread: Vec<String> =
         unread.iter().map(|object| format!("{:?}{}", object.namespace, of_resource(object))).collect();
     assert_eq!(unread, ["\"\" DENY 0/0/0", "\"\" REGISTRY_ONLY 0/0"]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 
 use super::parts::{SECURITY, made, name_at};
-use super::{authorization, connections, sidecar};
+use super::{authorization, connections, sidecar, unsupported};
 use crate::istio::{MeshConfig, RequestAuthentication};
 use crate::{Kind, Object, Refusal, Resource};
 
@@ -25,7 +25,7 @@ pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Ob
     } else if speaks_of(authentication) && !speaks_of(policy) {
         let strict = connections::strict(Default::default());
         found.push((name_at(span), Resource::PeerAuthentication(Arc::new(strict))));
-    } else if speaks_of(policy) || speaks_of(SECURITY) {
+    } else if speaks_of(policy) || speaks_of(SECURITY) || unsupported::is_named_in(speaks_of) {
         let everything = authorization::everything(Default::default());
         found.push((name_at(span), Resource::AuthorizationPolicy(Arc::new(everything))));
     }

@@ -78,6 +78,9 @@ pub struct Checkpoint {
     /// Whether refused security objects were left out.
     #[serde(default)]
     pub leave_out_refused: bool,
+    /// Whether all workloads were on one machine.
+    #[serde(default)]
+    pub on_one_machine: bool,
     /// Who fetched the keys of issuers.
     #[serde(default)]
     pub jwks_fetching: JwksFetching,

@@ -93,6 +93,7 @@ impl Playback {
         let mesh = MeshConfig {
             trust_domain: checkpoint.trust_domain.as_str().into(),
             leave_out_refused: checkpoint.leave_out_refused,
+            on_one_machine: checkpoint.on_one_machine,
             jwks_fetching: checkpoint.jwks_fetching,
             ..MeshConfig::default()
         };

@@ -124,6 +124,7 @@ fn checkpoint(files: &Files, builder: &Builder, at: u64, writer: &Writer, genera
         generation,
         trust_domain: "cluster.local".to_owned(),
         leave_out_refused: false,
+        on_one_machine: false,
         jwks_fetching: JwksFetching::default(),
         addresses: builder.book().clone(),
         files: files.texts().map(text).collect(),

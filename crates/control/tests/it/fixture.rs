@@ -175,6 +175,7 @@ pub fn options(config: &Path, state: &Path) -> Options {
         allow_plaintext_from_network: false,
         require_running_pod: false,
         leave_out_refused: false,
+        on_one_machine: false,
         jwks: None,
         no_confinement: true,
         server_names: Vec::new(),

@@ -80,6 +80,12 @@ pub struct Policy {
     pub dry_run: bool,
     /// Whether it has errors, so that a stricter stand-in applies.
     pub refused: bool,
+    /// What it stands in for, if that is not supported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsupported: Option<String>,
+    /// Whether it refuses anything: what is not supported and left out refuses nothing.
+    #[serde(skip)]
+    pub closes: bool,
     /// The external authorizer of a CUSTOM policy.
     pub provider: Option<String>,
     /// Its rules.

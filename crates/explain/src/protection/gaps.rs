@@ -26,6 +26,12 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
         }
     }
     for policy in of("DENY") {
+        if let Some(what) = &policy.unsupported {
+            let effect =
+                if policy.closes { ", so what it might judge is refused" } else { ", and nothing enforces it" };
+            all.push(format!("unknown: {what} is not supported{effect}"));
+            continue;
+        }
         if policy.refused {
             all.push(format!("refused: what {} might match, because it has mistakes", policy.source.object));
             continue;
@@ -79,6 +85,9 @@ pub fn of(all: &Protection) -> Vec<String> {
         for (at, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.callers == "any caller") {
             gaps.push(format!("rule {at} of {} allows any caller: {}", policy.source.object, rule.text));
         }
+    }
+    for what in enforced.iter().filter(|policy| !policy.closes).filter_map(|policy| policy.unsupported.as_ref()) {
+        gaps.push(format!("{what} is not supported, and nothing enforces it: the calls that it would refuse pass"));
     }
     for policy in all.policies.iter().filter(|policy| policy.dry_run) {
         gaps.push(format!("{} is not enforced: it is only logged and counted (dry run)", policy.source.object));

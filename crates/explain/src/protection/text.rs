@@ -78,10 +78,11 @@ fn port(port: &Port) -> Vec<String> {
 }
 
 fn policy(policy: &Policy) -> Vec<String> {
-    let action = match (policy.dry_run, policy.refused) {
-        (true, _) => format!("{} (dry run)", policy.action),
-        (false, true) => format!("{} (refused)", policy.action),
-        (false, false) => policy.action.clone(),
+    let action = match (&policy.unsupported, policy.dry_run, policy.refused) {
+        (Some(_), _, _) => "unknown".to_owned(),
+        (None, true, _) => format!("{} (dry run)", policy.action),
+        (None, false, true) => format!("{} (refused)", policy.action),
+        (None, false, false) => policy.action.clone(),
     };
     let rules = policy.rules.len().to_string();
     vec![action, policy.source.object.clone(), policy.scope.to_owned(), rules, place(&policy.source)]

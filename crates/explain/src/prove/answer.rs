@@ -145,6 +145,18 @@ impl std::fmt::Display for Party {
 }
 
 impl Proof {
+    /// The answer depends on these, which are not supported.
+    pub(super) fn doubt(&mut self, unknown: Vec<String>) {
+        if !unknown.is_empty() {
+            self.verdict = Reachability::Undecided;
+        }
+        for note in unknown {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
     /// Creates an answer without call paths.
     pub(super) fn new(claim: &Claim) -> Self {
         Self {

@@ -7,6 +7,26 @@ use crate::place::Source;
 use crate::policies;
 use crate::world::World;
 
+/// What is not supported, and would judge the calls of a call path.
+pub fn unknown(world: &World, call_path: &CallPath) -> Vec<String> {
+    call_path.server.iter().flat_map(|server| policies::unknown(world, server)).collect()
+}
+
+/// Whether only what stands in for something that is not supported refuses all requests of a call path.
+pub fn is_unknown(world: &World, claim: &Claim, call_path: &CallPath) -> bool {
+    let Some(server) = &call_path.server else { return false };
+    let all = world.snapshot.policies_for(&server.namespace, &server.labels).into_iter();
+    let unsupported = all.filter(|policy| policy.unsupported.is_some());
+    let policies: Vec<String> = unsupported.map(|policy| named(policy)).collect();
+    !policies.is_empty() && is_open(call_path, world, claim, &LeftOut { policies, allow: false })
+}
+
+/// The name of a policy in the rules of proxies.
+fn named(policy: &evenkeel_model::AuthorizationPolicy) -> String {
+    let kind = if policy.of_tokens { "request-authentication" } else { "policy" };
+    format!("ns[{}]-{kind}[{}]", policy.namespace, policy.name)
+}
+
 /// Returns why nothing gets through on a call path.
 pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
     let from = call_path.client.name();
@@ -27,8 +47,6 @@ pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
     }
     let enforced = world.snapshot.policies_for(&server.namespace, &server.labels);
     let enforced: Vec<_> = enforced.into_iter().filter(|policy| !policy.dry_run).collect();
-    let named =
-        |policy: &evenkeel_model::AuthorizationPolicy| format!("ns[{}]-policy[{}]", policy.namespace, policy.name);
     // An object that can be left out without opening the call path is not the reason.
     let mut left_out = LeftOut::default();
     let mut kept = Vec::new();
@@ -69,9 +87,12 @@ pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
 }
 
 fn source(world: &World, policy: &evenkeel_model::AuthorizationPolicy) -> Source {
-    let kind = if policy.of_tokens { "RequestAuthentication" } else { "AuthorizationPolicy" };
     let field = if policy.rules.is_empty() { "metadata.name" } else { "spec.rules[0]" };
-    world.source(format!("{kind} {}/{}", policy.namespace, policy.name), &policy.origin, field)
+    let object = match policy.of_tokens && policy.unsupported.is_none() {
+        true => format!("RequestAuthentication {}/{}", policy.namespace, policy.name),
+        false => policy.object(),
+    };
+    world.source(object, &policy.origin, field)
 }
 
 /// Why there is not even a call path.

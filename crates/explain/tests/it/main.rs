@@ -13,3 +13,4 @@ mod running;
 mod strict;
 mod texts;
 mod tokens;
+mod unsupported;

@@ -510,7 +510,9 @@ pub(super) fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
     let mode = tls.mode.unwrap_or(ClientTlsMode::Disable);
     match mode {
         ClientTlsMode::Disable => ClientTls::Disable,
-        ClientTlsMode::IstioMutual => ClientTls::IstioMutual { sni, subject_alt_names },
+        ClientTlsMode::IstioMutual => {
+            ClientTls::IstioMutual { sni, subject_alt_names, revocation_lists: text(&tls.ca_crl) }
+        }
         ClientTlsMode::Simple | ClientTlsMode::Mutual => {
             let is_mutual = mode == ClientTlsMode::Mutual;
             let secret = |name: &str| shared(name.strip_prefix("kubernetes://").unwrap_or(name));

@@ -35,7 +35,8 @@ impl Discovery {
         if matches!(object.kind(), Kind::ConfigMap | Kind::Namespace) || !object.kind().is_namespaced() {
             return true;
         }
-        let is_left_out = mesh.leave_out_refused && object.refused.is_some();
+        // What stands in for an object that is not supported has no rules then; tools tell of it.
+        let is_left_out = mesh.leave_out_refused && object.refused.is_some() && object.unsupported().is_none();
         !is_left_out && mesh.discovers(&object.namespace, self.namespaces.get(&object.namespace))
     }
 }

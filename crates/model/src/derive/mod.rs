@@ -32,6 +32,7 @@ mod step;
 mod telemetry;
 mod tokens;
 mod tracking;
+mod unsupported;
 mod virtual_services;
 mod workload_groups;
 mod workloads;
@@ -47,6 +48,7 @@ use self::discovery::Discovery;
 use self::run::StepOutcome;
 use self::step::{Step, Tables};
 use self::tracking::Tracker;
+pub use self::unsupported::NOT_ENFORCED;
 use crate::address_book::Allotment;
 use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
 

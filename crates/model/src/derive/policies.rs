@@ -13,7 +13,7 @@ use super::objects::note_idle_selector;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
-use super::{refused, renew, reuse_if_equal, selections, shared};
+use super::{refused, renew, reuse_if_equal, selections, shared, unsupported};
 use crate::labels::selects;
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use crate::{
@@ -100,6 +100,10 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
             // Its namespace cannot be read.
             policy.namespace = cx.mesh().root_namespace.clone();
         }
+        if object.unsupported().is_some() {
+            policies.push(unsupported::stand_in(cx, object, policy, targets, found));
+            continue;
+        }
         if is_ignored && (policy.dry_run || policy.action == AuthorizationAction::Audit) {
             // It would have denied nothing.
             continue;
@@ -115,7 +119,13 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
         }
         match policy.refused {
             true => found.push(refused::closed(object, effect(&policy))),
-            false => selections::note_idle(cx, object, &policy.selection, targets, found),
+            false => {
+                let before = found.len();
+                let of_waypoint = unsupported::of_waypoint(cx, object, &policy, targets.clone(), found);
+                let is_told = found.len() > before;
+                selections::note_idle(cx, object, &policy.selection, targets, is_told, found);
+                policies.extend(of_waypoint);
+            }
         }
         policies.push(policy);
     }
@@ -256,6 +266,7 @@ fn of_object(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> Authori
         refused: object.refused.is_some(),
         dry_run: is_dry_run(&object.annotations),
         of_tokens: false,
+        unsupported: None,
     }
 }
 

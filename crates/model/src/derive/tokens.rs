@@ -19,7 +19,7 @@ use super::run::Run;
 use super::selections::note_idle;
 use super::step::Results;
 use super::tracking::Cx;
-use super::{refused, renew, reuse_if_equal, shared};
+use super::{refused, renew, reuse_if_equal, shared, unsupported};
 use crate::mesh::JwksFetching;
 use crate::policy::Rule;
 use crate::request_authentication::{
@@ -85,7 +85,13 @@ fn read(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Read {
         }
         let Some(spec) = spec else { continue };
         let selection = Selection::of_request_authentication(spec);
-        note_idle(cx, object, &selection, spec.target_ref.iter().chain(&spec.target_refs), found);
+        let targets = spec.target_ref.iter().chain(&spec.target_refs);
+        let of_all = closing(cx, object, Some(spec));
+        let before = found.len();
+        let of_waypoint = unsupported::of_waypoint(cx, object, &of_all, targets.clone(), found);
+        let is_told = found.len() > before;
+        note_idle(cx, object, &selection, targets, is_told, found);
+        read.closing.extend(of_waypoint);
         if selection.is_nothing() {
             continue;
         }
@@ -120,6 +126,7 @@ fn closing(cx: &Cx<'_>, object: &Object, spec: Option<&RequestAuthenticationSpec
         refused: true,
         dry_run: false,
         of_tokens: true,
+        unsupported: None,
     }
 }
 
@@ -170,7 +177,7 @@ fn keys(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Diagnos
             }
         };
     }
-    let from = match &rule.jwks_uri {
+    let from = match rule.key_set_uri() {
         Some(uri) if cx.mesh().jwks_fetching != JwksFetching::ControlPlane => match remote(cx, uri, rule.timeout) {
             Some(remote) => return JwtKeys::Remote(Arc::new(remote)),
             None if cx.mesh().jwks_fetching == JwksFetching::Hybrid => JwksSource::Uri(shared(uri)),

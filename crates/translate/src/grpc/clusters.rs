@@ -25,6 +25,9 @@ use crate::{names, origin, tls};
 /// The largest ring that gRPC accepts, in entries.
 const MAX_RING_ENTRIES: u32 = 8 * 1024 * 1024;
 
+/// An identity that no certificate has (RFC 2606 section 2).
+const NOBODY: &str = "spiffe://revocation-lists-are-not-supported.invalid/";
+
 /// The clusters of a service that do not contain its endpoints.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     if !contain_endpoints(service) {
@@ -138,8 +141,10 @@ fn most_requests(policy: &TrafficPolicy) -> CircuitBreakers {
 /// and one with them could not reach a PERMISSIVE sidecar, which recognizes mesh clients by an ALPN that gRPC cannot
 /// offer.
 fn transport_socket(context: Context<'_>, service: &Service, policy: &TrafficPolicy) -> Option<TransportSocket> {
-    let Some(ClientTls::IstioMutual { subject_alt_names, .. }) = &policy.tls else { return None };
+    let Some(ClientTls::IstioMutual { subject_alt_names, revocation_lists, .. }) = &policy.tls else { return None };
     let identities: Vec<String> = match subject_alt_names.as_slice() {
+        // gRPC takes no revocation lists from its configuration, so a program calls nobody rather than a revoked server.
+        _ if revocation_lists.is_some() => vec![NOBODY.to_owned()],
         [] => context.snapshot.identities(service).into_iter().collect(),
         names => names.iter().map(ToString::to_string).collect(),
     };

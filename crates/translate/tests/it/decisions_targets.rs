@@ -107,22 +107,30 @@ fn policies_for_a_gateway_judge_its_pods_alone() {
     check("shop", "targetRefs: [], ", &[0, 1, 3]);
 }
 
+/// A sidecar is no waypoint: it closes what the waypoint of its Service would have judged. Whose calls others would have
+/// judged is not known (`unsupported.rs`).
 #[test]
-fn references_for_waypoints_judge_nobody() {
-    for target in [
-        "{kind: Service, name: web}",
-        "{kind: Service, group: core, name: web}",
-        "{kind: ServiceEntry, group: networking.istio.io, name: web}",
-        "{kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}",
-    ] {
-        for namespace in ["shop", "istio-system"] {
-            for rules in ["action: DENY, rules: [{}]", "rules: []"] {
-                let spec = format!("targetRefs: [{target}], {rules}");
-                check("AuthorizationPolicy", namespace, &spec, "GET web /", NOBODY, "");
-            }
-            let spec = format!("targetRefs: [{target}], jwtRules: [{{issuer: me, jwks: '{{\"keys\": []}}'}}]");
-            check("RequestAuthentication", namespace, &spec, "GET web /?access_token=x", NOBODY, "");
+fn references_for_waypoints_close_what_is_known_of_them() {
+    for target in ["{kind: Service, name: web}", "{kind: Service, group: core, name: web}"] {
+        let denied = "denied by ns[shop]-policy[p]-refused-rule[0]";
+        for rules in ["action: DENY, rules: [{}]", "rules: []"] {
+            let spec = format!("targetRefs: [{target}], {rules}");
+            check("AuthorizationPolicy", "shop", &spec, "GET web /", &[3], denied);
+            check("AuthorizationPolicy", "istio-system", &spec, "GET web /", NOBODY, "");
         }
+        let spec = format!("targetRefs: [{target}], jwtRules: [{{issuer: me, jwks: '{{\"keys\": []}}'}}]");
+        let denied = "denied by ns[shop]-request-authentication[p]-refused-rule[0]";
+        check("RequestAuthentication", "shop", &spec, "GET web /?access_token=x", &[3], denied);
+    }
+    // There is no such entry.
+    let target = "{kind: ServiceEntry, group: networking.istio.io, name: web}";
+    for namespace in ["shop", "istio-system"] {
+        for rules in ["action: DENY, rules: [{}]", "rules: []"] {
+            let spec = format!("targetRefs: [{target}], {rules}");
+            check("AuthorizationPolicy", namespace, &spec, "GET web /", NOBODY, "");
+        }
+        let spec = format!("targetRefs: [{target}], jwtRules: [{{issuer: me, jwks: '{{\"keys\": []}}'}}]");
+        check("RequestAuthentication", namespace, &spec, "GET web /?access_token=x", NOBODY, "");
     }
 }
 
@@ -168,10 +176,11 @@ fn a_policy_with_a_mistake_closes_what_it_may_be_for() {
 #[test]
 fn references_without_effect_are_found() {
     for (spec, code, expected) in [
-        ("targetRefs: [{kind: Service, name: web}]", "no-effect", "Service `web`: only waypoints look at it"),
+        ("targetRefs: [{kind: Service, name: gone}]", "no-effect", "Service `gone`: only waypoints look at it"),
+        ("targetRefs: [{kind: Service, name: web}]", "closed", "is for a waypoint, which is not supported"),
         (
             "targetRef: {kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}",
-            "no-effect",
+            "not-enforced",
             "GatewayClass `istio-waypoint`",
         ),
         (

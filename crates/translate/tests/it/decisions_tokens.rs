@@ -318,9 +318,12 @@ fn without_usable_keys_every_token_fails() {
         "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: istio-system}}\ndata: {{jwks: {}}}\n",
         keys(0)
     );
-    let authentication = object("RequestAuthentication", "jwt", "", uri);
-    check_objects(&(authentication.clone() + &fetched), "web-0", &rows(OPEN));
-    check_objects(&(authentication + &fetched.replace("istio-system", "shop")), "web-0", &rows(no_keys));
+    // The field has an older name.
+    for uri in [uri, &uri.replace("jwksUri", "jwks_uri")] {
+        let authentication = object("RequestAuthentication", "jwt", "", uri);
+        check_objects(&(authentication.clone() + &fetched), "web-0", &rows(OPEN));
+        check_objects(&(authentication + &fetched.replace("istio-system", "shop")), "web-0", &rows(no_keys));
+    }
 }
 
 /// Istio's `PILOT_JWT_ENABLE_REMOTE_JWKS`: whether a proxy fetches the keys itself, and over which cluster.
@@ -408,7 +411,7 @@ fn mistakes_with_keys_are_found() {
             "https://me.test/.well-known/openid-configuration",
         ),
         ("jwtRules: [{issuer: me, jwksUri: 'me.test/keys'}]", "bad-value", "no URL"),
-        ("targetRefs: [{kind: Service, group: '', name: web}], jwtRules: [{issuer: me}]", "no-effect", "waypoints"),
+        ("targetRefs: [{kind: Service, group: '', name: web}], jwtRules: [{issuer: me}]", "closed", "for a waypoint"),
         ("targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: web}]", "no-effect", "waypoints"),
         ("targetRefs: [{kind: Gatway, group: gateway.networking.k8s.io, name: web}]", "bad-value", "the kind `Gatway`"),
         ("targetRefs: [{kind: Gateway, group: networking.istio.io, name: web}]", "bad-value", "`networking.istio.io`"),

@@ -41,3 +41,4 @@ mod scenario;
 mod secret_refusals;
 mod shadow;
 mod stability;
+mod unsupported;

@@ -1,0 +1,81 @@
+//! What tools say where something that protects is not supported.
+
+use evenkeel_explain::prove::Reachability;
+use evenkeel_explain::{Claim, Party};
+
+use crate::mesh::{ask, world};
+
+const PLUGIN: &str = "\
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: auth, namespace: shop}
+spec: {selector: {matchLabels: {app: reviews}}, url: 'oci://r.test/auth:1', phase: AUTHN}
+";
+/// One of a cluster's network, which the mesh does not enforce.
+const NETWORK: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: readers, namespace: shop}
+spec: {podSelector: {matchLabels: {app: reviews}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}
+";
+const WAYPOINT: &str = "\
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: way, namespace: shop}
+spec: {targetRefs: [{kind: Service, name: reviews}], rules: [{}]}
+";
+
+#[test]
+fn every_tool_says_what_is_unknown() {
+    let check = |more: &str, what: &str, closes: bool| {
+        let world = world(more);
+        let instead = if closes { "what it would judge is refused" } else { "nothing enforces it here" };
+        let unknown = format!("unknown: {what} is not supported; {instead}");
+
+        let answer = ask(&world, "web.shop GET http://reviews/x").expect("an answer");
+        let text = answer.to_text(false);
+        let squeezed = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(squeezed.contains(&unknown), "{unknown}\n{text}");
+        assert_eq!(text.contains("403"), closes, "{text}");
+
+        let claim = Claim {
+            from: Party::parse("web.shop"),
+            to: Party::parse("reviews-v1.shop"),
+            path: None,
+            method: None,
+            port: None,
+            host: None,
+            without_jwt: true,
+        };
+        let proof = world.prove(&claim).expect("an answer");
+        assert_eq!(proof.verdict, Reachability::Undecided, "{}", proof.to_text());
+        assert!(proof.notes.contains(&unknown), "{}", proof.to_text());
+
+        let found = world.find("reviews-v1", Some("shop")).expect("a workload");
+        let text = world.protection(&found).to_text();
+        assert!(text.contains(&format!("note: {unknown}")), "{text}");
+        assert!(text.lines().any(|line| line.starts_with("unknown") && line.contains(what)), "{text}");
+        assert_eq!(text.contains("the calls that it would refuse pass"), !closes, "{text}");
+    };
+    check(PLUGIN, "WasmPlugin shop/auth", true);
+    check(NETWORK, "NetworkPolicy shop/readers", false);
+    check(WAYPOINT, "the waypoint of AuthorizationPolicy shop/way", true);
+}
+
+/// What nothing gets through to anyway is known, whatever else would refuse it.
+#[test]
+fn what_others_refuse_too_is_known() {
+    let claim = |from: &str| Claim {
+        from: Party::parse(from),
+        to: Party::parse("reviews-v1.shop"),
+        path: None,
+        method: Some("DELETE".to_owned()),
+        port: None,
+        host: None,
+        without_jwt: true,
+    };
+    let verdict = |more: &str| world(more).prove(&claim("web.shop")).expect("an answer").verdict;
+    assert_eq!(verdict(""), Reachability::Unreachable);
+    assert_eq!(verdict(PLUGIN), Reachability::Unreachable);
+    assert_eq!(verdict(NETWORK), Reachability::Unreachable);
+}

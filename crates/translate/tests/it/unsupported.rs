@@ -1,0 +1,278 @@
+//! Objects that protect something and are not supported: what they would have judged is closed, the rest is open as
+//! before, and the mesh's option opens it.
+
+use evenkeel_base::Severity;
+use evenkeel_model::{AddressBook, MeshConfig};
+
+use crate::decisions::{PLAIN_HTTP, outcome};
+use crate::own_proxy::compile;
+use crate::scenario::{translate, view_of};
+
+/// Two workloads, of which one has a waypoint by its label, and a gateway.
+const MESH: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}, {name: http-admin, port: 81, targetPort: 8081}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, namespace: shop, labels: {app: web}}
+spec: {containers: [{name: web}]}
+status: {podIP: 10.244.0.3, phase: Running}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: other-0, namespace: shop, labels: {app: other, istio.io/use-waypoint: way}}
+spec: {containers: [{name: other}]}
+status: {podIP: 10.244.0.4, phase: Running}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: edge-0, namespace: shop, labels: {istio: edge}}
+spec: {containers: [{name: proxy}]}
+status: {podIP: 10.244.0.5, phase: Running}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec: {selector: {istio: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec: {hosts: ['*'], gateways: [edge], http: [{directResponse: {status: 204}}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: far, namespace: shop}
+spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}
+---
+";
+
+/// Which of `web` (port 8080), `admin` (its port 8081), `other` and `edge` refuse a call, and the findings about it.
+fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>) {
+    let text = format!("{MESH}{document}");
+    let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
+    let (snapshot, found) = evenkeel_model::build(&objects, mesh, &mut AddressBook::default());
+    let end = |proxy: &str, listener: &str, to: &str| {
+        let (config, refused) = compile(&translate(&view_of(proxy, &snapshot), &snapshot));
+        assert!(refused.is_empty(), "{refused:?}");
+        outcome(&config, listener, &PLAIN_HTTP, to, "GET web /x", 0)
+    };
+    let ends = [
+        ("web", end("sidecar web-0.shop", "virtualInbound", "10.244.0.3:8080")),
+        ("admin", end("sidecar web-0.shop", "virtualInbound", "10.244.0.3:8081")),
+        ("other", end("sidecar other-0.shop", "virtualInbound", "10.244.0.4:8080")),
+        ("edge", end("router edge-0.shop", "0.0.0.0_80", "10.244.0.5:80")),
+    ];
+    let refused = ends.iter().filter(|(_, end)| end.starts_with("denied by ns[")).map(|(name, _)| *name).collect();
+    let told = found.iter().filter(|finding| ["closed", "not-enforced"].contains(&finding.code));
+    let severity = |severity| if severity == Severity::Error { "!" } else { "" };
+    (refused, told.map(|finding| format!("{}{}", severity(finding.severity), finding.code)).collect())
+}
+
+#[track_caller]
+fn check(document: &str, expected: &[&str], told: &[&str]) {
+    assert_eq!(closed(document, &MeshConfig::default()), (expected.to_vec(), owned(told)), "{document}");
+    // The option opens, and says so.
+    let open = MeshConfig { leave_out_refused: true, on_one_machine: true, ..MeshConfig::default() };
+    let left_out: &[&str] = if told.is_empty() { &[] } else { &["not-enforced"] };
+    assert_eq!(closed(document, &open), (Vec::new(), owned(left_out)), "left out: {document}");
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn object(version: &str, kind: &str, spec: &str) -> String {
+    format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p, namespace: shop}}\nspec: {{{spec}}}\n")
+}
+
+const EVERYONE: &[&str] = &["web", "admin", "other", "edge"];
+const WEB: &[&str] = &["web", "admin"];
+const CLOSED: &[&str] = &["closed"];
+const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
+
+#[test]
+fn a_plugin_that_must_not_fail_closes_what_it_judges() {
+    let check = |spec: &str, expected: &[&str]| {
+        let told: &[&str] = if expected.is_empty() { &[] } else { CLOSED };
+        check(&object("extensions.istio.io/v1alpha1", "WasmPlugin", spec), expected, told);
+    };
+    let url = "url: 'oci://r.test/p:1'";
+    // Istio's default is to refuse requests while the plugin fails.
+    check(url, EVERYONE);
+    check(&format!("{url}, failStrategy: FAIL_CLOSE"), EVERYONE);
+    check(&format!("{url}, failStrategy: FAIL_OPEN"), &[]);
+    check(&format!("{url}, failStrategy: FAIL_OPEN, phase: STATS"), &[]);
+    for phase in ["AUTHN", "AUTHZ", "AUTHM"] {
+        check(&format!("{url}, failStrategy: FAIL_OPEN, phase: {phase}, {SELECTOR}"), WEB);
+    }
+    check(&format!("{url}, {SELECTOR}"), WEB);
+    check(&format!("{url}, {SELECTOR}, match: [{{mode: SERVER, ports: [{{number: 8081}}]}}]"), &["admin"]);
+    check(&format!("{url}, {SELECTOR}, match: [{{ports: [{{number: 8081}}]}}, {{mode: SERVER}}]"), WEB);
+    check(&format!("{url}, targetRefs: [{{kind: Service, name: web}}]"), WEB);
+    check(&format!("{url}, targetRefs: [{{kind: Gateway, group: gateway.networking.k8s.io, name: way}}]"), &["other"]);
+    // References that cannot be read may be to anything.
+    check(&format!("{url}, targetRefs: [{{kind: Deployment, name: web}}]"), EVERYONE);
+    check(&format!("{url}, {SELECTOR}, targetRefs: [{{kind: Service, name: web}}]"), EVERYONE);
+    let newer =
+        object("extensions.istio.io/v1alpha1", "TrafficExtension", &format!("{SELECTOR}, lua: {{inlineCode: x}}"));
+    super::unsupported::check(&newer, WEB, CLOSED);
+    let newer = object(
+        "extensions.istio.io/v1alpha1",
+        "TrafficExtension",
+        &format!("{SELECTOR}, wasm: {{failStrategy: FAIL_OPEN}}"),
+    );
+    super::unsupported::check(&newer, &[], &[]);
+}
+
+/// Nothing refuses what a workload sends, so the start of a mesh has to stop.
+#[test]
+fn a_plugin_for_calls_that_are_sent_is_an_error() {
+    let client = object("extensions.istio.io/v1alpha1", "WasmPlugin", "url: x, match: [{mode: CLIENT}]");
+    check(&client, &[], &["!not-enforced"]);
+    let patch = "configPatches: [{applyTo: HTTP_FILTER, match: {context: SIDECAR_OUTBOUND}, patch: {value: {name: envoy.filters.http.ext_authz}}}]";
+    check(&object("networking.istio.io/v1alpha3", "EnvoyFilter", patch), &[], &["!not-enforced"]);
+}
+
+#[test]
+fn a_filter_that_checks_closes_where_it_would_be() {
+    let check = |spec: &str, expected: &[&str]| {
+        let told: &[&str] = if expected.is_empty() { &[] } else { CLOSED };
+        check(&object("networking.istio.io/v1alpha3", "EnvoyFilter", spec), expected, told);
+    };
+    let patch = |context: &str, value: &str| {
+        format!(
+            "configPatches: [{{applyTo: HTTP_FILTER, match: {{context: {context}}}, patch: {{operation: INSERT_BEFORE, value: {value}}}}}]"
+        )
+    };
+    for checking in [
+        "{name: envoy.filters.http.ext_authz}",
+        "{name: x, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC}}",
+        "{name: envoy.filters.http.local_ratelimit}",
+        "{name: envoy.filters.http.ratelimit}",
+        "{rate_limits: [{actions: [{remote_address: {}}]}]}",
+        "{name: envoy.filters.http.jwt_authn}",
+        "{name: envoy.filters.http.lua, typed_config: {inlineCode: x}}",
+        "{name: envoy.filters.http.wasm}",
+        "{name: envoy.filters.http.oauth2}",
+        "{name: envoy.filters.http.csrf}",
+        "{name: envoy.filters.http.basic_auth}",
+        "{name: envoy.filters.http.ext_proc}",
+        "{typed_config: {common_http_protocol_options: {headers_with_underscores_action: REJECT_REQUEST}}}",
+        "{typedConfig: {mergeSlashes: true}}",
+        "{request_headers_to_remove: [x-user]}",
+        "{transport_socket: {typed_config: {require_client_certificate: true}}}",
+        "{name: envoy.filters.network.rbac}",
+        "{name: envoy.filters.network.connection_limit}",
+        "{direct_response: {status: 403}}",
+    ] {
+        check(&patch("ANY", checking), EVERYONE);
+    }
+    for harmless in [
+        "{name: envoy.filters.http.compressor}",
+        "{name: envoy.filters.http.grpc_stats}",
+        "{typed_config: {stream_idle_timeout: 30s, request_timeout: 10s}}",
+        "{access_log: [{name: envoy.access_loggers.stdout}]}",
+        "{connect_timeout: 3s}",
+        "{name: x, typed_config: {evaluate: true}}",
+    ] {
+        check(&patch("ANY", harmless), &[]);
+    }
+    let authorize = "{name: envoy.filters.http.ext_authz}";
+    check(&patch("SIDECAR_INBOUND", authorize), &["web", "admin", "other"]);
+    check(&patch("GATEWAY", authorize), &["edge"]);
+    check(&format!("workloadSelector: {{labels: {{app: web}}}}, {}", patch("SIDECAR_INBOUND", authorize)), WEB);
+    check(&format!("targetRefs: [{{kind: Service, name: web}}], {}", patch("ANY", authorize)), WEB);
+    // What is removed protects nothing; what cannot be read may be anything.
+    check("configPatches: [{patch: {operation: REMOVE, value: {name: envoy.filters.http.rbac}}}]", &[]);
+    check("configPatches: []", &[]);
+    check("priority: 10", &[]);
+    check("configPatchez: [{patch: {value: {name: envoy.filters.http.rbac}}}]", EVERYONE);
+    check("config: [{patch: {value: {name: envoy.filters.http.rbac}}}]", EVERYONE);
+}
+
+#[test]
+fn a_network_policy_closes_on_one_machine_and_is_the_networks_in_a_cluster() {
+    let machine = MeshConfig { on_one_machine: true, ..MeshConfig::default() };
+    let of = |version: &str, kind: &str, spec: &str, expected: &[&str]| {
+        let document = object(version, kind, spec);
+        let told: &[&str] = if expected.is_empty() { &[] } else { &["!not-enforced"] };
+        assert_eq!(closed(&document, &machine), (expected.to_vec(), owned(told)), "{document}");
+        let told: &[&str] = if expected.is_empty() { &[] } else { &["not-enforced"] };
+        check(&document, &[], told);
+    };
+    let network = |spec: &str, expected: &[&str]| of("networking.k8s.io/v1", "NetworkPolicy", spec, expected);
+    network("podSelector: {}", EVERYONE);
+    network("podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {}}]}]", WEB);
+    network("podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]", WEB);
+    network("podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]", WEB);
+    // Selectors with expressions select more here.
+    network("podSelector: {matchExpressions: [{key: app, operator: In, values: [web]}]}", EVERYONE);
+    // These let everything pass.
+    network("podSelector: {}, ingress: [{}]", &[]);
+    network("podSelector: {}, ingress: [{}], egress: [{}], policyTypes: [Ingress, Egress]", &[]);
+    of("cilium.io/v2", "CiliumNetworkPolicy", "endpointSelector: {}", EVERYONE);
+    of("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "priority: 1", EVERYONE);
+    of("crd.projectcalico.org/v1", "GlobalNetworkPolicy", "order: 1", EVERYONE);
+}
+
+#[test]
+fn a_policy_for_a_waypoint_closes_what_the_waypoint_would_judge() {
+    let check = |kind: &str, spec: &str, expected: &[&str], told: &[&str]| {
+        super::unsupported::check(&object("security.istio.io/v1", kind, spec), expected, told);
+    };
+    let policy = |spec: &str, expected: &[&str], told: &[&str]| check("AuthorizationPolicy", spec, expected, told);
+    let service = "targetRefs: [{kind: Service, name: web}]";
+    policy(&format!("{service}, rules: [{{}}]"), WEB, CLOSED);
+    policy(&format!("{service}, action: DENY, rules: [{{}}]"), WEB, CLOSED);
+    policy(&format!("{service}, action: DENY, rules: [{{to: [{{operation: {{methods: [GET]}}}}]}}]"), WEB, CLOSED);
+    policy(&format!("{service}, action: DENY, rules: [{{to: [{{operation: {{methods: [PUT]}}}}]}}]"), &[], CLOSED);
+    policy(&format!("{service}, action: AUDIT, rules: [{{}}]"), &[], &[]);
+    let waypoint = "targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: way}]";
+    policy(&format!("{waypoint}, rules: [{{}}]"), &["other"], CLOSED);
+    policy("targetRefs: [{kind: Service, name: gone}], rules: [{}]", &[], &[]);
+    check("RequestAuthentication", &format!("{service}, jwtRules: [{{issuer: me, jwks: '{{}}'}}]"), WEB, CLOSED);
+    // Who calls these is not known, so nothing can be closed.
+    let unknown = [
+        "{kind: ServiceEntry, group: networking.istio.io, name: far}",
+        "{kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}",
+    ];
+    for target in unknown {
+        let document =
+            object("security.istio.io/v1", "AuthorizationPolicy", &format!("targetRefs: [{target}], rules: [{{}}]"));
+        assert_eq!(closed(&document, &MeshConfig::default()), (Vec::new(), owned(&["!not-enforced"])), "{target}");
+        let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
+        assert_eq!(closed(&document, &open), (Vec::new(), owned(&[])), "{target}");
+    }
+}
+
+/// A stand-in is no AuthorizationPolicy of the same name, and does not take its place.
+#[test]
+fn a_policy_of_the_same_name_keeps_its_effect() {
+    let plugin = object("extensions.istio.io/v1alpha1", "WasmPlugin", &format!("url: x, {SELECTOR}"));
+    let policy = object(
+        "security.istio.io/v1",
+        "AuthorizationPolicy",
+        "selector: {matchLabels: {app: other}}, action: DENY, rules: [{}]",
+    );
+    let both = closed(&format!("{plugin}---\n{policy}"), &MeshConfig::default());
+    assert_eq!(both, (vec!["web", "admin", "other"], owned(CLOSED)));
+    let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
+    assert_eq!(closed(&format!("{plugin}---\n{policy}"), &open).0, ["other"]);
+}
+
+/// A text that is not YAML may be about any workload of the namespaces that it names.
+#[test]
+fn what_cannot_be_read_closes_too() {
+    let broken =
+        "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: p, namespace: shop}\nspec: {\n";
+    assert_eq!(closed(broken, &MeshConfig::default()).0, EVERYONE);
+    let misspelt = object("extensions.istio.io/v1alpha1", "WasmPlugn", "url: x");
+    assert_eq!(closed(&misspelt, &MeshConfig::default()).0, EVERYONE);
+    let older = "apiVersion: rbac.istio.io/v1alpha1\nkind: ServiceRole\nmetadata: {name: p, namespace: shop}\nspec: {rules: []}\n";
+    let (_, found) = evenkeel_api::load(&[("mesh.yaml".into(), older.into())]);
+    assert!(found.has_errors() && found.to_string().contains("AuthorizationPolicy"), "{found}");
+}
