@@ -37,8 +37,9 @@ const fn code(code: &'static str, name: &'static str, level: Severity, found_as:
     Code { code, name, level, found_as }
 }
 
-const ENVOY_FILTER: FoundAs =
-    NotApplicable("EnvoyFilter does not work here yet; the finding `unsupported-kind` says so");
+const ENVOY_FILTER: FoundAs = NotApplicable(
+    "EnvoyFilter does not work here; the finding `unsupported-kind` says so, and what it protects is closed",
+);
 const INJECTION: FoundAs =
     NotApplicable("there is no injection webhook: every workload has a sidecar unless it says otherwise");
 const INSTALLATION: FoundAs = NotApplicable("it is about an Istio installation in a cluster");

@@ -9,6 +9,7 @@ pub mod annotations;
 mod applied;
 #[macro_use]
 pub mod decode;
+mod foreign;
 pub mod gateway_api;
 pub mod istio;
 pub mod kubernetes;
@@ -22,7 +23,8 @@ mod resource;
 mod served;
 
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
-pub use load::{SKIPPED, load, unreadable, unreadable_objects};
+pub use foreign::SKIPPED;
+pub use load::{load, unreadable, unreadable_objects};
 pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
 pub use object::{Guarded, Object, ObjectKey, ProxyRole, Refusal, Unsupported};
 pub use object_meta::{ObjectMeta, ObjectName, OwnerReference};

@@ -6,11 +6,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use evenkeel_base::limits::{MAX_DIAGNOSTICS_PER_FILE, MAX_FINDINGS_PER_FILE};
-use evenkeel_base::yaml::{self, Mapping, Node, Parsed, Value};
+use evenkeel_base::yaml::{Mapping, Node, Parsed, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, SourceId, Span};
 
 use crate::annotations;
 use crate::decode::{Context, Decode};
+use crate::foreign::{self, foreign_file};
 use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
 use crate::refused;
@@ -32,8 +33,9 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
             diagnostics.extend(limited(read_local(path, text).1, path));
             continue;
         }
-        let Parsed { documents, broken, diagnostics: mut found } = yaml::parse_all(path, text);
+        let Parsed { documents, broken, diagnostics: mut found } = foreign::parse(path, text);
         let lines: Vec<&str> = text.lines().collect();
+        let of_file = objects.len();
         let mistakes: Vec<Refusal> = found.iter().map(Refusal::of).collect();
         for (part, mistake) in broken.into_iter().zip(mistakes) {
             let known = objects.len();
@@ -43,7 +45,7 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
             let written = written(&lines, part.start, part.end);
             objects.iter_mut().skip(known).for_each(|object| object.text = written);
         }
-        if let Some(foreign) = foreign_file(path, &documents) {
+        if let Some(foreign) = foreign_file(path, &documents, &found) {
             diagnostics.extend(found.into_iter().chain([foreign]));
             continue;
         }
@@ -54,30 +56,16 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
             let written = written(&lines, start, end);
             objects.iter_mut().skip(known).for_each(|object| object.text = written);
         }
+        if let Some(template) = foreign::template(path, text, &found) {
+            // What stands in for a security object stays: nothing is opened by a template.
+            let closing: Vec<Object> = objects.drain(of_file..).filter(|object| object.refused.is_some()).collect();
+            objects.extend(closing);
+            found = std::iter::once(template).collect();
+        }
         diagnostics.extend(limited(found, path));
     }
     diagnostics.sort();
     (objects, diagnostics)
-}
-
-/// The code of the finding that a file has no Kubernetes objects and is skipped.
-pub const SKIPPED: &str = "no-kubernetes-object";
-/// Fields by which a document is recognized as an object, whatever else it lacks.
-const OBJECT_FIELDS: [&str; 3] = ["kind", "metadata", "spec"];
-
-/// Returns a note if no document of a file looks like a Kubernetes object. Files of other tools (a compose file, a
-/// kustomization, a chart's values) are often beside manifests.
-fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
-    let is_object =
-        |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some()) || refused::guards(document);
-    let first = documents.first().filter(|_| !documents.iter().any(is_object))?;
-    // A single text is more likely a mistake than another tool's file.
-    if let (Value::Scalar(_), false) = (&first.value, first.is_null()) {
-        return None;
-    }
-    let message = "the file contains no Kubernetes object and is skipped";
-    let finding = Diagnostic::new(Severity::Info, SKIPPED, Span::whole_file(path), message);
-    Some(finding.with_help("an object has `apiVersion`, `kind` and `metadata`; `.evenkeelignore` silences this note"))
 }
 
 /// The hash of a document's lines and position, without comments and empty lines at its end.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_api::kubernetes::PodTemplate;
+use evenkeel_api::kubernetes::{Container, PodTemplate};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_model::Snapshot;
@@ -10,6 +10,10 @@ use evenkeel_model::labels::selects;
 
 /// The user that sidecars run as in a cluster: its traffic is not captured.
 const PROXY_USER: u32 = 1337;
+/// The container of a proxy.
+const PROXY_CONTAINER: &str = "istio-proxy";
+/// Labels of the control plane's own Pods.
+const CONTROL_PLANE: [(&str, &str); 2] = [("app", "istiod"), ("istio", "pilot")];
 
 /// Namespaces with both injection labels (IST0123): which one counts depends on the cluster's webhooks.
 pub fn injection_labels(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
@@ -25,20 +29,32 @@ pub fn injection_labels(objects: &[&Object], _: &Snapshot, found: &mut Diagnosti
     }
 }
 
-/// Programs that run as the sidecar's user (IST0144): in a cluster their traffic bypasses the mesh.
-pub fn reserved_users(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+/// Programs that run as the sidecar's user (IST0144): in a cluster their traffic bypasses the mesh. As in Istio's analyzer,
+/// proxies and the control plane may.
+pub fn reserved_users(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
     for object in objects {
-        let spec = match (&object.resource, template(object)) {
-            (_, Some(template)) => &template.spec,
-            (Resource::Pod(pod), None) => &pod.spec,
+        let (spec, labels) = match (&object.resource, template(object)) {
+            (_, Some(template)) => (&template.spec, template.labels()),
+            (Resource::Pod(pod), None) => (&pod.spec, object.labels.clone()),
             _ => continue,
         };
-        for (field, user) in spec.accounts() {
-            if field == "runAsUser" && user.value == PROXY_USER {
-                let message = format!("{object} runs as user {PROXY_USER}, the sidecar's: its traffic is not captured");
-                let finding = Diagnostic::warning("reserved-uid", user.span.clone(), message);
-                found.push(finding.with_help("choose another user").about(object.reference()));
-            }
+        let is_control_plane =
+            CONTROL_PLANE.iter().any(|(name, value)| labels.get(*name).is_some_and(|own| own == value));
+        if is_control_plane && object.namespace == snapshot.mesh.root_namespace {
+            continue;
+        }
+        let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user.as_ref());
+        let programs = spec.containers.iter().filter(|container| &*container.name.0 != PROXY_CONTAINER);
+        let user = |container: &'_ Container| {
+            let own = container.security_context.as_ref().and_then(|context| context.run_as_user.as_ref());
+            own.or(of_pod).filter(|user| user.value == PROXY_USER).map(|user| user.span.clone())
+        };
+        let mut places: Vec<Span> = programs.filter_map(user).collect();
+        places.dedup();
+        for place in places {
+            let message = format!("{object} runs as user {PROXY_USER}, the sidecar's: its traffic is not captured");
+            let finding = Diagnostic::warning("reserved-uid", place, message);
+            found.push(finding.with_help("choose another user").about(object.reference()));
         }
     }
 }

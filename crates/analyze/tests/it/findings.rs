@@ -163,6 +163,16 @@ fn services_and_workloads_are_as_istio_wants_them() {
         &["warning IST0123:13"],
     );
     check(&APP.replace("containers:", "securityContext: {runAsUser: 1337}, containers:"), &["warning IST0144:4"]);
+    let of_container = "containers: [{name: web, securityContext: {runAsUser: 1337}}]";
+    check(&APP.replace("containers: [{name: web}]", of_container), &["warning IST0144:4"]);
+    let of_other = "securityContext: {runAsUser: 1337}, containers: [{name: web, securityContext: {runAsUser: 7}}]";
+    check(&APP.replace("containers: [{name: web}]", of_other), &[]);
+    // Proxies run as this user, and so does the control plane.
+    let proxy = "securityContext: {runAsUser: 1337}, containers: [{name: istio-proxy}]";
+    check(&APP.replace("containers: [{name: web}]", proxy), &[]);
+    let istiod = APP.replace("containers: [{name: web}]", of_container).replace("app: web", "app: istiod");
+    check(&istiod.replace("namespace: shop", "namespace: istio-system"), &[]);
+    check(&istiod, &["warning IST0144:4"]);
     check(
         &istio(
             "ServiceEntry",

@@ -203,6 +203,10 @@ impl Context {
                 let help = "remove the field if the rest is correct without it";
                 cx.error("unsupported-field", &entry.key_span, message, help);
             }
+            Status::Removed => {
+                let message = format!("has no effect here, and none in {owner} either");
+                cx.warning("no-effect", &entry.key_span, message, note);
+            }
             Status::Inert => {
                 let (message, help) = match note {
                     "" => (format!("known to {owner}, has no effect on one machine"), "it takes effect in a cluster"),

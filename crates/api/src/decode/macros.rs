@@ -3,8 +3,8 @@
 /// Declares a struct with its table of fields.
 ///
 /// `field: Type = "yamlName"` works; the type says whether the field is required. The lists name the fields that are
-/// known but do not work: `later` (warning), `refused` (error, see [`Status`](super::Status)), `inert` (note); `"name" =
-/// "reason"` says what happens instead. `check` is a function `(&Self, &Node, &mut Context)` for checks that involve several fields.
+/// known but do not work: `later` (warning), `refused` (error, see [`Status`](super::Status)), `inert` (note), `removed`
+/// (warning); `"name" = "reason"` says what happens instead. `check` is a function `(&Self, &Node, &mut Context)` for checks that involve several fields.
 macro_rules! object {
     (
         $(#[$meta:meta])*
@@ -14,6 +14,7 @@ macro_rules! object {
         $( later: [$($later:literal $(= $later_note:literal)?),* $(,)?]; )?
         $( refused: [$($refused:literal),* $(,)?]; )?
         $( inert: [$($inert:literal $(= $inert_note:literal)?),* $(,)?]; )?
+        $( removed: [$($removed:literal = $removed_note:literal),* $(,)?]; )?
         $( check: $check:path; )?
     ) => {
         $(#[$meta])*
@@ -38,6 +39,9 @@ macro_rules! object {
                 $( $( $crate::decode::macros::without_schema($refused, $crate::decode::Status::Refused, ""), )* )?
                 $( $( $crate::decode::macros::without_schema(
                     $inert, $crate::decode::Status::Inert, concat!($($inert_note)?),
+                ), )* )?
+                $( $( $crate::decode::macros::without_schema(
+                    $removed, $crate::decode::Status::Removed, $removed_note,
                 ), )* )?
             ];
         }

@@ -29,6 +29,9 @@ pub enum Status {
     Refused,
     /// It is known and has a meaning only in a cluster: ignored with a note.
     Inert,
+    /// It is known and has no meaning any more, in the original API neither: ignored with a warning, whose note says what
+    /// to write instead.
+    Removed,
 }
 
 /// The values that are accepted.

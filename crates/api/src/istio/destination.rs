@@ -39,6 +39,13 @@ fn check_destination(destination: &Destination, _: &Node, cx: &mut Context) {
 /// Checks weights: a single destination gets everything; of several, at least one must have a weight above zero.
 pub(super) fn check_weights(weights: impl ExactSizeIterator<Item = u32>, node: &Node, cx: &mut Context) {
     let several = weights.len() > 1;
+    // A field that does not exist may be a misspelt weight, which has its own finding.
+    let known = ["destination", "headers", "weight"];
+    let routes = node.get("route").and_then(Node::as_sequence).unwrap_or_default();
+    let mut fields = routes.iter().filter_map(Node::as_mapping).flat_map(|route| route.iter());
+    if fields.any(|entry| !known.contains(&&*entry.key)) {
+        return;
+    }
     if several && weights.map(u64::from).sum::<u64>() == 0 {
         cx.error(
             "bad-weight",

@@ -152,7 +152,7 @@ object! {
         /// The statuses that count as errors, instead of 5xx.
         http_error_codes: Vec<Spanned<u32>> = "outlierDetectionHttpErrorCodes",
     }
-    inert: ["consecutiveErrors"];
+    removed: ["consecutiveErrors" = "write `consecutive5xxErrors` or `consecutiveGatewayErrors`"];
     check: check_outliers;
 }
 
@@ -328,7 +328,7 @@ object! {
         duration: Spanned<Duration> = "duration",
         /// The least part of its share, in percent; 10 if not given.
         minimum_percent: Option<Spanned<Decimal>> = "minimumPercent",
-        /// Above 1 it grows faster at first; 1 if not given.
+        /// Above 1 it grows faster at first, below 1 more slowly; 1 if not given.
         aggression: Option<Spanned<Decimal>> = "aggression",
     }
     check: check_warmup;
@@ -716,8 +716,9 @@ fn check_warmup(warmup: &Warmup, _: &Node, cx: &mut Context) {
     if let Some(percent) = warmup.minimum_percent.as_ref().filter(|p| !(0.0..=100.0).contains(&p.value.0)) {
         cx.error("out-of-range", &percent.span, "not a percentage", "expected 0 to 100");
     }
-    if let Some(aggression) = warmup.aggression.as_ref().filter(|a| a.value.0 < 1.0) {
-        cx.error("out-of-range", &aggression.span, "aggression is below 1", "expected 1 or more");
+    // Envoy's field has to be above 0; below 1 the share grows slowly at first.
+    if let Some(aggression) = warmup.aggression.as_ref().filter(|a| a.value.0 <= 0.0) {
+        cx.error("out-of-range", &aggression.span, "aggression is not above 0", "expected a number above 0, such as 1");
     }
 }
 

@@ -91,8 +91,16 @@ object! {
         "binaryPath" = "the agent has a proxy built in; `--envoy` names another",
         "parentShutdownDuration" = "the agent has `--parent-shutdown-time-s`",
         "proxyLogLevel" = "the annotation `sidecar.istio.io/logLevel` sets it",
-        "image", "availabilityZone", "sds", "connectTimeout", "discoveryRefreshDelay", "concurrencyPolicy", "meshId",
-        "statNameLength",
+        "image" = "proxies do not come from images",
+        "connectTimeout" = "Istio's agent does not read it, either; a DestinationRule sets it (`connectionPool.tcp`)",
+        "meshId" = "it is in the node's metadata of Istio's agent only, and nothing here reads it",
+    ];
+    removed: [
+        "availabilityZone" = "write the label `topology.kubernetes.io/zone` or `istio-locality`",
+        "sds" = "remove it; certificates always come by SDS",
+        "discoveryRefreshDelay" = "remove it; changes are pushed",
+        "concurrencyPolicy" = "write `concurrency`",
+        "statNameLength" = "remove it; names of statistics have no such limit",
     ];
     check: check;
 }
@@ -270,7 +278,7 @@ object! {
         /// Requests with `%2F` or `%5C` in the path; overrides `pathNormalization`.
         http_path_with_escaped_slashes_action: Option<EscapedSlashes> = "httpPathWithEscapedSlashesAction",
     }
-    inert: ["listenerPerConnectionBufferLimitBytes"];
+    inert: ["listenerPerConnectionBufferLimitBytes" = "Evenkeel's proxy limits what it buffers by its own windows"];
 }
 
 choices! {
@@ -340,10 +348,14 @@ impl ProxyStatsMatcher {
 
 /// Variables of `proxyMetadata` that have an effect.
 const METADATA: [&str; 5] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, SELF_DISCOVERY, SELF_DISCOVERY_LABELS, AMBIGUOUS_REQUESTS];
+/// Variables that agents read from their own environment, or from the `proxyMetadata` that they are started with.
+const OF_AGENTS_START: [&str; 4] = ["FILE_MOUNTED_CERTS", "OUTPUT_CERTS", "CA_ADDR", "CA_ROOT_CA"];
 /// Whether the proxy is told of the proxies like it, which zone-aware balancing needs.
 const SELF_DISCOVERY: &str = "ISTIO_META_ENABLE_SELF_DISCOVERY";
 /// The labels that proxies like it have in common.
 const SELF_DISCOVERY_LABELS: &str = "ISTIO_META_SELF_DISCOVERY_GROUPING_LABEL_NAMES";
+/// Prefix of variables that become metadata of the node.
+const NODE_METADATA: &str = "ISTIO_META_";
 /// Whether the agent answers the workload's DNS queries.
 const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
 /// Whether ServiceEntries without addresses get virtual ones.
@@ -393,7 +405,13 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
         });
     }
     for (name, value) in config.proxy_metadata.iter().filter(|(name, _)| !METADATA.contains(&name.as_str())) {
-        let message = "no setting of the agent has this name; it is passed to the control plane as node metadata only";
+        let message = match OF_AGENTS_START.contains(&name.as_str()) {
+            true => "an agent reads it when it starts, from its environment or its `--proxy-config`, and not from here",
+            false if name.starts_with(NODE_METADATA) => {
+                "no setting of the agent has this name; it is passed to the control plane as node metadata only"
+            }
+            false => "no setting of the agent has this name",
+        };
         let help = format!("settings with an effect: {}", METADATA.join(", "));
         cx.at_field("proxyMetadata", |cx| cx.at_key(name, |cx| cx.note("no-effect", &value.span, message, help)));
     }
@@ -559,7 +577,7 @@ object! {
         /// Further settings of the agent by their environment variables.
         environment_variables: BTreeMap<String, Spanned<String>> = "environmentVariables",
     }
-    inert: ["image"];
+    inert: ["image" = "proxies do not come from images"];
 }
 
 impl ProxyConfigSpec {

@@ -87,7 +87,7 @@ object! {
         /// Its name.
         name: Option<String> = "name",
     }
-    inert: ["targetPort"];
+    removed: ["targetPort" = "remove it; `defaultEndpoint` says where the workload listens"];
     check: check_port;
 }
 
@@ -101,7 +101,7 @@ object! {
         /// Its name.
         name: Option<String> = "name",
     }
-    inert: ["targetPort"];
+    removed: ["targetPort" = "remove it"];
     check: check_egress_port;
 }
 

@@ -43,12 +43,15 @@ object! {
         /// The machine it runs on.
         node_name: Option<String> = "nodeName",
     }
-    later: ["initContainers", "hostAliases"];
+    later: [
+        "initContainers", "hostAliases",
+        "dnsConfig" = "names are looked up in the search domains of a cluster, by the mesh's own server",
+    ];
     inert: [
         "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
         "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "hostPID", "hostIPC",
         "shareProcessNamespace", "imagePullSecrets", "affinity",
-        "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
+        "schedulerName", "tolerations", "priorityClassName", "priority", "readinessGates",
         "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",
         "setHostnameAsFQDN", "os", "hostUsers", "schedulingGates", "resourceClaims", "resources", "hostnameOverride",
     ];

@@ -3,7 +3,9 @@
 mod aliases;
 mod annotations;
 mod golden;
+mod other_files;
 mod pages;
 mod random;
 mod tables;
 mod tls_modes;
+mod wrong_reasons;

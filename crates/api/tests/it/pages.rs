@@ -54,7 +54,12 @@ fn section(page: &mut String, title: &str, schema: &Schema) {
     let _ = writeln!(page, "\n## {title}\n\n| field | expects |\n|---|---|");
     let mut others = Vec::new();
     rows("", schema, page, &mut others, 0);
-    for (status, label) in [(Status::Later, "Ignored"), (Status::Refused, "Refused"), (Status::Inert, "No effect")] {
+    for (status, label) in [
+        (Status::Later, "Ignored"),
+        (Status::Refused, "Refused"),
+        (Status::Inert, "No effect"),
+        (Status::Removed, "No effect any more"),
+    ] {
         let of = || others.iter().filter(|(of, ..)| *of == status);
         let plain: Vec<String> =
             of().filter(|(.., note)| note.is_empty()).map(|(_, path, _)| format!("`{path}`")).collect();

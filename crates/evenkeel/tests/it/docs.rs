@@ -82,8 +82,12 @@ impl Rows {
         for (path, accepts) in &self.works {
             let _ = writeln!(text, "| {} | {} |", code(path), accepts.replace('|', "\\|"));
         }
-        for (status, title) in [(Status::Later, "Ignored"), (Status::Refused, "Refused"), (Status::Inert, "No effect")]
-        {
+        for (status, title) in [
+            (Status::Later, "Ignored"),
+            (Status::Refused, "Refused"),
+            (Status::Inert, "No effect"),
+            (Status::Removed, "No effect any more"),
+        ] {
             let paths: Vec<_> = self.other.iter().filter(|(s, _)| *s == status).map(|(_, path)| code(path)).collect();
             if !paths.is_empty() {
                 let gap = if text.is_empty() { "" } else { "\n" };

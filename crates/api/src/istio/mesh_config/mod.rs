@@ -199,7 +199,12 @@ object! {
     ];
     inert: [
         "configSources" = "the control plane reads the directories it was started with (`--config`)",
-        "serviceScopeConfigs", "hboneIdleTimeout", "thriftConfig", "mixerCheckServer",
+        "serviceScopeConfigs" = "there is no ambient mode",
+        "hboneIdleTimeout" = "there is no ambient mode",
+    ];
+    removed: [
+        "thriftConfig" = "remove it; Istio has no filter for Thrift any more",
+        "mixerCheckServer" = "remove it; AuthorizationPolicies with `action: CUSTOM` ask an external authorizer",
     ];
     check: check;
 }

@@ -1,0 +1,86 @@
+//! Files of other tools beside manifests: they are named, and stop nothing.
+
+use evenkeel_base::Severity;
+
+/// The findings of a file as `severity code`, without those about single fields, and its objects.
+fn read(name: &str, text: &str) -> (Vec<String>, Vec<String>) {
+    let (objects, found) = evenkeel_api::load(&[(name.into(), text.into())]);
+    let matters = found.iter().filter(|finding| finding.severity != Severity::Info || finding.code != "no-effect");
+    let found = matters.map(|finding| format!("{} {}", finding.severity, finding.code)).collect();
+    (found, objects.iter().map(ToString::to_string).collect())
+}
+
+#[track_caller]
+fn check(name: &str, text: &str, found: &[&str], objects: &[&str]) {
+    let expected = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    assert_eq!(read(name, text), (expected(found), expected(objects)), "{name}\n{text}");
+}
+
+const SKIPPED: &[&str] = &["info no-kubernetes-object"];
+const TEMPLATE: &[&str] = &["warning template"];
+const SERVICE: &str =
+    r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "NAME"}, "spec": {"ports": [{"port": 80}]}}"#;
+
+#[test]
+fn json_may_have_a_value_on_each_line() {
+    check("prices.json", "{\"shelf\": 1, \"price\": 4}\n{\"shelf\": 2, \"price\": 5}\n", SKIPPED, &[]);
+    check("prices.json", "\n{\"a\": 1}\n[2]\n\"three\"\n", SKIPPED, &[]);
+    check("prices.json", "[{\"shelf\": 1}, {\"shelf\": 2}]\n", SKIPPED, &[]);
+    let two = [SERVICE.replace("NAME", "a"), SERVICE.replace("NAME", "b")];
+    check("two.json", &two.join("\n"), &[], &["Service default/a", "Service default/b"]);
+    // Only what is JSON throughout is read so, and mistakes stay mistakes.
+    check("two.json", &format!("{}\n{{\"a\": 1", two[0]), &["error yaml-syntax"], &["Service default/a"]);
+    let twice = SERVICE.replace("NAME", "a").replace("\"kind\"", "\"kind\": \"Pod\", \"kind\"");
+    assert!(read("two.json", &format!("{twice}\n{}", two[1])).0.iter().any(|found| found.starts_with("error ")));
+    // The line of a finding is that of the file.
+    let misspelt = two[1].replace("ports", "prots");
+    let (_, found) = evenkeel_api::load(&[("two.json".into(), format!("{}\n{misspelt}\n", two[0]).into())]);
+    let finding = found.iter().find(|finding| finding.code == "unknown-field").expect("a finding");
+    assert_eq!(finding.span.line, 2);
+}
+
+const CHART: &str = "\
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .Values.name }}
+  {{- if .Values.label }}
+  labels: {tier: {{ .Values.label }}}
+  {{- end }}
+spec: {ports: [{port: 80}]}
+";
+
+#[test]
+fn templates_are_named_and_skipped() {
+    check("service.yaml", CHART, TEMPLATE, &[]);
+    let helm = |name: &str| {
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: 80}}]}}\n")
+    };
+    check("service.yaml", &helm("'{{ include \"a.name\" . }}'"), TEMPLATE, &[]);
+    check("service.yaml", "{{- if .Values.on }}\nkind: Service\n{{- end }}\n", TEMPLATE, &[]);
+    check("service.yaml", &helm("{{ name }}"), TEMPLATE, &[]);
+    check("service.yaml", &format!("{{% if on %}}\n{}{{% endif %}}\n", helm("a")), TEMPLATE, &[]);
+    check(
+        "service.yaml",
+        &format!("#@ load(\"@ytt:data\", \"data\")\n{}", helm("#@ data.values.name\n ")),
+        TEMPLATE,
+        &[],
+    );
+    let (_, found) = evenkeel_api::load(&[("service.yaml".into(), CHART.into())]);
+    let finding = found.iter().next().expect("a finding");
+    assert!(finding.span.line == 4 && finding.message.contains("a template for Helm"), "{finding:?}");
+    assert!(finding.help.as_deref().is_some_and(|help| help.contains("helm template")), "{finding:?}");
+    // Braces are no mistake where they are text.
+    let annotated = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, annotations: {x: '{{ .Values.x }}'}}\n";
+    check("a.yaml", annotated, &[], &["Namespace a"]);
+    // Other mistakes are not taken for a template.
+    check("a.yaml", &helm("A_"), &["error bad-name"], &[]);
+    check("a.yaml", &helm("[a"), &["error yaml-syntax"], &[]);
+}
+
+/// What a template would protect stays closed, as for any text that cannot be read.
+#[test]
+fn a_template_of_a_policy_closes() {
+    let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {namespace: shop, name: {{ .Values.name }}}\n";
+    check("policy.yaml", policy, TEMPLATE, &["AuthorizationPolicy shop/policy.yaml:1"]);
+}
