@@ -28,6 +28,7 @@ pub mod lifecycle;
 pub mod logs;
 mod main_process;
 pub mod mesh;
+mod metrics_pages;
 mod mounts;
 mod names;
 pub mod namespace;

@@ -68,6 +68,10 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let serve_pages = async move { pages.host_pages.serve(&record, CONTROL_DEBUG).await };
     let pages = say_failure(&events, "serving the control plane's pages", serve_pages);
 
+    let (metrics, of_replicas) = (plan.clone(), mesh.replicas());
+    let serve_metrics = async move { metrics.metrics_pages.serve(of_replicas).await };
+    let metrics = say_failure(&events, "serving metrics", serve_metrics);
+
     let outcome = tokio::select! {
         outcome = run_mesh(&mut mesh, &plan, &events, &mut restarts) => outcome,
         () = stop.next() => Ok(0),
@@ -83,6 +87,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     services_rules.abort();
     exec.abort();
     pages.abort();
+    metrics.abort();
     publisher.abort();
     events.end().await;
     let _ = screen.await;

@@ -16,6 +16,7 @@ use crate::builds::{self, BuildError};
 use crate::cleanup::{Claim, StateDir, StateError};
 use crate::egress::broker::Broker;
 use crate::egress::rules::MACHINE_NAMES;
+use crate::metrics_pages::MetricsPages;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
@@ -116,6 +117,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let callers = callers.map_err(io("cannot open sockets"))?;
     let host_ports = ports::open(&manifest.gateway_ports, &options.gateway_ports)?;
     let host_pages = HostPages::open().map_err(io("cannot open a port on 127.0.0.1"))?;
+    let metrics_pages = MetricsPages::open().map_err(io("cannot open a port on 127.0.0.1"))?;
     let (claim, leftovers) = state.claim(&user_directory)?;
     if let Some(leftovers) = leftovers {
         let _ = writeln!(out, "{leftovers}");
@@ -136,7 +138,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let before = MachineState::look();
     let (broker, egress_broker) = options
         .egress
-        .then(|| Broker::new(vec![host_pages.address]))
+        .then(|| Broker::new(vec![host_pages.address, metrics_pages.address]))
         .transpose()
         .map_err(io("cannot open egress from the mesh"))?
         .unzip();
@@ -150,6 +152,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         manifest,
         host_ports,
         host_pages,
+        metrics_pages,
         callers,
         egress_broker,
         ports_broker,

@@ -19,6 +19,7 @@ mod isolation;
 mod ledger;
 mod load;
 mod mesh;
+mod metrics;
 mod platform;
 mod pods;
 mod processes;
