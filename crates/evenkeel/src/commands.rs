@@ -23,6 +23,7 @@ use crate::apply::{self, Change, ChangeArguments};
 use crate::formats::Output;
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
+use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
     admin, analyze, authz, ca, compiled, effective, explain, heaps, history, manifests, mtls, plan, prove,
     proxy_config, proxy_status, purge, validate,
@@ -65,6 +66,10 @@ enum Command {
         #[arg(long)]
         ignore_not_found: bool,
     },
+    /// List the objects that `apply` and `delete` have changed; they override the directory, also after a restart.
+    Get(MeshArguments),
+    /// Forget what `apply` and `delete` have changed, so that the directory applies again.
+    Reset(ResetArguments),
     /// Run a command inside a workload of the running mesh.
     Exec(ExecArguments),
     /// Print the logs of a workload's programs or sidecars.
@@ -158,6 +163,7 @@ impl Command {
         matches!(
             self,
             Self::Logs(_)
+                | Self::Get(_)
                 | Self::Validate(_)
                 | Self::Explain(_)
                 | Self::Analyze(_)
@@ -401,6 +407,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Delete { change, ignore_not_found } => {
             apply::run(&change, Change::Delete { ignore_not_found }, &mut IgnoreBrokenPipe(io::stdout().lock()))
         }
+        Command::Get(arguments) => overrides::get(&arguments, &mut io::stdout().lock()),
+        Command::Reset(arguments) => overrides::reset(&arguments, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {
             logs::run(&arguments, &mut io::stdout().lock())?;

@@ -6,7 +6,7 @@ use clap::Command;
 
 /// The groups, in order.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Run a mesh on this machine", &["up", "apply", "delete", "exec", "logs", "restart"]),
+    ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["proxy-status", "proxy-config", "mtls", "ca", "history"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),

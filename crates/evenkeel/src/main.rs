@@ -19,6 +19,7 @@ mod logging;
 mod logs;
 mod manifests;
 mod mtls;
+mod overrides;
 mod plan;
 mod prove;
 mod proxies;

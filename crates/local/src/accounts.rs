@@ -17,6 +17,7 @@ use crate::container::ContainerSpec;
 use crate::mounts;
 use crate::pods::Pod;
 use crate::preflight::is_root;
+use crate::user_names;
 use crate::view::{View, ViewError};
 
 /// The first user and group ids to assign, in order of preference: systemd leaves ids from 1879048192 up unused, and a
@@ -124,7 +125,13 @@ impl Accounts {
         let readable = if let Users::Own(_) = self.users { named_by_environment() } else { Vec::new() };
         let elsewhere = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
         let own = [self.directory.clone(), data.clone()].into_iter().chain(elsewhere).collect();
-        let view = View { account, hidden: self.state.clone(), own, readable, over: Vec::new() };
+        let names = account.map(|account| {
+            let folder = self.state.join("etc").join(account.uid.to_string());
+            let home = if let Users::Own(_) = self.users { data.as_path() } else { Path::new("/") };
+            user_names::write(&folder, account, service_account, home)
+        });
+        let over = names.transpose().map_err(|source| ViewError { path: self.state.clone(), source })?;
+        let view = View { account, hidden: self.state.clone(), own, readable, over: over.unwrap_or_default() };
         let container = ContainerSpec { view, privileges: Privileges::of_application(account), own_processes: true };
         let environment = match self.users {
             Users::Same => Vec::new(),

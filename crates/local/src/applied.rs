@@ -63,10 +63,27 @@ pub struct Applied {
     folder: PathBuf,
 }
 
+/// An object that takes precedence over the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    /// Its name, as `kubectl` prints it.
+    pub object: String,
+    /// Its namespace; empty for kinds without.
+    pub namespace: Arc<str>,
+    /// Whether it was deleted.
+    pub deleted: bool,
+    /// Whether the directory has an object of this name.
+    pub in_directory: bool,
+    /// Where it is stored.
+    pub file: PathBuf,
+}
+
 /// The stored form of an applied object.
 #[derive(Debug)]
 struct Entry {
     path: PathBuf,
+    /// Its name, as `kubectl` prints it.
+    name: String,
     /// A digest of the object it replaced; empty if there was none.
     over: String,
     /// The object in force; `None`: it is deleted.
@@ -133,6 +150,36 @@ impl Applied {
         Ok(Outcome::Deleted)
     }
 
+    /// All objects that take precedence over the directory.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn list(&self) -> io::Result<Vec<Override>> {
+        if !self.folder.is_dir() {
+            return Ok(Vec::new());
+        }
+        let one = |((_, namespace, _), entry): (Id, Entry)| Override {
+            object: entry.name,
+            namespace,
+            deleted: entry.json.is_none(),
+            in_directory: !entry.over.is_empty(),
+            file: entry.path,
+        };
+        Ok(self.entries()?.into_iter().map(one).collect())
+    }
+
+    /// Forgets an object, so that the directory's applies again.
+    ///
+    /// # Errors
+    /// If its file cannot be removed.
+    pub fn reset(&self, object: &Override) -> io::Result<()> {
+        let _lock = self.lock()?;
+        match fs::remove_file(&object.file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Drops applied objects whose file in the directory has changed since; returns their names.
     pub fn settle(&self, files: &Files) -> io::Result<Vec<String>> {
         if !self.folder.is_dir() {
@@ -188,7 +235,7 @@ impl Applied {
                 let (over, deleted) = (annotation(APPLIED_ANNOTATION), annotation(DELETED_ANNOTATION) == Some("true"));
                 let json = (!deleted).then(|| plain(&document.json, &id));
                 let over = over.unwrap_or_default().to_owned();
-                entries.insert(id, Entry { path: path.clone(), over, json });
+                entries.insert(id, Entry { path: path.clone(), name: document.resource_name(), over, json });
             }
         }
         Ok(entries)
@@ -348,6 +395,13 @@ mod tests {
         mesh.delete(&route(99), "deleted");
         assert!(mesh.in_force().is_empty());
         mesh.delete(&route(10), "not found");
+        let listed = mesh.applied.list().expect("our own");
+        let [one] = listed.as_slice() else { panic!("{listed:?}") };
+        let name = "virtualservice.networking.istio.io/ratings";
+        assert_eq!((&*one.object, &*one.namespace, one.deleted, one.in_directory), (name, "default", true, true));
+        mesh.applied.reset(one).expect("our own");
+        assert_eq!((mesh.in_force(), mesh.applied.list().expect("our own")), (vec!["10".to_owned()], Vec::new()));
+        mesh.delete(&route(10), "deleted");
         mesh.apply(&route(10), "created");
         assert_eq!(mesh.in_force(), ["10"]);
         mesh.delete(&route(10), "deleted");

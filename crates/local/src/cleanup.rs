@@ -5,6 +5,7 @@
 //! logs/           one file per program; kept for reading afterwards, emptied by the next run
 //! runtime/        Pod objects for the control plane      ┐
 //! pods/NAME/      a replica's tokens, sockets, /etc files │ removed at the end of a run
+//! etc/UID/        names of users                          │
 //! data/           applications' files                     │
 //! check/          what `--check` runs: a copy to edit     │
 //! run.json, exec.sock, pages                              ┘
@@ -241,8 +242,8 @@ impl StateDir {
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }
 
-    const VOLATILE: [&str; 8] =
-        ["runtime", "pods", "data", "check", "run.json", "exec.sock", "pages", "control/registered"];
+    const VOLATILE: [&str; 9] =
+        ["runtime", "pods", "etc", "data", "check", "run.json", "exec.sock", "pages", "control/registered"];
 
     fn remove_volatile(&self) -> io::Result<()> {
         for name in Self::VOLATILE {

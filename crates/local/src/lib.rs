@@ -56,6 +56,7 @@ pub mod tokens;
 pub mod tools;
 pub mod ui;
 pub mod up;
+mod user_names;
 pub mod view;
 pub mod volumes;
 pub mod workloads;

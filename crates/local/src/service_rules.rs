@@ -24,6 +24,9 @@ const IDLE_PERIOD: Duration = Duration::from_millis(200);
 /// How long replicas count as changing after the last change: the control plane knows of it before that.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
+/// Pause after the kernel has refused the rules, before the next try.
+const FAILED_PAUSE: Duration = Duration::from_secs(2);
+
 /// The addresses behind Services to which new connections may be sent by the rules in force.
 pub(crate) type Behind = BTreeSet<Ipv4Addr>;
 
@@ -42,6 +45,8 @@ pub(crate) async fn follow(tools: Tools, mut replicas: RosterView, behind: watch
                     behind.send_replace(backends.values().flatten().map(|backend| *backend.ip()).collect());
                     applied = Some(backends);
                     known = Some(generation);
+                } else {
+                    sleep(FAILED_PAUSE).await;
                 }
             }
             Ok(_) => {}

@@ -203,6 +203,9 @@ fn read(
         settled.map_err(|source| UpError::Io { what: "cannot read the applied objects", source })?;
         files.refresh(SystemTime::now());
     }
+    if let Some(said) = earlier.and_then(overridden) {
+        let _ = writeln!(out, "{said}");
+    }
     let (manifest, local) = Manifest::of(&files, state.path());
     let open = not_enforced(&files, leave_out_refused);
     let mut all: Diagnostics = files.diagnostics().into_iter().chain(local.clone()).chain(open).collect();
@@ -238,6 +241,29 @@ fn not_enforced(files: &Files, leave_out_refused: bool) -> impl Iterator<Item = 
     found.into_iter().filter(|finding| finding.code == NOT_ENFORCED && finding.severity == Severity::Error)
 }
 
+/// One line about the objects of earlier runs that take precedence over the directory.
+fn overridden(applied: &Applied) -> Option<String> {
+    // What cannot be read has been reported.
+    let all = applied.list().unwrap_or_default();
+    let named = all.iter().take(MAX_OBJECTS_NAMED).map(|one| {
+        let change = if one.deleted { "deleted" } else { "applied" };
+        format!("{} {change}", one.object)
+    });
+    let named: Vec<String> = named.collect();
+    let more = match all.len().saturating_sub(MAX_OBJECTS_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = format!(
+        "note: `evenkeel apply` and `delete` of an earlier run override the directory: {}{more} (all: evenkeel get; forget \
+         them: evenkeel reset)",
+        named.join(", ")
+    );
+    (!all.is_empty()).then_some(what)
+}
+
+/// Maximum number of objects named in one line.
+const MAX_OBJECTS_NAMED: usize = 5;
 /// Maximum number of files named in one line.
 const MAX_SKIPPED_NAMED: usize = 5;
 

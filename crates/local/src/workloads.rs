@@ -695,6 +695,9 @@ mod tests {
         let to_8081 =
             service("edge", "istio-system", "istio: ingressgateway", "ports: [{name: a, port: 80, targetPort: 8081}]");
         check(&to_8081, [8081, 8081]);
+        let earlier =
+            service("ante", "istio-system", "istio: ingressgateway", "ports: [{name: a, port: 80, targetPort: 9999}]");
+        check(&(to_8081.clone() + &earlier), [9999, 8081]);
         let labelled = "name: edge, labels: {experimental.istio.io/disable-gateway-port-translation: \"true\"},";
         check(&to_8081.replace("name: edge,", labelled), [80, 8081]);
     }

@@ -1,6 +1,7 @@
 //! Shells complete commands, flags and values by the script that `evenkeel completion` prints.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 fn evenkeel(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(arguments).output().expect("it runs");
@@ -16,7 +17,13 @@ fn offered(script: &str, words: &[&str]) -> Vec<String> {
         "{script}\nCOMP_WORDS=({}); COMP_CWORD={last}; _evenkeel evenkeel {current:?} {before:?}; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         words.join(" ")
     );
-    let output = Command::new("bash").args(["-c", &program]).output().expect("bash runs");
+    // By standard input: the script is too long for an argument.
+    let mut bash = Command::new("bash");
+    let mut bash = bash.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash runs");
+    let mut input = bash.stdin.take().expect("piped");
+    input.write_all(program.as_bytes()).expect("bash reads it");
+    drop(input);
+    let output = bash.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }

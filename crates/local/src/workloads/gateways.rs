@@ -204,16 +204,18 @@ fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = Wanted<'_>> {
     })
 }
 
-/// The Services in front of a gateway that translate ports of Gateways.
+/// The Services in front of a gateway that translate ports of Gateways, in the order of their names.
 fn services<'a>(objects: &'a [Object], gateway: &Workload) -> Vec<&'a Service> {
     let of_it = |object: &'a Object| {
         let Resource::Service(service) = &object.resource else { return None };
         let selector = &service.spec.selector;
         let selects = !selector.is_empty() && selects(selector, &gateway.labels);
         let translates = !object.labels.contains_key(NO_TRANSLATION_LABEL);
-        (selects && translates && *object.namespace == *gateway.namespace).then_some(&**service)
+        (selects && translates && *object.namespace == *gateway.namespace).then_some((&*object.name, &**service))
     };
-    objects.iter().filter_map(of_it).collect()
+    let mut found: Vec<(&str, &Service)> = objects.iter().filter_map(of_it).collect();
+    found.sort_by_key(|(name, _)| *name);
+    found.into_iter().map(|(_, service)| service).collect()
 }
 
 /// Whether a gateway is called from outside the mesh: by its place in Istio's installation, else by its Services.
@@ -226,8 +228,8 @@ fn faces_outside(gateway: &Workload, in_front: &[&Service]) -> bool {
     is_named || is_ingress || in_front.iter().any(from_outside)
 }
 
-/// The port on which a gateway listens for a port of a Gateway's server: the `targetPort` of a Service in front of it that
-/// has this port, as the control plane resolves it, or else the port itself.
+/// The port on which a gateway listens for a port of a Gateway's server: the `targetPort` of the first Service in front of it
+/// that has this port, as the control plane resolves it, or else the port itself.
 fn target_port(in_front: &[&Service], gateway: &Workload, number: u16) -> u16 {
     let ports = in_front.iter().flat_map(|service| &service.spec.ports).filter(|port| port.port.value.0 == number);
     let target =
@@ -236,7 +238,7 @@ fn target_port(in_front: &[&Service], gateway: &Workload, number: u16) -> u16 {
             Some(IntOrString::Port(target)) => Some(target.0),
             Some(IntOrString::Name(name)) => named_port(&gateway.ports, name),
         };
-    ports.filter_map(target).min().unwrap_or(number)
+    ports.filter_map(target).next().unwrap_or(number)
 }
 
 fn named_port(ports: &[ContainerPort], name: &str) -> Option<u16> {

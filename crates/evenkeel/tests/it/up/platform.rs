@@ -153,6 +153,11 @@ fn services_are_reached_without_a_route_and_have_the_names_of_a_cluster() {
             ],
         );
     }
+    // As root each identity has a user of its own, which has a name.
+    if super::user::is_root() && std::env::var_os("SUDO_UID").is_none() {
+        let (seen, _) = mesh.evenkeel(&["exec", "reader"], &["--", "sh", "-c", "whoami; id -gn; id -un root"]);
+        assert_eq!(seen, "default\ndefault\nroot\n");
+    }
     // A program that prints nothing has an empty log.
     assert_eq!(mesh.evenkeel(&["logs", "reader"], &[]), (String::new(), true));
     mesh.stop();
@@ -328,6 +333,9 @@ spec:
     for (port, host) in [(public, "open.test"), (public, "ingress.test"), (inner, "secretive.test")] {
         eventually(host, || (mesh.from_outside(port, host) == "light").then_some(()));
     }
-    assert_eq!(mesh.from_outside(public, "secretive.test"), "404", "{}", mesh.up.output());
+    // Neither port serves what belongs to the other.
+    for (port, host) in [(public, "secretive.test"), (inner, "open.test"), (inner, "ingress.test")] {
+        assert_eq!(mesh.from_outside(port, host), "404", "{host}: {}", mesh.up.output());
+    }
     mesh.stop();
 }

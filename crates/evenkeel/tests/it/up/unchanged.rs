@@ -138,6 +138,10 @@ fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
 
     let (mut up, url) = start(&user);
     all_pages(&url, "red stars again", |page| page.contains("#c00"));
+    // What holds from the run before is said, and can be listed and forgotten.
+    up.wait_for_line("of an earlier run override the directory: ");
+    let (_, said) = evenkeel(state, &["get"], "");
+    assert!(said.contains("virtualservice.networking.istio.io/reviews"), "{said}");
     let (status, said) = evenkeel(state, &["delete", "-f", &file("all-v1.yaml")], "");
     assert!(status == 0 && said.matches(" deleted\n").count() == 4, "{said}");
     let (status, said) = evenkeel(state, &["delete", "-f", &file("all-v1.yaml")], "");
@@ -147,8 +151,13 @@ fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
     let (status, said) = evenkeel(state, &["delete", "-f", &gateway], "");
     assert!(status == 0 && said.contains("gateway.networking.istio.io/bookinfo-gateway deleted"), "{said}");
     up.wait_for_line("is closed: no Gateway has port");
-    evenkeel(state, &["apply", "-f", &gateway], "");
+    let (_, said) = evenkeel(state, &["get"], "");
+    assert!(said.contains("deleted, although the directory has it"), "{said}");
+    let (status, said) = evenkeel(state, &["reset", "gateway/bookinfo-gateway"], "");
+    assert_eq!((status, &*said), (0, "gateway.networking.istio.io/bookinfo-gateway reset\n"));
     up.wait_for_line("is open: http://");
+    let (status, said) = evenkeel(state, &["reset"], "");
+    assert_eq!((status, &*said), (0, "virtualservice.networking.istio.io/bookinfo reset\n"));
     eventually("stars and none", || {
         let pages: Vec<String> = (0..12).map(|_| get(&url, PAGE)).collect();
         let has = |what: &str| pages.iter().any(|page| page.contains(what));
