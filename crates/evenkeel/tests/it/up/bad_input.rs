@@ -91,16 +91,3 @@ fn a_port_that_is_taken() {
     let expected = [&*format!("127.0.0.1:{port}"), "another program uses it", "gateway.yaml:", "--gateway-port 8080="];
     refuses(&capitals(), &["--gateway-port", &port], &expected);
 }
-
-#[test]
-fn two_ports_of_gateways_that_would_be_one() {
-    let run = DEPLOYMENT.replace(
-        "labels: {app: web}\n    spec",
-        "labels: {app: web}\n      annotations: {local.evenkeel.dev/run: sleep 9}\n    spec",
-    );
-    let gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  selector: {istio: ingressgateway}\n  servers:\n    \
-         - {port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}\n    - {port: {number: 8080, name: more, protocol: HTTP}, hosts: ['*']}\n";
-    let expected =
-        ["ports 80 (", "gateway.yaml:7:23", "and 8080 (", "gateway.yaml:8:23", "both served on 8080", "another number"];
-    check(&[("web.yaml", &run), ("gateway.yaml", gateway)], &[], &expected);
-}
