@@ -109,7 +109,7 @@ impl Mesh {
     }
 
     /// The status that a host gets at the machine's port, and the body if it is a success.
-    fn from_outside(&self, port: u16, host: &str) -> String {
+    fn outside_at(&self, port: u16, host: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
         let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("it is open");
@@ -285,10 +285,10 @@ spec:
     let porch = mesh.moved(80);
     // Gateways hear of ready replicas a moment after the user does.
     for (port, host) in [(port, "www.hall.test"), (porch, "porch.test"), (port, "again.hall.test")] {
-        eventually(host, || (mesh.from_outside(port, host) == "light").then_some(()));
+        eventually(host, || (mesh.outside_at(port, host) == "light").then_some(()));
     }
-    (0..4).for_each(|_| assert_eq!(mesh.from_outside(porch, "porch.test"), "light"));
-    assert_eq!(mesh.from_outside(porch, "www.hall.test"), "404");
+    (0..4).for_each(|_| assert_eq!(mesh.outside_at(porch, "porch.test"), "light"));
+    assert_eq!(mesh.outside_at(porch, "www.hall.test"), "404");
     let call = format!("get {inside}:{port}");
     let other = format!("get {inside}:{port} www.hall.test");
     for client in ["guest", "bare"] {
@@ -331,11 +331,11 @@ spec:
     let mesh = Mesh::with_flags(&objects, 2, &["--gateway-port", "80=0", "--gateway-port", "8081=0"]);
     let (public, inner) = (mesh.moved(80), mesh.moved(8081));
     for (port, host) in [(public, "open.test"), (public, "ingress.test"), (inner, "secretive.test")] {
-        eventually(host, || (mesh.from_outside(port, host) == "light").then_some(()));
+        eventually(host, || (mesh.outside_at(port, host) == "light").then_some(()));
     }
     // Neither port serves what belongs to the other.
     for (port, host) in [(public, "secretive.test"), (inner, "open.test"), (inner, "ingress.test")] {
-        assert_eq!(mesh.from_outside(port, host), "404", "{host}: {}", mesh.up.output());
+        assert_eq!(mesh.outside_at(port, host), "404", "{host}: {}", mesh.up.output());
     }
     mesh.stop();
 }
