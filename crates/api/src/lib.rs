@@ -21,6 +21,7 @@ mod object_meta;
 mod refused;
 mod resource;
 mod served;
+mod unread;
 
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
 pub use foreign::SKIPPED;

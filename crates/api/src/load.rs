@@ -16,6 +16,7 @@ use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
 use crate::refused;
 use crate::resource::{Named, named};
+use crate::unread::unread;
 use crate::{Guarded, Kind, Object, ObjectKey, ObjectMeta, Refusal};
 
 /// The namespace of objects that do not name one.
@@ -188,8 +189,9 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             let (key, object) = read_object(kind, document, kind_span, &mut cx);
             let mesh = object.as_ref().and_then(MeshConfig::read).map(|(_, found)| found).unwrap_or_default();
             let refused = cx.has_errors() || mesh.has_errors();
+            let unread = object.as_ref().and_then(unread);
             objects.extend(object.filter(|_| !refused));
-            let found = cx.into_diagnostics().into_iter().chain(mesh);
+            let found = cx.into_diagnostics().into_iter().chain(mesh).chain(unread);
             let reference = key.map(|key| Arc::new(key.at(&SourceId::files())));
             diagnostics.extend(found.map(|finding| Diagnostic { object: reference.clone(), ..finding }));
         }

@@ -23,6 +23,7 @@ mod clients;
 pub mod configuration;
 pub mod debug;
 pub mod discovery;
+mod environment;
 mod external_signer;
 mod federation;
 pub mod history;

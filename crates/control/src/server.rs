@@ -29,6 +29,7 @@ use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
+use crate::environment;
 use crate::federation::Federation;
 use crate::jwks::outgoing_proxy::{OutgoingProxies, OutgoingProxyError};
 use crate::jwks::settings::{JwksSettings, JwksSettingsError};
@@ -174,6 +175,7 @@ impl ControlPlane {
     /// Binds the sockets, opens the authority, and reads the configuration. Everything that can fail fails here, with the
     /// flag's name. Errors in the configuration are reported and are no failure.
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
+        environment::report();
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
         let grace = registration::grace_from_env(|name| std::env::var(name).ok())?;

@@ -39,6 +39,39 @@ pub fn duplicate_certificates(objects: &[&Object], _: &Snapshot, found: &mut Dia
     }
 }
 
+/// Labels of Istio's own gateways, which `evenkeel up` runs if no Deployment has them.
+const BUILT_IN: [[(&str, &str); 2]; 2] = [
+    [("app", "istio-ingressgateway"), ("istio", "ingressgateway")],
+    [("app", "istio-egressgateway"), ("istio", "egressgateway")],
+];
+
+/// Gateways whose selector no Pod has (IST0101): no proxy serves them.
+pub fn without_proxies(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    let labels_of = |object: &&Object| match (&object.resource, template(object)) {
+        (_, Some(template)) => Some(template.labels()),
+        (Resource::Pod(_), None) => Some(object.labels.clone()),
+        _ => None,
+    };
+    let running: Vec<BTreeMap<String, String>> = objects.iter().filter_map(labels_of).collect();
+    // Files without workloads describe only a part of the mesh.
+    if running.is_empty() {
+        return;
+    }
+    let own = BUILT_IN.map(|labels| labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    for object in objects {
+        let Resource::Gateway(gateway) = &object.resource else { continue };
+        let selector = &gateway.spec.selector;
+        let is_served = running.iter().chain(&own).any(|labels| selects(selector, labels));
+        if is_served || selector.is_empty() {
+            continue;
+        }
+        let names: Vec<String> = selector.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let message = format!("{object} selects `{}`, which no Pod has: no proxy serves it", names.join(", "));
+        let finding = Diagnostic::warning("selects-nothing", object.origin.clone(), message);
+        found.push(finding.with_help("compare it with the labels of the gateways").about(object.reference()));
+    }
+}
+
 /// Ports of Gateways that the Service in front of their proxies does not lead to (IST0162).
 pub fn ports_not_exposed(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
     for object in objects {

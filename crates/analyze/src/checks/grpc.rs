@@ -1,5 +1,8 @@
 //! gRPC programs that are xDS clients themselves (docs/grpc.md).
 
+use evenkeel_api::istio::{
+    ClientTlsMode, ClientTlsSettings, ConnectionPool, DestinationRuleSpec, HttpRoute, TrafficPolicy, VirtualServiceSpec,
+};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 use evenkeel_model::Snapshot;
@@ -47,6 +50,94 @@ pub fn tokens(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics)
             });
         }
     }
+}
+
+/// Rules with parts that gRPC has no settings for (docs/grpc.md), in a mesh with such programs.
+pub fn rules(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    let Some((program, place)) = objects.iter().find_map(|object| Some((object, reason(object)?))) else { return };
+    for object in objects {
+        let parts = match &object.resource {
+            Resource::DestinationRule(rule) => of_rule(&rule.spec),
+            Resource::VirtualService(service) if is_for_mesh(&service.spec) => of_routes(&service.spec),
+            _ => continue,
+        };
+        if parts.is_empty() {
+            continue;
+        }
+        let names = parts.iter().map(|part| format!("`{part}`")).collect::<Vec<_>>().join(", ");
+        let message = format!("{object}: gRPC programs without a proxy, such as {program}, pass over {names}");
+        // Where TLS is asked for, they send plain text.
+        let finding = match parts.contains(&"tls") {
+            true => Diagnostic::warning(PASSED_OVER, object.origin.clone(), message),
+            false => Diagnostic::info(PASSED_OVER, object.origin.clone(), message),
+        };
+        let finding = finding.with_help("give programs that call this a sidecar, if they need it");
+        found.push(finding.with_related(place.clone(), "this makes it an xDS client itself").about(object.reference()));
+    }
+}
+
+/// The code of the finding about parts of rules that gRPC programs pass over.
+const PASSED_OVER: &str = "grpc-passes-over";
+
+fn is_for_mesh(spec: &VirtualServiceSpec) -> bool {
+    spec.gateways.is_empty() || spec.gateways.iter().any(|gateway| gateway.as_str() == "mesh")
+}
+
+/// The fields of a DestinationRule that gRPC has no settings for.
+fn of_rule(spec: &DestinationRuleSpec) -> Vec<&'static str> {
+    let of_subsets = spec.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
+    let policies: Vec<_> = spec.traffic_policy.iter().chain(of_subsets).collect();
+    let ports = || policies.iter().flat_map(|policy| &policy.port_level_settings);
+    let any = |of_policy: &dyn Fn(&TrafficPolicy) -> bool| policies.iter().any(|policy| of_policy(policy));
+    let is_tls =
+        |tls: &Spanned<ClientTlsSettings>| matches!(tls.mode, Some(ClientTlsMode::Simple | ClientTlsMode::Mutual));
+    let limits = |pool: &ConnectionPool| {
+        let of_requests = pool.http.as_ref().is_some_and(|http| {
+            http.http1_max_pending_requests.is_some()
+                || http.max_requests_per_connection.is_some()
+                || http.max_retries.is_some()
+                || http.idle_timeout.is_some()
+        });
+        pool.tcp.is_some() || of_requests
+    };
+    let pools = || policies.iter().filter_map(|policy| policy.connection_pool.as_ref());
+    let found = [
+        (
+            "tls",
+            any(&|policy| policy.tls.as_ref().is_some_and(is_tls))
+                || ports().any(|port| port.tls.as_ref().is_some_and(is_tls)),
+        ),
+        (
+            "outlierDetection",
+            any(&|policy| policy.outlier_detection.is_some()) || ports().any(|port| port.outlier_detection.is_some()),
+        ),
+        ("connectionPool", pools().chain(ports().filter_map(|port| port.connection_pool.as_ref())).any(limits)),
+        ("retryBudget", any(&|policy| policy.retry_budget.is_some())),
+        ("proxyProtocol", any(&|policy| policy.proxy_protocol.is_some())),
+        ("tunnel", any(&|policy| policy.tunnel.is_some())),
+    ];
+    found.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+}
+
+/// The fields of a VirtualService's routes that gRPC has no settings for.
+fn of_routes(spec: &VirtualServiceSpec) -> Vec<&'static str> {
+    let any = |of_route: &dyn Fn(&HttpRoute) -> bool| spec.http.iter().any(|route| of_route(route));
+    let changes_headers =
+        |route: &HttpRoute| route.headers.is_some() || route.route.iter().any(|to| to.headers.is_some());
+    let found = [
+        ("rewrite", any(&|route| route.rewrite.is_some())),
+        ("headers", any(&changes_headers)),
+        ("mirror", any(&|route| route.mirror.is_some() || !route.mirrors.is_empty())),
+        ("corsPolicy", any(&|route| route.cors_policy.is_some())),
+        ("redirect", any(&|route| route.redirect.is_some())),
+        ("directResponse", any(&|route| route.direct_response.is_some())),
+        (
+            "retries.perTryTimeout",
+            any(&|route| route.retries.as_ref().is_some_and(|retries| retries.per_try_timeout.is_some())),
+        ),
+        ("match.queryParams", any(&|route| route.matches.iter().any(|found| !found.query_params.is_empty()))),
+    ];
+    found.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
 }
 
 /// Returns where a workload is declared as such a program.

@@ -23,6 +23,8 @@ pub const ALL: &[Check] = &[
     claims::without_tokens,
     gateways::duplicate_certificates,
     gateways::ports_not_exposed,
+    gateways::without_proxies,
+    grpc::rules,
     grpc::tokens,
     mutual_tls::conflicts,
     rules::duplicate_matches,

@@ -315,3 +315,67 @@ fn grpc_programs_without_a_proxy_cannot_verify_tokens() {
         assert_eq!(about_it(&text), expected, "{text}");
     }
 }
+
+#[test]
+fn gateways_that_no_proxy_serves_are_found() {
+    let gateway = |selector: &str| {
+        let spec = "servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]";
+        istio("Gateway", "edge", &format!("{{selector: {{{selector}}}, {spec}}}"))
+    };
+    check(&gateway("istio: edge"), &["error IST0101:13"]);
+    check(&gateway("app: web"), &[]);
+    // Those of Istio's installation are run if the files have none.
+    check(&gateway("istio: ingressgateway"), &[]);
+    check(&gateway("app: istio-egressgateway, istio: egressgateway"), &[]);
+    check(&gateway("app: istio-egressgateway, istio: ingressgateway"), &["error IST0101:13"]);
+    // Files without workloads are a part of a mesh.
+    let (_, alone) =
+        gateway("istio: edge").rsplit_once("---\n").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("parts");
+    check(&alone, &[]);
+}
+
+#[test]
+fn what_grpc_programs_pass_over_is_told() {
+    let program = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: go, namespace: shop}\nspec:\n  selector: {matchLabels: {app: go}}\n  \
+                   template:\n    metadata: {labels: {app: go}, annotations: {inject.istio.io/templates: grpc-agent}}\n    \
+                   spec: {containers: [{name: go}]}\n---\n";
+    let told = |document: &str| -> Vec<String> {
+        let found = findings(document, &[]).into_iter().map(|finding| finding.diagnostic);
+        let found = found.filter(|finding| finding.code == "grpc-passes-over");
+        found
+            .map(|finding| {
+                format!("{} {}", finding.severity, finding.message.split("pass over ").nth(1).unwrap_or_default())
+            })
+            .collect()
+    };
+    let check = |kind: &str, spec: &str, expected: &[&str]| {
+        let rule = istio(kind, "web", spec);
+        assert_eq!(told(&format!("{program}{rule}")), expected, "{spec}");
+        // Sidecars have all of it.
+        assert_eq!(told(&rule), [""; 0], "{spec}");
+    };
+    let rule = |policy: &str, expected: &[&str]| {
+        check("DestinationRule", &format!("{{host: web, trafficPolicy: {{{policy}}}}}"), expected);
+        check(
+            "DestinationRule",
+            &format!("{{host: web, subsets: [{{name: a, trafficPolicy: {{{policy}}}}}]}}"),
+            expected,
+        );
+    };
+    rule("tls: {mode: SIMPLE}", &["warning `tls`"]);
+    rule("tls: {mode: ISTIO_MUTUAL}", &[]);
+    rule("outlierDetection: {}, retryBudget: {}", &["info `outlierDetection`, `retryBudget`"]);
+    rule("connectionPool: {http: {http2MaxRequests: 7}}", &[]);
+    rule("connectionPool: {tcp: {maxConnections: 7}}", &["info `connectionPool`"]);
+    let routes = |route: &str, expected: &[&str]| {
+        check(
+            "VirtualService",
+            &format!("{{hosts: [web], http: [{{route: [{{destination: {{host: web}}}}], {route}}}]}}"),
+            expected,
+        );
+    };
+    routes("timeout: 3s", &[]);
+    routes("mirror: {host: web}", &["info `mirror`"]);
+    routes("rewrite: {uri: /x}, headers: {request: {remove: [a]}}", &["info `rewrite`, `headers`"]);
+    routes("match: [{queryParams: {a: {exact: b}}}]", &["info `match.queryParams`"]);
+}

@@ -193,6 +193,9 @@ fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
         _ if TRAFFIC_ANNOTATIONS.contains(&name) => {
             if let Err(problem) = traffic::check(name, text) {
                 cx.error("bad-value", span, problem, traffic::expected(name));
+            } else if let Some(range) = traffic::range_of_ipv6(name, text) {
+                let message = format!("`{range}` has no effect: replicas have no IPv6 addresses");
+                cx.warning("no-effect", span, message, "write ranges of IPv4 addresses, such as 10.0.0.0/8");
             }
         }
         _ => {}

@@ -151,6 +151,6 @@ pub const LABELS: &[Known] = &[
     known("service.istio.io/workload-name", &[], Verdict::Inert, "the name of a workload is that of its owner"),
     known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
     known("topology.istio.io/cluster", &[], Verdict::Inert, "there is one cluster"),
-    known("topology.istio.io/network", &[], Verdict::Honoured, "the network of a workload"),
+    known("topology.istio.io/network", &[], Verdict::Inert, "there is one network: every address is called directly"),
     known("topology.istio.io/subzone", &[], Verdict::Honoured, "part of the locality"),
 ];

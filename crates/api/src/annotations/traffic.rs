@@ -131,6 +131,12 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     }
 }
 
+/// A range of IPv6 addresses in the value, if the annotation has ranges.
+pub(super) fn range_of_ipv6<'t>(name: &str, text: &'t str) -> Option<&'t str> {
+    let has_ranges = matches!(name, INCLUDE_OUTBOUND_RANGES | EXCLUDE_OUTBOUND_RANGES);
+    entries(text).find(|entry| has_ranges && entry.contains(':'))
+}
+
 /// Returns the expected value.
 pub(super) fn expected(name: &str) -> &'static str {
     match name {

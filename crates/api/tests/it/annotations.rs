@@ -150,3 +150,38 @@ fn analyze_leaves_out_the_codes_of_an_object() {
     check("*", "IST0107", true);
     check("", "IST0107", false);
 }
+
+/// A name that is called honoured is read by some code, and some test gives it a value.
+#[test]
+fn what_is_honoured_is_read_and_tested() {
+    let crates = evenkeel_testkit::workspace::root().join("crates");
+    let table = crates.join("api/src/annotations/table.rs");
+    let sources = evenkeel_testkit::workspace::sources(&crates).into_iter().filter(|path| *path != table);
+    let texts: Vec<(bool, bool, String)> = sources
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            let is_test =
+                path.components().any(|part| ["tests", "tests.rs"].iter().any(|name| part.as_os_str() == *name));
+            (!is_test, is_test || text.contains("#[cfg(test)]"), text)
+        })
+        .collect();
+    // Any label is matched by selectors; and the control plane writes some names for itself.
+    let of_others = ["a label like any other", "the control plane writes it"];
+    let is_honoured = |known: &&evenkeel_api::annotations::Known| {
+        known.verdict == Verdict::Honoured && !of_others.iter().any(|note| known.note.starts_with(note))
+    };
+    for known in ANNOTATIONS.iter().chain(LABELS).filter(is_honoured) {
+        let quoted = format!("\"{}\"", known.name);
+        assert!(texts.iter().any(|(reads, _, text)| *reads && text.contains(&quoted)), "nothing reads {}", known.name);
+        // A test may name the constant instead.
+        let constants =
+            texts.iter().flat_map(|(_, _, text)| text.match_indices(&quoted).map(move |(at, _)| (at, text)));
+        let names: Vec<&str> = constants
+            .filter_map(|(at, text)| text.get(..at)?.strip_suffix(": &str = ")?.rsplit(' ').next())
+            .chain([known.name])
+            .collect();
+        let is_tested =
+            |(_, tests, text): &(bool, bool, String)| *tests && names.iter().any(|name| text.contains(name));
+        assert!(texts.iter().any(is_tested), "no test of {}", known.name);
+    }
+}

@@ -3,6 +3,7 @@
 mod aliases;
 mod annotations;
 mod golden;
+mod no_effect;
 mod other_files;
 mod pages;
 mod random;

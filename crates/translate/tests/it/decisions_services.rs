@@ -719,6 +719,7 @@ fn endpoints_that_end_keep_only_their_sessions() {
     check("", "ready: true, serving: true, terminating: false", " 10.1.0.2:80");
     check("", ending, "");
     check(session, ending, " 10.1.0.2:80+draining");
+    check("istio.io/persistent-session-header: x-session", ending, " 10.1.0.2:80+draining");
     check(session, "ready: false, serving: false, terminating: true", "");
     check(session, "ready: false, serving: true, terminating: false", "");
 }

@@ -15,6 +15,7 @@ use evenkeel_api::decode::{Decode, Field, Schema, Status};
 use evenkeel_api::{Kind, Object, istio};
 use evenkeel_base::Diagnostics;
 use evenkeel_base::yaml::{self, Node};
+use evenkeel_model::{AddressBook, MeshConfig};
 use evenkeel_testkit::{TestCa, envoy_validate};
 use evenkeel_translate::{ClientKind, ProxyView};
 use evenkeel_xds::ResourceSet;
@@ -180,41 +181,104 @@ fn is_of_traffic(kind: Kind) -> bool {
     group == "networking.istio.io" || group == "security.istio.io" || names.contains(&kind.as_str())
 }
 
-/// Settings that no resource shows, and why.
-const NOT_SHOWN: &[(&str, &str)] = &[
-    ("MeshConfig ca", "who signs certificates; the control plane's tests ask a signer"),
-    (
-        "MeshConfig caCertificates",
-        "agents get the roots by PCDS; who may connect, and who is in which namespace, has tables",
-    ),
-    ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", "the agent tells the control plane"),
-    ("MeshConfig defaultConfig.caCertificatesPem", "the agent's own"),
-    ("MeshConfig defaultConfig.extraStatTags", "the agent's own"),
-    ("MeshConfig defaultConfig.fileFlush", "the agent's own"),
-    ("MeshConfig defaultConfig.proxyAdminPort", "the agent's own"),
-    ("MeshConfig defaultConfig.proxyStatsMatcher", "the agent's own"),
-    ("MeshConfig defaultConfig.readinessProbe", "the agent's own"),
-    ("MeshConfig defaultConfig.runtimeValues", "the agent's own"),
-    ("MeshConfig defaultConfig.serviceCluster", "the agent's own"),
-    ("MeshConfig defaultConfig.statusPort", "the agent's own"),
-    ("MeshConfig defaultConfig.statsdUdpAddress", "the agent's own"),
-    ("MeshConfig defaultConfig.envoyMetricsService", "the agent's own"),
-    ("MeshConfig defaultConfig.envoyAccessLogService", "the agent's own; a node says that its bootstrap has one"),
-    ("MeshConfig defaultConfig.zipkinAddress", "the agent's own"),
-    ("MeshConfig defaultConfig.tracing.zipkin", "the agent's own; a node says that its bootstrap has one"),
-    ("MeshConfig defaultConfig.tracing.tlsSettings", "the agent's own"),
-    ("MeshConfig defaultConfig.customConfigFile", "the agent's own"),
-    ("MeshConfig defaultConfig.proxyBootstrapTemplatePath", "the agent's own"),
-    ("MeshConfig defaultConfig.terminationDrainDuration", "the agent's own"),
-    ("MeshConfig defaultConfig.tracingServiceName", "the agent's own"),
-    ("MeshConfig enablePrometheusMerge", "the agent's own"),
-    ("MeshConfig defaultProviders.metrics", "a diagnostic names it"),
-    ("MeshConfig extensionProviders[].", "diagnostics name those that do not work; the file logs that do have tables"),
-    ("MeshConfig proxyInboundListenPort", "a diagnostic names other ports"),
-    ("WorkloadEntry status.conditions[]", "type and status count; the others are for readers"),
-    ("WorkloadGroup spec", "the control plane's registration makes WorkloadEntries of it, and agents its probe"),
-    ("MeshConfig serviceSettings", "a diagnostic names it: there is one cluster"),
+/// What shows that a setting counts, or says that it does not.
+enum Evidence {
+    /// Agents are given other settings with this value, in ProxyConfig's YAML.
+    Agent(&'static str),
+    /// The mesh has other settings with this value, in MeshConfig's YAML.
+    Mesh(&'static str),
+    /// A finding of this code names a document's field, whose value is this.
+    Finding(&'static str, &'static str),
+    /// A test has this text: a file below `crates/`, and a part of it.
+    Tested(&'static str, &'static str),
+}
+
+use Evidence::{Agent, Finding, Mesh, Tested};
+
+/// Settings that no resource shows, and what shows them. A path stands for all paths that begin with it.
+#[rustfmt::skip]
+const NOT_SHOWN: &[(&str, Evidence)] = &[
+    ("MeshConfig ca", Tested("control/tests/it/external_signer.rs", "tlsSettings: {{mode: DISABLE}}")),
+    ("MeshConfig caCertificates", Mesh("caCertificates: [{spiffeBundleUrl: 'https://a.test/bundle', trustDomains: [a.test]}]")),
+    ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", Tested("agent/tests/it/bootstrap.rs", "gatewayTopology")),
+    ("MeshConfig defaultConfig.caCertificatesPem", Agent("caCertificatesPem: ['-----BEGIN CERTIFICATE-----']")),
+    ("MeshConfig defaultConfig.extraStatTags", Agent("extraStatTags: [a]")),
+    ("MeshConfig defaultConfig.fileFlushInterval", Agent("fileFlushInterval: 2s")),
+    ("MeshConfig defaultConfig.fileFlushMinSizeKb", Agent("fileFlushMinSizeKb: 7")),
+    ("MeshConfig defaultConfig.proxyAdminPort", Agent("proxyAdminPort: 15900")),
+    ("MeshConfig defaultConfig.proxyStatsMatcher", Agent("proxyStatsMatcher: {inclusionPrefixes: [a]}")),
+    ("MeshConfig defaultConfig.readinessProbe", Tested("agent/src/health/config.rs", "readinessProbe")),
+    ("MeshConfig defaultConfig.runtimeValues", Agent("runtimeValues: {overload.global_downstream_max_connections: '7'}")),
+    ("MeshConfig defaultConfig.serviceCluster", Agent("serviceCluster: a")),
+    ("MeshConfig defaultConfig.statusPort", Agent("statusPort: 15920")),
+    ("MeshConfig defaultConfig.statsdUdpAddress", Agent("statsdUdpAddress: '10.0.0.1:8125'")),
+    ("MeshConfig defaultConfig.envoyMetricsService", Agent("envoyMetricsService: {address: 'a.test:1'}")),
+    ("MeshConfig defaultConfig.envoyAccessLogService", Agent("envoyAccessLogService: {address: 'a.test:1'}")),
+    ("MeshConfig defaultConfig.zipkinAddress", Agent("zipkinAddress: 'a.test:9411'")),
+    ("MeshConfig defaultConfig.tracing.zipkin", Agent("tracing: {zipkin: {address: 'a.test:9411'}}")),
+    ("MeshConfig defaultConfig.tracing.tlsSettings", Agent("tracing: {zipkin: {address: 'a.test:9411'}, tlsSettings: {mode: SIMPLE}}")),
+    ("MeshConfig defaultConfig.customConfigFile", Agent("customConfigFile: /a.yaml")),
+    ("MeshConfig defaultConfig.proxyBootstrapTemplatePath", Agent("proxyBootstrapTemplatePath: /a.json")),
+    ("MeshConfig defaultConfig.terminationDrainDuration", Tested("local/src/workloads.rs", "terminationDrainDuration: 9s")),
+    ("MeshConfig defaultConfig.tracingServiceName", Agent("tracingServiceName: CANONICAL_NAME_ONLY")),
+    ("MeshConfig enablePrometheusMerge", Mesh("enablePrometheusMerge: false")),
+    ("MeshConfig defaultProviders.metrics", Finding("defaultProviders: {metrics: [prometheus]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].prometheus", Finding("extensionProviders: [{name: p, prometheus: {}}]", "no-effect")),
+    ("MeshConfig extensionProviders[].lightstep", Finding("extensionProviders: [{name: p, lightstep: {service: a, port: 1}}]", "no-effect")),
+    ("MeshConfig extensionProviders[].lightstep", Finding("extensionProviders: [{name: p, lightstep: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].datadog", Finding("extensionProviders: [{name: p, datadog: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].stackdriver", Finding("extensionProviders: [{name: p, stackdriver: {}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].opencensus", Finding("extensionProviders: [{name: p, opencensus: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].skywalking", Finding("extensionProviders: [{name: p, skywalking: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].zipkin", Finding("extensionProviders: [{name: p, zipkin: {service: a, port: 1, timeout: 1s}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
+    ("MeshConfig extensionProviders[].opentelemetry", Finding("extensionProviders: [{name: p, opentelemetry: {service: a, port: 1, dynatraceSampler: {}}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
+    ("MeshConfig extensionProviders[].envoyOtelAls", Finding("extensionProviders: [{name: p, envoyOtelAls: {service: a, port: 1}}]\ndefaultProviders: {accessLogging: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].sds", Finding("extensionProviders: [{name: p, sds: {service: a, port: 1, name: b}}]", "no-effect")),
+    ("MeshConfig proxyInboundListenPort", Finding("proxyInboundListenPort: 15999", "unsupported-value")),
+    ("MeshConfig serviceSettings", Finding("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", "no-effect")),
+    ("WorkloadEntry status.conditions[]", Tested("translate/tests/it/decisions_services.rs", "status: {conditions: [{type: Healthy, status")),
+    ("WorkloadGroup spec", Tested("control/tests/it/registration.rs", "kind: WorkloadGroup")),
 ];
+
+/// An entry above is not a way to forget a field: what it says is tried.
+#[test]
+fn what_no_resource_shows_counts_or_is_named() {
+    let file: Arc<str> = "mesh.yaml".into();
+    let mesh = |text: &str| {
+        let text = text.replace('\n', "\n    ");
+        let document = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |-\n    {text}\n"
+        );
+        let (objects, found) = evenkeel_api::load(&[(file.clone(), document.into())]);
+        let mesh = MeshConfig::default();
+        (evenkeel_model::build(&objects, &mesh, &mut AddressBook::default()).0.mesh, found)
+    };
+    let agent = |text: &str| {
+        let text = evenkeel_base::Spanned::new(text.to_owned(), evenkeel_base::Span::whole_file("a.yaml"));
+        let (config, found) = istio::ProxyConfig::of_annotation(&text);
+        assert!(!found.has_errors(), "{found}");
+        config.expect("settings").for_agent()
+    };
+    for (path, evidence) in NOT_SHOWN {
+        match evidence {
+            Agent(text) => assert_ne!(agent(text), agent("{}"), "{path}: {text}"),
+            Mesh(text) => {
+                let (changed, found) = mesh(text);
+                assert!(!found.has_errors() && changed != mesh("{}").0, "{path}: {text}: {found}");
+            }
+            Finding(text, code) => {
+                let (_, found) = mesh(text);
+                assert!(!found.has_errors(), "{path}: {found}");
+                assert!(found.iter().any(|finding| finding.code == *code), "{path}: no `{code}`: {found}");
+            }
+            Tested(file, part) => {
+                let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
+                let text = std::fs::read_to_string(crates.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+                assert!(text.contains(part), "{path}: {part:?} is not in {file}");
+            }
+        }
+    }
+}
 
 #[test]
 fn every_field_that_works_appears() {

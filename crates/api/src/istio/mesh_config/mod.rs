@@ -212,7 +212,12 @@ object! {
 /// The ports of the capture rules; the proxies listen nowhere else.
 const LISTEN_PORTS: [u32; 2] = [15001, 15006];
 
-fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
+fn check(config: &MeshConfig, node: &Node, cx: &mut Context) {
+    if !config.service_settings.is_empty() {
+        let message = "there is one cluster, so every service is in it";
+        let span = node.span_of_path("serviceSettings");
+        cx.at_field("serviceSettings", |cx| cx.note("no-effect", span, message, "it can stay"));
+    }
     for (name, entries) in [
         ("defaultServiceExportTo", &config.default_service_export_to),
         ("defaultVirtualServiceExportTo", &config.default_virtual_service_export_to),

@@ -309,6 +309,7 @@ pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
             });
         }
     }
+    note_unused(config, cx);
     let Some(defaults) = &config.default_providers else { return };
     let uses = [
         ("tracing", &defaults.tracing, &[ProviderKind::Tracing][..]),
@@ -329,6 +330,41 @@ pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
     if let Some((index, tracer)) = config.tracer() {
         cx.at_field("extensionProviders", |cx| cx.at_index(index, |cx| check_tracer(tracer, cx)));
     }
+}
+
+/// Reports providers that nothing uses: CUSTOM policies name those for authorization, and defaults name the others.
+fn note_unused(config: &MeshConfig, cx: &mut Context) {
+    let defaults = config.default_providers.iter();
+    let named: Vec<&str> = defaults
+        .flat_map(|defaults| defaults.tracing.iter().chain(&defaults.metrics).chain(&defaults.access_logging))
+        .map(|name| name.as_str())
+        .collect();
+    for (index, provider) in config.extension_providers.iter().enumerate() {
+        let field = match provider.kind() {
+            None | Some(ProviderKind::Authorization) => continue,
+            Some(ProviderKind::Tracing) => "tracing",
+            Some(ProviderKind::Metrics) => "metrics",
+            Some(ProviderKind::FileLog | ProviderKind::RemoteLog) => "accessLogging",
+            Some(ProviderKind::Secrets) => {
+                let message = "the provider has no effect: proxies get Secrets from the control plane only";
+                at_provider(index, cx, |cx| cx.note("no-effect", &provider.name.span, message, "it can stay"));
+                continue;
+            }
+        };
+        if named.contains(&provider.name.as_str()) {
+            continue;
+        }
+        let message = format!(
+            "nothing uses the provider `{}`: no default names it, and there is no kind Telemetry",
+            provider.name.value
+        );
+        let help = format!("name it in `defaultProviders.{field}`, or let it stay");
+        at_provider(index, cx, |cx| cx.note("no-effect", &provider.name.span, message, help));
+    }
+}
+
+fn at_provider(index: usize, cx: &mut Context, note: impl FnOnce(&mut Context)) {
+    cx.at_field("extensionProviders", |cx| cx.at_index(index, note));
 }
 
 /// Why a name under `field` of `defaultProviders` has no effect, and what helps; `kind` is that of the named provider.
@@ -354,6 +390,10 @@ fn problem_of_use(
             _ => "supported: `envoyFileAccessLog`, `envoyHttpAls` and `envoyTcpAls`",
         };
         return Some(("providers of this kind are not supported yet; ignored".to_owned(), help.to_owned()));
+    }
+    if kind == ProviderKind::Metrics {
+        let help = "the proxies' own statistics are at `/stats/prometheus`, whatever this names".to_owned();
+        return Some(("Istio's metrics of requests do not exist here; ignored".to_owned(), help));
     }
     let is_other =
         kind == ProviderKind::Tracing && config.tracer().is_some_and(|(_, first)| first.name.value != name.value);

@@ -1,0 +1,57 @@
+//! Objects of an Istio installation that nothing here reads: an author who edits one must not believe that it counts.
+
+use evenkeel_base::{Diagnostic, Spanned};
+
+use crate::istio::MeshConfig;
+use crate::{Object, Resource};
+
+/// The ConfigMap with the templates of Istio's injector.
+const INJECTOR: &str = "istio-sidecar-injector";
+/// Secrets with the certificate authority of Istio's control plane: an operator's own, and one that it has made.
+const AUTHORITIES: [&str; 2] = ["cacerts", "istio-ca-secret"];
+/// The namespace of Istio's own objects.
+const NAMESPACE: &str = "istio-system";
+/// The key of the networks in the ConfigMap with the mesh's settings, and its default.
+const NETWORKS: (&str, &str) = ("meshNetworks", "networks: {}");
+
+/// The finding about such an object.
+pub(crate) fn unread(object: &Object) -> Option<Diagnostic> {
+    if *object.namespace != *NAMESPACE {
+        return None;
+    }
+    let finding = match &object.resource {
+        Resource::ConfigMap(map)
+            if is_of(&object.name, MeshConfig::CONFIG_MAP) && map.data.contains_key(MeshConfig::KEY) =>
+        {
+            let message = format!(
+                "{object} is for a revision of Istio's control plane, and is not read: the mesh's settings are those of the ConfigMap `{}`",
+                MeshConfig::CONFIG_MAP
+            );
+            let help = format!("move the settings to `{}`", MeshConfig::CONFIG_MAP);
+            Diagnostic::warning("no-effect", object.origin.clone(), message).with_help(help)
+        }
+        Resource::ConfigMap(_) if *object.name == *INJECTOR || is_of(&object.name, INJECTOR) => {
+            let message = format!("{object} is not read: there is no injector, and sidecars have one form");
+            Diagnostic::warning("no-effect", object.origin.clone(), message)
+                .with_help("annotations and ProxyConfigs set what a sidecar has")
+        }
+        Resource::ConfigMap(map) if *object.name == *MeshConfig::CONFIG_MAP => {
+            let has_networks = |text: &&Spanned<String>| !text.trim().is_empty() && text.trim() != NETWORKS.1;
+            let networks = map.data.get(NETWORKS.0).filter(has_networks)?;
+            let message = format!("`data.{}` has no effect: there is one network", NETWORKS.0);
+            Diagnostic::warning("no-effect", networks.span.clone(), message).with_help("it can stay")
+        }
+        Resource::Secret(_) if AUTHORITIES.contains(&&*object.name) => {
+            let message = format!("{object} is not read: the control plane reads its certificate authority from files");
+            Diagnostic::warning("no-effect", object.origin.clone(), message)
+                .with_help("start with `--ca-certs DIR`, where DIR has the Secret or its files (docs/certificates.md)")
+        }
+        _ => return None,
+    };
+    Some(finding.about(object.reference()))
+}
+
+/// Whether a name is that of a revision: `istio-1-29`.
+fn is_of(name: &str, base: &str) -> bool {
+    name.strip_prefix(base).is_some_and(|rest| rest.len() > 1 && rest.starts_with('-'))
+}

@@ -1,0 +1,73 @@
+//! The control plane's environment: variables of Istio's control plane that have no effect here are named at the start.
+
+/// Prefixes of variables that only Istio's control plane has.
+const PREFIXES: [&str; 5] = ["PILOT_", "CITADEL_", "ISTIOD_", "EXTERNAL_ISTIOD", "AMBIENT_"];
+/// Those that have an effect.
+const READ: [&str; 7] = [
+    "PILOT_DEBOUNCE_AFTER",
+    "PILOT_DEBOUNCE_MAX",
+    "PILOT_ENABLE_EDS_DEBOUNCE",
+    "PILOT_JWT_ENABLE_REMOTE_JWKS",
+    "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL",
+    "PILOT_PUSH_THROTTLE",
+    "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
+];
+/// Maximum number of variables that are named.
+const MAX_NAMED: usize = 50;
+
+/// The variables without an effect among these names.
+pub(crate) fn without_effect(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let is_istios = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let names = names.into_iter().filter(|name| is_istios(name) && !READ.contains(&name.as_str()));
+    let mut names: Vec<String> = names.take(MAX_NAMED).collect();
+    names.sort();
+    names
+}
+
+/// Reports variables of this process without an effect.
+pub(crate) fn report() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let names = without_effect(names);
+    if !names.is_empty() {
+        tracing::warn!(
+            "these variables of Istio's control plane have no effect here: {}; those that have one are in docs/control-plane.md",
+            names.join(", ")
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_without_an_effect_are_named() {
+        let check = |names: &[&str], expected: &[&str]| {
+            assert_eq!(without_effect(names.iter().map(|name| (*name).to_owned())), expected, "{names:?}");
+        };
+        check(&["PATH", "HOME", "SSL_CERT_FILE", "ROOT_CA_DIR"], &[]);
+        check(&READ, &[]);
+        check(
+            &["PILOT_TRACE_SAMPLING", "CITADEL_SELF_SIGNED_CA_CERT_TTL", "PILOT_DEBOUNCE_MAX"],
+            &["CITADEL_SELF_SIGNED_CA_CERT_TTL", "PILOT_TRACE_SAMPLING"],
+        );
+    }
+
+    /// Each of them is read somewhere else in this crate, and every variable that is read is here.
+    #[test]
+    fn those_that_have_an_effect_are_the_ones_that_are_read() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut read = std::collections::BTreeSet::new();
+        for path in evenkeel_testkit::workspace::sources(&folder) {
+            if path.ends_with("environment.rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            for part in text.split('"').filter(|part| part.starts_with("PILOT_")) {
+                let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+                read.extend(part.chars().all(is_name).then(|| part.to_owned()));
+            }
+        }
+        assert_eq!(read.iter().map(String::as_str).collect::<Vec<_>>(), READ);
+    }
+}
