@@ -20,6 +20,9 @@ pub enum CsrError {
     /// The signature does not match the key: the request was changed, or the sender does not have the key.
     #[error("the certificate signing request is not signed by the key it holds")]
     Signature,
+    /// The request has a subject, which an external signer would copy, and which policies might take for an identity.
+    #[error("the certificate signing request has the subject `{0}`, wanted none: the identity is in the URI")]
+    Subject(String),
     /// The request is for another identity than the caller's.
     #[error("the certificate signing request asks for {requested}, but the caller is `{authenticated}`")]
     Identity {

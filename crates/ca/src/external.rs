@@ -14,6 +14,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
 use crate::authority::{IssuedCertificate, MAX_TTL, MIN_TTL};
 use crate::csr::{self, CsrError};
@@ -56,6 +57,9 @@ pub enum AnswerError {
         /// The requested identity.
         wanted: String,
     },
+    /// The certificate has a subject, which Envoy and gRPC compare with policies like a name.
+    #[error("the certificate has the subject `{0}`, wanted none: let the signer leave the subject out")]
+    Subject(String),
     /// It is for another key: the workload could not use it, or somebody else could.
     #[error("the certificate has another key than the request")]
     Key,
@@ -89,6 +93,10 @@ impl ExternalRequest {
         let (rest, parsed) = X509CertificationRequest::from_der(&der).map_err(|error| malformed(&error))?;
         if !rest.is_empty() {
             return Err(CsrError::Malformed(format!("{} bytes after the request", rest.len())));
+        }
+        // The signer may copy it. Istio's agents send an empty organization.
+        if let Some(subject) = named(&parsed.certification_request_info.subject) {
+            return Err(CsrError::Subject(subject));
         }
         let key = parsed.certification_request_info.subject_pki.raw.to_vec();
         // Encoded again: a text with several sections might contain another request than the one that was checked.
@@ -156,6 +164,9 @@ impl ExternalRequest {
             [GeneralName::URI(uri)] if **uri == *wanted => {}
             others => return Err(AnswerError::Names { found: describe(others), wanted }),
         }
+        if let Some(subject) = named(certificate.subject()) {
+            return Err(AnswerError::Subject(subject));
+        }
         if certificate.public_key().raw != self.key {
             return Err(AnswerError::Key);
         }
@@ -180,6 +191,12 @@ impl ExternalRequest {
             _ => Ok(()),
         }
     }
+}
+
+/// A subject that names something; `None`: it has no attribute with a value.
+fn named(subject: &X509Name<'_>) -> Option<String> {
+    let is_empty = |attribute: &AttributeTypeAndValue<'_>| attribute.attr_value().data.is_empty();
+    (!subject.iter_attributes().all(is_empty)).then(|| printable(&subject.to_string()))
 }
 
 /// Whether a certificate names itself as its issuer.

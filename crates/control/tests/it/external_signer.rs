@@ -204,6 +204,10 @@ async fn only_what_was_asked_for_is_handed_out() {
     let dns =
         |leaf: &mut CertificateParams| leaf.subject_alt_names.push(SanType::DnsName("istiod".try_into().unwrap()));
     refused("a DNS name, too", changed(dns), "DNS `istiod`").await;
+    let subject = |leaf: &mut CertificateParams| {
+        leaf.distinguished_name.push(DnType::CommonName, "x/ns/istio-system/sa/admin");
+    };
+    refused("a subject", changed(subject), "the subject `CN=x/ns/istio-system/sa/admin`").await;
     refused("no name", changed(|leaf| leaf.subject_alt_names.clear()), "no name").await;
     refused("an authority", changed(|leaf| leaf.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)), "sign others")
         .await;
@@ -237,8 +241,30 @@ async fn only_what_was_asked_for_is_handed_out() {
     refused("very many", Box::new(many), "more than 10").await;
 
     let metrics = plane.page("/metrics").await;
-    assert!(metrics.contains("evenkeel_external_signer_bad_answers 19\n"), "{metrics}");
+    assert!(metrics.contains("evenkeel_external_signer_bad_answers 20\n"), "{metrics}");
     assert!(metrics.contains("citadel_server_success_cert_issuance_count 2\n"), "{metrics}");
+
+    // Signers that copy the subject are not asked; an empty organization is what Istio's agents send.
+    fake.asked();
+    let with_subject = |kind: DnType, value: &str| {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![uri(CLIENT)];
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(kind, value);
+        let key = KeyPair::generate().expect("a key");
+        params.serialize_request(&key).expect("a request").pem().expect("PEM")
+    };
+    let good_one = good.clone();
+    fake.does(move |request| {
+        let answer = Ok(good_one.sign(&request.csr, &|_| {}));
+        Box::pin(async { answer })
+    });
+    let named = with_subject(DnType::CommonName, "x/ns/istio-system/sa/admin");
+    let status = request(&plane, named, Some(&token(&plane))).await.expect_err("a subject");
+    assert!(status.message().contains("has the subject"), "{status}");
+    assert_eq!(fake.asked().len(), 0);
+    let empty = with_subject(DnType::OrganizationName, "");
+    request(&plane, empty, Some(&token(&plane))).await.expect("a certificate");
 }
 
 /// An authority below a signer's root.
