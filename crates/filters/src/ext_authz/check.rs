@@ -243,7 +243,7 @@ fn peers(attributes: &mut Message, connection: &ConnectionView, told: &CheckAttr
 
 /// The first name in the certificate that says who it is: URI, DNS name, or subject.
 fn principal(identity: &PeerIdentity) -> &str {
-    identity.uri_sans.first().or(identity.dns_sans.first()).unwrap_or(&identity.subject)
+    identity.uri_sans.first().or_else(|| identity.host_names().next()).unwrap_or(&identity.subject)
 }
 
 fn tls_session(attributes: &mut Message, connection: &ConnectionView, told: &CheckAttributes) {
@@ -290,10 +290,11 @@ fn write_time(message: &mut Message, since_1970: Duration) {
 
 /// The part of a body that may be sent; `None`: there is no body.
 pub(super) fn sent_body<'b>(body: Body<'b>, max_bytes: usize, as_bytes: bool) -> Option<SentBody<'b>> {
-    let known = match body {
-        Body::Whole(bytes) | Body::Start(bytes) => bytes,
+    let (known, more_comes) = match body {
+        Body::Whole(bytes) => (bytes, false),
+        Body::Start(bytes) => (bytes, true),
         Body::Empty | Body::Coming => return None,
     };
     let bytes = known.get(..max_bytes).unwrap_or(known);
-    Some(SentBody { bytes, partial: bytes.len() < known.len(), as_bytes })
+    Some(SentBody { bytes, partial: more_comes || bytes.len() < known.len(), as_bytes })
 }

@@ -56,6 +56,10 @@ impl Filter for HttpFilter {
 
     fn request_head(&self, state: &mut Decided, context: &mut RequestContext<'_>) -> Decision {
         let route = context.per_route::<ExtAuthzPerRoute>();
+        // Clients do not say so.
+        if !context.info.undecided {
+            context.head.headers.remove_name(UNDECIDED);
+        }
         let service = route.and_then(|route| route.service.as_ref()).unwrap_or(&self.config.service);
         if let Some(asked) = state.0.as_mut().and_then(|progress| progress.asked.take()) {
             let reply = match context.woken {
@@ -74,6 +78,9 @@ impl Filter for HttpFilter {
                 true => Decision::Reply(refused(self.config.status_on_error, "ext_authz_error")),
                 false => Decision::Continue,
             };
+        }
+        if !service::can_be_asked(service, context.head.method()) {
+            return self.cannot_ask(context);
         }
         let body = match self.body(route, context.body) {
             Ok(body) => body,
@@ -204,6 +211,14 @@ impl HttpFilter {
         }
     }
 
+    /// Refuses a request that the service cannot be asked about. It is not a failure of the service, so `failure_mode_allow` does
+    /// not let it pass.
+    fn cannot_ask(&self, context: &RequestContext<'_>) -> Decision {
+        self.counts.inc(Counter::error);
+        self.count_for_cluster(context, OfCluster::error);
+        Decision::Reply(refused(self.config.status_on_error, "ext_authz_error"))
+    }
+
     fn failed(&self, refusal: Refusal, context: &mut RequestContext<'_>) -> Decision {
         self.counts.inc(Counter::error);
         self.count_for_cluster(context, OfCluster::error);
@@ -212,6 +227,7 @@ impl HttpFilter {
             self.count_for_cluster(context, OfCluster::failure_mode_allowed);
             if self.config.failure_mode_allow_header_add {
                 context.head.headers.set_name(UNDECIDED, b"true");
+                context.info.undecided = true;
             }
             return Decision::Continue;
         }

@@ -78,6 +78,15 @@ impl RawReply {
     }
 }
 
+/// Whether a service can be asked about requests of this method: one over HTTP would take a question about CONNECT for a tunnel to
+/// itself.
+pub(super) fn can_be_asked(service: &AuthzService, method: &[u8]) -> bool {
+    match service {
+        AuthzService::Grpc(_) => true,
+        AuthzService::Http(_) => method != b"CONNECT",
+    }
+}
+
 /// Asks the configured service. The body of the request is known.
 pub(super) fn ask(service: &AuthzService, question: &Question<'_, '_>) -> (PendingCheck, Pause) {
     let context = question.context;
@@ -133,10 +142,6 @@ pub(super) fn grpc(
 fn http(target: &HttpTarget, question: &Question<'_, '_>, now: Instant) -> (PendingCheck, Pause) {
     let head = question.to_http(target);
     let reply = Rc::new(RefCell::new(None));
-    // It would ask the service for a tunnel.
-    if head.method() == b"CONNECT" {
-        return (PendingCheck { since: now, reply }, Pause::until(std::future::ready(()), limit(&target.call)));
-    }
     let call = HttpCall {
         cluster: target.call.cluster.clone(),
         head,

@@ -14,11 +14,11 @@ use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::string_match::StringMatcher;
-use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use prost::Message as _;
 
 use super::answer::{Action, Answer, Edit, HeaderChanges, Verdict};
-use super::{changes, check};
+use super::{changes, check, service};
 use crate::callouts::HttpAnswer;
 use crate::http::fixture::Fixture;
 use crate::http::{Body, Decision};
@@ -61,6 +61,32 @@ fn ask(config: ExtAuthz, body: Body<'_>) -> Decision {
 #[test]
 fn without_a_route_nobody_is_asked() {
     assert!(matches!(ask(config(), Body::Empty), Decision::Continue));
+}
+
+#[test]
+fn only_the_filter_says_that_nobody_has_decided() {
+    let mut fixture = Fixture::new(HttpFilterConfig::ExtAuthz(Arc::new(config())));
+    let name = "x-envoy-auth-failure-mode-allowed";
+    let request = PlainRequest::new("GET", "a", "/").with_header(name, "true");
+    let mut arrives = |says: bool| {
+        fixture.request(&request);
+        fixture.info.undecided = says;
+        assert!(matches!(fixture.ask(Body::Empty), Decision::Continue));
+        fixture.head.headers.find(name.as_bytes()).is_some()
+    };
+    assert!(!arrives(false));
+    // Another filter of the chain has said so.
+    assert!(arrives(true));
+}
+
+#[test]
+fn a_service_over_http_cannot_be_asked_about_tunnels() {
+    let (grpc, http) = (config().service, AuthzService::Http(Box::new(target())));
+    for (service, method, expected) in
+        [(&grpc, "GET", true), (&grpc, "CONNECT", true), (&http, "GET", true), (&http, "CONNECT", false)]
+    {
+        assert_eq!(service::can_be_asked(service, method.as_bytes()), expected, "{method}");
+    }
 }
 
 #[test]
@@ -260,5 +286,7 @@ fn the_beginning_of_a_body_is_marked() {
     assert_eq!(sent(Body::Whole(b"abcd")), Some(("abcd".into(), false)));
     assert_eq!(sent(Body::Whole(b"abcde")), Some(("abcd".into(), true)));
     assert_eq!(sent(Body::Start(b"abcdef")), Some(("abcd".into(), true)));
+    // As much as the service may get, and more is to come.
+    assert_eq!(sent(Body::Start(b"abcd")), Some(("abcd".into(), true)));
     let _ = RequestBody { max_bytes: 4, partial: true, as_bytes: false };
 }

@@ -62,6 +62,8 @@ pub struct StreamInfo {
     /// Whether a filter has turned the request into a gRPC call: the client expects no gRPC replies, and the server's outcome
     /// is in its trailers.
     pub made_grpc: bool,
+    /// Whether an authorization service has let the request pass without a decision, and a header tells the upstream.
+    pub undecided: bool,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
     objects: Vec<(Cow<'static, str>, Rc<dyn StateObject>)>,
 }
@@ -131,6 +133,7 @@ impl StreamInfo {
             tunnel_headers: None,
             tunnel_trailers: None,
             made_grpc: false,
+            undecided: false,
             objects: Vec::new(),
         }
     }
@@ -161,6 +164,7 @@ impl StreamInfo {
             tunnel_headers,
             tunnel_trailers,
             made_grpc,
+            undecided,
             objects,
         } = self;
         times.forget();
@@ -172,7 +176,7 @@ impl StreamInfo {
         (*handshake_failure, *host_override, *dynamic_host) = (None, None, None);
         (*tunnel_headers, *tunnel_trailers) = (None, None);
         *metadata = DynamicMetadata::default();
-        *made_grpc = false;
+        (*made_grpc, *undecided) = (false, false);
         objects.clear();
     }
 

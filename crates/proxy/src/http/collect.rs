@@ -97,10 +97,14 @@ impl ActiveStream<'_> {
                     return Poll::Ready(Err(Failure::BodyTooLarge));
                 }
                 // What ends here is complete with the next piece, which is there already.
-                Piece::Data if wanted == CollectExtent::Start && body.len() >= bytes && !ends => {
+                Piece::Data if wanted == CollectExtent::Start && body.len() > bytes && !ends => {
                     return Poll::Ready(Ok(false));
                 }
                 Piece::Data => timers.move_on(),
+                // As much as is wanted; whether more follows is not known yet.
+                Piece::Nothing if wanted == CollectExtent::Start && body.len() >= bytes => {
+                    return Poll::Ready(Ok(false));
+                }
                 Piece::Nothing => match self.down.poll_receive(cx) {
                     Poll::Ready(received) => received?,
                     Poll::Pending => break,
