@@ -66,7 +66,7 @@ pub fn filter(context: Context<'_>, side: Direction) -> Option<HttpFilter> {
                 path_specifier: Some(PathSpecifier::Prefix("/".to_owned())),
                 ..Default::default()
             }),
-            requirement_type: Some(RequirementType::Requires(requirement(&names))),
+            requirement_type: Some(RequirementType::Requires(requirement(&names, &rules))),
         }],
         bypass_cors_preflight: true,
     };
@@ -144,16 +144,21 @@ fn remote_jwks(remote: &RemoteJwks) -> RemoteMessage {
     }
 }
 
-/// A token of some issuer, or none at all: each issuer's tokens have to be valid wherever they are.
-fn requirement(names: &[String]) -> JwtRequirement {
+/// A token of some issuer, or none at all: each issuer's tokens have to be valid wherever they are. istiod's requirement of
+/// several issuers is met by one good token, beside which a bad one of another issuer would reach the program; here every
+/// token has to be good. If several rules have one issuer, the proxy would judge all of its tokens by the first, so the requirement
+/// is istiod's.
+fn requirement(names: &[String], rules: &[&JwtRule]) -> JwtRequirement {
     let of = |requires| JwtRequirement { requires_type: Some(requires) };
     let provider = |name: &String| of(RequiresType::ProviderName(name.clone()));
     let any = |requirements| of(RequiresType::RequiresAny(JwtRequirementOrList { requirements }));
     let or_missing = |name: &String| {
         any(vec![provider(name), of(RequiresType::AllowMissing(crate::pb::google::protobuf::Empty {}))])
     };
+    let issuers: BTreeSet<&str> = rules.iter().map(|rule| &*rule.issuer).collect();
     match names {
         [single] => or_missing(single),
+        _ if issuers.len() == names.len() => of(RequiresType::AllowMissing(crate::pb::google::protobuf::Empty {})),
         several => {
             let each = several.iter().map(or_missing).collect();
             let all = of(RequiresType::RequiresAll(JwtRequirementAndList { requirements: each }));

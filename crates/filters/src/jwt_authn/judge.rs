@@ -108,24 +108,28 @@ impl<'j> Judge<'j> {
             return Ok(self.extract(header.as_deref(), locations));
         }
         let found = places::tokens(locations, self.head);
-        let mut first_bad = (found.len() > MAX_TOKENS).then_some(Status::MultipleTokens);
+        let takes_bad = *lenience == Lenience::MissingOrFailed;
+        if found.len() > MAX_TOKENS {
+            return Ok(if takes_bad { Status::Ok } else { Status::MultipleTokens });
+        }
         let mut good: Vec<Good<'j>> = Vec::new();
-        if first_bad.is_none() {
-            for token in found.iter().rev() {
-                match self.bench.any_provider(token)? {
-                    Ok(accepted) => good.push((accepted, token.place)),
-                    Err((bad, provider)) => {
-                        first_bad.get_or_insert(bad);
-                        self.metadata.extend(provider.and_then(|provider| failed(provider, bad)));
+        for token in found.iter().rev() {
+            match self.bench.any_provider(token)? {
+                Ok(accepted) => good.push((accepted, token.place)),
+                Err((bad, provider)) => {
+                    self.metadata.extend(provider.and_then(|provider| failed(provider, bad)));
+                    // One that is bad decides; the others need not be verified.
+                    if !takes_bad {
+                        return Ok(bad);
                     }
                 }
             }
         }
-        match first_bad {
-            Some(bad) if *lenience != Lenience::MissingOrFailed => return Ok(bad),
-            _ => {}
+        for (accepted, place) in good {
+            // Of several tokens the last counts, as in the metadata.
+            accepted.headers.iter().for_each(|(name, _)| self.head.headers.remove_name(name.as_bytes()));
+            self.accept(accepted, place);
         }
-        good.into_iter().for_each(|(accepted, place)| self.accept(accepted, place));
         Ok(Status::Ok)
     }
 
@@ -251,7 +255,8 @@ impl<'j> JudgeContext<'j> {
         };
         let provider = by_issuer(self.config, token.issuer()).filter(|_| found.issuers.allow(token.issuer()));
         let Some((index, provider)) = provider else { return Ok(Err((Status::UnknownIssuer, None))) };
-        let judged = self.judge((index, provider), &provider.audiences, &token)?;
+        // Most tokens are known: their signatures are not verified again.
+        let judged = self.known_provider(index, None, found)?;
         Ok(judged.map_err(|bad| (bad, Some(provider))))
     }
 

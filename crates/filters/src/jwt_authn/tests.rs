@@ -5,7 +5,8 @@ use std::sync::Arc;
 use evenkeel_jwt::{Audiences, Jwks};
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
 use evenkeel_runtime_config::jwt_authn::{
-    ClaimHeader, HeaderLocation, Issuers, JwtAuthn, KeySource, Locations, METADATA, Provider, Requirement, Rule,
+    ClaimHeader, HeaderLocation, Issuers, JwtAuthn, KeySource, Lenience, Locations, METADATA, Provider, Requirement,
+    Rule,
 };
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::route::{PathMatch, RouteMatch};
@@ -16,15 +17,15 @@ use super::places::MAX_TOKENS;
 use crate::http::fixture::Fixture;
 use crate::http::{Body, Decision};
 
-fn fixture(signer: &Signer) -> Fixture {
+fn provider(issuer: &str, signer: &Signer) -> Provider {
     let keys = Jwks::parse(jwks(&[signer]).as_bytes()).unwrap();
     let claim = |header: &str, path: &[&str]| ClaimHeader {
         header: header.into(),
         path: path.iter().map(|key| (*key).into()).collect(),
     };
-    let provider = Provider {
-        name: "p".into(),
-        issuer: "me".into(),
+    Provider {
+        name: issuer.into(),
+        issuer: issuer.into(),
         audiences: Audiences::default(),
         subjects: None,
         lifetime: None,
@@ -40,11 +41,23 @@ fn fixture(signer: &Signer) -> Fixture {
         failed_status_in_metadata: "".into(),
         clear_route_cache: true,
         cache: None,
-    };
+    }
+}
+
+/// A header for the tokens of issuers.
+fn location(name: &str, of: &[&str]) -> HeaderLocation {
     let mut issuers = Issuers::default();
-    issuers.add("me");
-    let location = HeaderLocation { name: "x-jwt".into(), prefix: "".into(), issuers };
-    let locations = Locations { headers: vec![location], filled: vec!["x-sub".into()], ..Locations::default() };
+    of.iter().for_each(|issuer| issuers.add(issuer));
+    HeaderLocation { name: name.into(), prefix: "".into(), issuers }
+}
+
+fn fixture(signer: &Signer) -> Fixture {
+    let locations =
+        Locations { headers: vec![location("x-jwt", &["me"])], filled: vec!["x-sub".into()], ..Locations::default() };
+    requiring(vec![provider("me", signer)], Requirement::Provider { provider: 0, audiences: None, locations })
+}
+
+fn requiring(providers: Vec<Provider>, requirement: Requirement) -> Fixture {
     let everything = RouteMatch {
         path: PathMatch::Prefix("/".into()),
         case_sensitive: true,
@@ -54,9 +67,8 @@ fn fixture(signer: &Signer) -> Fixture {
         grpc_only: false,
         dynamic_metadata: Vec::new(),
     };
-    let requirement = Requirement::Provider { provider: 0, audiences: None, locations };
     Fixture::new(HttpFilterConfig::JwtAuthn(Arc::new(JwtAuthn {
-        providers: vec![Arc::new(provider)],
+        providers: providers.into_iter().map(Arc::new).collect(),
         rules: vec![Rule { matches: everything, requirement: Some(requirement) }],
         filter_state: None,
         named: Vec::new(),
@@ -101,6 +113,46 @@ fn claims_are_metadata_and_a_known_token_has_them_too() {
         let one = MetadataValue::Number(1.0_f64.to_bits());
         assert_eq!(get(&["payload", "a", "b"]), Some(MetadataValue::List(vec![one, MetadataValue::Null])));
     }
+}
+
+/// What the control plane requires where there are several issuers: every token is good, or there is none.
+#[test]
+fn a_good_token_does_not_cover_for_a_bad_one_of_another_issuer() {
+    let (a, b, forger) = (Signer::ed25519("a"), Signer::ec("b", "P-256"), Signer::ec("b", "P-256"));
+    let headers = vec![location("x-a", &["a"]), location("x-b", &["b"]), location("x-both", &["a", "b"])];
+    let locations = Locations { headers, filled: vec!["x-sub".into()], ..Locations::default() };
+    let lenient = Requirement::Lenient { lenience: Lenience::Missing, locations };
+    let mut fixture = requiring(vec![provider("a", &a), provider("b", &b)], lenient);
+    let of = |signer: &Signer, issuer: &str| signer.token(&format!(r#"{{"iss":"{issuer}","sub":"of {issuer}"}}"#));
+    let (of_a, of_b, forged) = (of(&a, "a"), of(&b, "b"), of(&forger, "b"));
+    let mut check = |tokens: &[(&str, &str)], expected: Result<&[&str], u16>| {
+        let request = PlainRequest::new("GET", "a", "/").with_header("x-sub", "forged");
+        let request = tokens.iter().fold(request, |request, (name, token)| request.with_header(name, token));
+        // The second time the good ones are known.
+        for _ in 0..2 {
+            fixture.request(&request);
+            let got = match fixture.ask(Body::Empty) {
+                Decision::Continue | Decision::Reroute => {
+                    let values = fixture.head.headers.find_all(b"x-sub");
+                    Ok(values.map(|value| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>())
+                }
+                Decision::Reply(reply) => Err(reply.status),
+                other => panic!("{other:?}"),
+            };
+            let expected = expected.map(|values| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>());
+            assert_eq!(got, expected, "{tokens:?}");
+        }
+    };
+    check(&[], Ok(&[]));
+    check(&[("x-a", &of_a)], Ok(&["of a"]));
+    check(&[("x-both", &of_a)], Ok(&["of a"]));
+    check(&[("x-both", &of_b)], Ok(&["of b"]));
+    check(&[("x-a", &of_a), ("x-b", &of_b)], Ok(&["of a"]));
+    check(&[("x-a", &of_a), ("x-b", &forged)], Err(401));
+    check(&[("x-b", &forged), ("x-a", &of_a)], Err(401));
+    check(&[("x-both", &of_a), ("x-both", &forged)], Err(401));
+    check(&[("x-a", &of_a), ("x-b", "no token")], Err(401));
+    check(&[("x-b", &of_a)], Err(401));
 }
 
 #[test]

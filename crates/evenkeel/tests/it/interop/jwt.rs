@@ -333,6 +333,8 @@ fn requirements() -> Vec<(&'static str, String)> {
         ("/missing", any(&format!("{}, {{ allow_missing: {{}} }}", one("output")))),
         ("/lenient", any(&format!("{}, {{ allow_missing_or_failed: {{}} }}", one("output")))),
         ("/istio", any(&istio)),
+        // What the control plane writes for several issuers: every token is good, wherever it is.
+        ("/each", "requires: { allow_missing: {} }".to_owned()),
         ("/anyone", only("anyone")),
         ("/remote", only("remote")),
         ("/r-nothing", only("remote-nothing")),
@@ -788,6 +790,10 @@ fn several(keys: &Keys) -> Vec<Row> {
         row("Istio: the second bad", "/istio", DENIED).header("x-two", bad.clone()),
         bearer("Istio: an unknown issuer", "/istio", &keys.rsa.token(r#"{"iss":"x"}"#), "Jwt issuer is not configured"),
         bearer("Istio: both", "/istio", &one, "200 ").header("x-two", two.clone()),
+        row("each: none", "/each", "200 "),
+        row("each: a good one", "/each", "x-payload-two").header("x-two", two.clone()),
+        row("each: a bad one", "/each", DENIED)
+            .header("x-two", keys.stranger.signed(r#"{"alg":"RS256"}"#, r#"{"iss":"two"}"#)),
     ]
 }
 
