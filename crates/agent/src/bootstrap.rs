@@ -186,21 +186,30 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
 
 /// The layer with `runtimeValues`. Our own proxy refuses keys that it does not have and values that are no numbers, so it
 /// does not get them; the control plane's findings name them. An empty value removes a key, as in Istio.
+///
+/// Stock Envoy takes larger expressions than by default, as under Istio's agents: those for service accounts with long names, and users'
+/// own.
 fn runtime(options: &Options) -> Option<Value> {
-    let values = options.proxy_config.get("runtimeValues").and_then(Value::as_object)?;
-    let texts =
-        values.iter().filter_map(|(key, value)| Some((key, value.as_str()?))).filter(|(_, text)| !text.is_empty());
+    let values = options.proxy_config.get("runtimeValues").and_then(Value::as_object);
+    let texts = values.into_iter().flatten().filter_map(|(key, value)| Some((key, value.as_str()?)));
+    let texts = texts.filter(|(_, text)| !text.is_empty());
     let is_passed = |key: &str, text: &str| {
         options.envoy.is_some() || RuntimeKey::parse(key).is_some() && text.parse::<u64>().is_ok()
     };
     let passed = texts.filter(|(key, text)| is_passed(key, text));
-    let layer: Map<String, Value> = passed.map(|(key, text)| (key.clone(), json!(text))).collect();
+    let expressions = options.envoy.is_some().then(|| (EXPRESSION_SIZE.to_owned(), json!(MAX_EXPRESSION_SIZE)));
+    let passed = passed.map(|(key, text)| (key.clone(), json!(text)));
+    let layer: Map<String, Value> = expressions.into_iter().chain(passed).collect();
     let layer = json!({ "name": "proxy config", "static_layer": layer });
     layer["static_layer"].as_object().is_some_and(|layer| !layer.is_empty()).then(|| {
         let admin = json!({ "name": "admin", "admin_layer": {} });
         json!({ "layers": [layer, admin] })
     })
 }
+
+/// The runtime key of the largest regular expression that Envoy takes, in RE2's instructions, and Istio's value.
+const EXPRESSION_SIZE: &str = "re2.max_program_size.error_level";
+const MAX_EXPRESSION_SIZE: &str = "32768";
 
 /// Metadata of a node whose proxy is told of the proxies like it, as zone-aware balancing needs.
 const SELF_DISCOVERY: &str = "ENABLE_SELF_DISCOVERY";

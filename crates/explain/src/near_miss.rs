@@ -51,7 +51,7 @@ impl Facts<'_> {
         let account = principal.and_then(|principal| Some((namespace?, principal.rsplit_once("/sa/")?.1)));
         let of_mesh = |wanted: &StringMatch, has: &str| self.is_principal(wanted, has);
         test.texts("principals", &source.principals, &source.not_principals, principal, &of_mesh);
-        let domain = principal.and_then(|principal| principal.split_once('/')).map(|(domain, _)| domain);
+        let domain = principal.map(trust_domain);
         let of_domains = |wanted: &StringMatch, has: &str| self.is_trust_domain(wanted, has);
         test.texts("trustDomains", &source.trust_domains, &source.not_trust_domains, domain, &of_domains);
         // Which token a call has is only known to the proxy.
@@ -59,7 +59,7 @@ impl Facts<'_> {
             let (wanted, unwanted) = (&source.request_principals, &source.not_request_principals);
             test.texts("requestPrincipals", wanted, unwanted, None, &matches);
         }
-        test.texts("namespaces", &source.namespaces, &source.not_namespaces, namespace, &matches);
+        test.texts("namespaces", &source.namespaces, &source.not_namespaces, namespace, &is_namespace);
         let accounts = |list: &[(std::sync::Arc<str>, std::sync::Arc<str>)]| -> Vec<StringMatch> {
             list.iter().map(|(namespace, name)| StringMatch::Exact(format!("{namespace}/{name}").into())).collect()
         };
@@ -83,10 +83,10 @@ impl Facts<'_> {
         }
         let request = self.request;
         let host = request.map(|request| &*request.authority);
-        let ignoring_case = |wanted: &StringMatch, has: &str| matches(&lower(wanted), &has.to_ascii_lowercase());
+        let ignoring_case = |wanted: &StringMatch, has: &str| is_header(&lower(wanted), &has.to_ascii_lowercase());
         test.texts("hosts", &operation.hosts, &operation.not_hosts, host, &ignoring_case);
         let method = request.map(|request| &*request.method);
-        test.texts("methods", &operation.methods, &operation.not_methods, method, &matches);
+        test.texts("methods", &operation.methods, &operation.not_methods, method, &is_header);
         let path = request.map(|request| String::from_utf8_lossy(split_path(request.path()).0).into_owned());
         test.paths(&operation.paths, &operation.not_paths, path.as_deref());
         test.all
@@ -124,6 +124,7 @@ impl Facts<'_> {
             }
             ConditionKey::SourcePrincipal => ("source.principal".to_owned(), principal),
             ConditionKey::SourceServiceAccount => ("source.serviceAccount".to_owned(), account.as_deref()),
+            ConditionKey::SourceTrustDomain => ("source.trustDomain".to_owned(), principal.map(trust_domain)),
             ConditionKey::DestinationIp => ("destination.ip".to_owned(), Some(&destination)),
             ConditionKey::DestinationPort => ("destination.port".to_owned(), Some(&port)),
             ConditionKey::ConnectionSni => ("connection.sni".to_owned(), Some(self.sni.unwrap_or_default())),
@@ -138,6 +139,9 @@ impl Facts<'_> {
                 has.is_some_and(|has| range.is_some_and(|net| net.contains(&has)) || address == Some(has))
             }
             ConditionKey::SourcePrincipal => self.is_principal(wanted, has),
+            ConditionKey::SourceTrustDomain => self.is_trust_domain(wanted, has),
+            ConditionKey::SourceNamespace => is_namespace(wanted, has),
+            ConditionKey::RequestHeader(_) => is_header(wanted, has),
             _ => matches(wanted, has),
         };
         test.texts("values", &condition.values, &condition.not_values, has, &holds);
@@ -148,7 +152,7 @@ impl Facts<'_> {
     /// Returns the namespace of an identity, if it is one of the mesh: once trust domains have their own roots, only
     /// identities of the mesh's trust domain have a namespace.
     fn namespace<'p>(&self, principal: &'p str) -> Option<&'p str> {
-        let domain = principal.split_once('/').map_or(principal, |(domain, _)| domain);
+        let domain = trust_domain(principal);
         let is_own = || self.mesh.own_trust_domains().any(|own| **own == *domain);
         (self.mesh.federated_trust_domains().is_empty() || is_own()).then(|| namespace(principal)).flatten()
     }
@@ -237,6 +241,29 @@ fn negated(field: &str) -> String {
 
 fn namespace(principal: &str) -> Option<&str> {
     principal.split_once("/ns/")?.1.split('/').next()
+}
+
+fn trust_domain(principal: &str) -> &str {
+    principal.split_once('/').map_or(principal, |(domain, _)| domain)
+}
+
+/// Stars stand for any text, wherever they are.
+fn is_namespace(wanted: &StringMatch, has: &str) -> bool {
+    let wanted = wanted.as_policy_value();
+    let Some((start, rest)) = wanted.split_once('*') else { return *wanted == *has };
+    let Some(mut left) = has.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(end)
+}
+
+/// `*` matches an empty value, too.
+fn is_header(wanted: &StringMatch, has: &str) -> bool {
+    *wanted == StringMatch::Present || matches(wanted, has)
 }
 
 fn matches(wanted: &StringMatch, has: &str) -> bool {
@@ -405,6 +432,37 @@ mod tests {
         let facts = Facts { principal: Some("old.example/ns/shop/sa/web".to_owned()), ..facts(&request, &mesh) };
         let rule = Rule { from: vec![], to: vec![], when: vec![when("new.example/ns/shop/sa/web")] };
         assert!(facts.missing(&rule).is_empty());
+    }
+
+    #[test]
+    fn stars_and_empty_values_are_read_as_the_proxy_reads_them() {
+        let request = PlainRequest::new("GET", "info", "/").with_header("x-a", "");
+        let mesh = MeshConfig::default();
+        let check = |key: ConditionKey, value: &str, holds: bool| {
+            let when = Condition { key, values: vec![StringMatch::from_policy_value(value)], not_values: Vec::new() };
+            let facts = Facts { principal: Some("cluster.local/ns/shop/sa/web".to_owned()), ..facts(&request, &mesh) };
+            let missing = facts.missing(&Rule { from: vec![], to: vec![], when: vec![when.clone()] });
+            assert_eq!(missing.is_empty(), holds, "{when:?}");
+        };
+        for (value, holds) in [
+            ("*", true),
+            ("shop", true),
+            ("s*p", true),
+            ("*o*", true),
+            ("sh*", true),
+            ("*op", true),
+            ("s*op*p", false),
+            ("sho", false),
+            ("*x*", false),
+            ("shop*shop", false),
+        ] {
+            check(ConditionKey::SourceNamespace, value, holds);
+        }
+        check(ConditionKey::RequestHeader("x-a".into()), "*", true);
+        check(ConditionKey::RequestHeader("x-b".into()), "*", false);
+        check(ConditionKey::SourceTrustDomain, "cluster.local", true);
+        check(ConditionKey::SourceTrustDomain, "other.example", false);
+        check(ConditionKey::SourceServiceAccount, "shop/web", true);
     }
 
     #[test]

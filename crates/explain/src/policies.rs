@@ -104,7 +104,8 @@ fn rule_of(policy: &AuthorizationPolicy, name: &str) -> Option<Option<usize>> {
     let of_provider =
         policy.provider.as_ref().and_then(|provider| name.strip_prefix(&format!("istio-ext-authz-{provider}-")));
     let name = of_provider.unwrap_or(name);
-    let name = name.strip_suffix("-deny-due-to-bad-CUSTOM-action").unwrap_or(name);
+    let suffixes = ["-deny-due-to-bad-CUSTOM-action", "-deny-of-what-is-not-HTTP"];
+    let name = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
     let rest = name.strip_prefix(&format!("ns[{}]-policy[{}]", policy.namespace, policy.name))?;
     Some(rest.strip_prefix("-rule[").and_then(|rest| rest.strip_suffix(']')?.parse().ok()))
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use evenkeel_api::annotations::{CaptureRules, is_dry_run};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::yaml::Node;
+use evenkeel_model::authz_provider::AuthzProtocol;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Selection, Workload};
 use evenkeel_xds::json::any_to_json;
@@ -196,6 +197,10 @@ impl World {
             scope: self.scope(&policy.namespace, policy.selection.is_everything()),
             dry_run: dry_run.is_some_and(|object| is_dry_run(&object.annotations)),
             refused: policy.refused,
+            asks_about_requests: self.snapshot.mesh.authz_providers.iter().any(|provider| {
+                policy.provider.as_deref() == Some(&*provider.name)
+                    && matches!(provider.protocol, AuthzProtocol::Http(_))
+            }),
             provider: provider.as_ref().and_then(Node::as_str).map(str::to_owned),
             rules: written.iter().enumerate().map(|(at, node)| rule(at, node)).collect(),
             unsupported: policy.unsupported.as_ref().map(|unsupported| unsupported.what.to_string()),

@@ -240,8 +240,10 @@ pub enum ConditionKey {
     SourceNamespace,
     /// `source.principal`
     SourcePrincipal,
-    /// `source.serviceAccount`
+    /// `source.serviceAccount`; the values have a namespace: `namespace/name`.
     SourceServiceAccount,
+    /// `source.trustDomain`
+    SourceTrustDomain,
     /// `destination.ip`
     DestinationIp,
     /// `destination.port`

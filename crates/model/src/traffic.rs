@@ -1,5 +1,6 @@
 //! Matchers and header operations that routes and policies share.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,9 +24,20 @@ impl StringMatch {
     pub fn from_policy_value(text: &str) -> Self {
         match (text.strip_prefix('*'), text.strip_suffix('*')) {
             _ if text == "*" => Self::Present,
-            (_, Some(prefix)) => Self::Prefix(prefix.into()),
-            (Some(suffix), None) => Self::Suffix(suffix.into()),
+            // A second star, at the end, is one of the text.
+            (Some(suffix), _) => Self::Suffix(suffix.into()),
+            (None, Some(prefix)) => Self::Prefix(prefix.into()),
             (None, None) => Self::Exact(text.into()),
+        }
+    }
+
+    /// The value as an AuthorizationPolicy has it; an expression as it is.
+    pub fn as_policy_value(&self) -> Cow<'_, str> {
+        match self {
+            Self::Exact(text) | Self::Regex(text) => Cow::Borrowed(text),
+            Self::Prefix(text) => Cow::Owned(format!("{text}*")),
+            Self::Suffix(text) => Cow::Owned(format!("*{text}")),
+            Self::Present => Cow::Borrowed("*"),
         }
     }
 }
@@ -98,5 +110,11 @@ mod tests {
         check("*.com", StringMatch::Suffix(".com".into()));
         check("GET", StringMatch::Exact("GET".into()));
         check("", StringMatch::Exact("".into()));
+        // As in Istio a star that is not alone at one end is a character of the text.
+        check("*a*", StringMatch::Suffix("a*".into()));
+        check("a*b", StringMatch::Exact("a*b".into()));
+        for value in ["*", "/a*", "*.com", "GET", "", "*a*", "a*b"] {
+            assert_eq!(StringMatch::from_policy_value(value).as_policy_value(), value);
+        }
     }
 }

@@ -101,6 +101,14 @@ pub struct PeerIdentity {
     pub chain_pem_urlencoded: Option<String>,
 }
 
+impl PeerIdentity {
+    /// The DNS SANs that can be names of hosts. Whoever may choose the DNS names of a certificate must not be able to choose
+    /// an identity with them (`spiffe://…`), so the others are no names to policies and authorization services.
+    pub fn host_names(&self) -> impl Iterator<Item = &String> {
+        self.dns_sans.iter().filter(|name| evenkeel_tls::is_host_name(name))
+    }
+}
+
 /// A request as plain data, for explanations and tests.
 #[derive(Debug, Clone, Default)]
 pub struct PlainRequest {

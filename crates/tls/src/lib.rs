@@ -41,7 +41,7 @@ pub use error::{ConfigError, FailedHandshake, HandshakeError};
 pub use files::FileChange;
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
-pub use peer::{PeerCertificate, printable};
+pub use peer::{PeerCertificate, is_host_name, printable};
 pub use pins::{PinError, Pins};
 pub use revocation::{RevocationError, RevocationLists};
 pub use san::{SanKind, SanMatcher, StringPattern};

@@ -40,6 +40,11 @@ pub struct PeerCertificate {
     not_after_text: String,
 }
 
+/// Whether a DNS name of a certificate can be one of a host: it has no character that only other kinds of names have.
+pub fn is_host_name(name: &str) -> bool {
+    !name.contains(['/', ':'])
+}
+
 /// A certificate that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -95,6 +100,12 @@ impl PeerCertificate {
             not_before_text: validity.not_before.to_string(),
             not_after_text: validity.not_after.to_string(),
         }
+    }
+
+    /// The DNS names that can be names of hosts. Whoever may choose the DNS names of a certificate must not be able to choose an
+    /// identity with them (`spiffe://…`).
+    pub fn host_names(&self) -> impl Iterator<Item = &String> {
+        self.dns_sans.iter().filter(|name| is_host_name(name))
     }
 
     /// The workload's id: the only URI, when it has the form of one.

@@ -118,7 +118,7 @@ impl SanMatcher {
         let looked_at = |kind| self.kind.is_none() || self.kind == Some(kind);
         let any = |kind, names: &[String]| looked_at(kind) && names.iter().any(|name| self.pattern.matches(name));
         any(SanKind::Uri, &certificate.uri_sans)
-            || (looked_at(SanKind::Dns) && certificate.dns_sans.iter().any(|name| self.matches_dns(name)))
+            || (looked_at(SanKind::Dns) && certificate.host_names().any(|name| self.matches_dns(name)))
             || any(SanKind::Email, &certificate.email_sans)
             || any(SanKind::IpAddress, &certificate.ip_sans)
     }

@@ -22,6 +22,7 @@ use crate::pb::hcm::http_connection_manager::PathWithEscapedSlashesAction;
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
 use crate::proto::{quote, regex, string_matcher};
+use crate::view::ClientKind;
 
 /// Prefix of the name of a rule about paths; the reason follows in brackets.
 const PATH: &str = "ambiguous-path";
@@ -29,9 +30,13 @@ const PATH: &str = "ambiguous-path";
 const HOST: &str = "ambiguous-host";
 /// Prefix for methods.
 const METHOD: &str = "ambiguous-method";
+/// Prefix for identities.
+const IDENTITY: &str = "ambiguous-identity";
+/// The reason for a certificate with names of several trust domains.
+const SEVERAL_DOMAINS: &str = "several-trust-domains";
 
 /// The reasons in names of rules, and their meaning for users.
-const REASONS: [(&str, &str); 14] = [
+const REASONS: [(&str, &str); 16] = [
     ("backslash", "some servers read a backslash in the path as a slash"),
     ("dot-segment", "servers resolve `.` and `..` in the path, which the policies were not asked about"),
     ("double-encoding", "a server that decodes the path twice reads another one"),
@@ -48,8 +53,20 @@ const REASONS: [(&str, &str); 14] = [
     ("non-ascii", "a path has only ASCII characters"),
     ("overlong-escape", "some servers read an overlong UTF-8 sequence in the path as ASCII"),
     ("path-parameter", "some servers drop what follows `;` in a segment of the path"),
+    ("trailing-space", "some servers drop white space at the end of the decoded path"),
+    (
+        SEVERAL_DOMAINS,
+        "an authority vouches for its own trust domain only, and Envoy compares every name of a certificate",
+    ),
     ("trailing-dot", "servers read a host with a final dot as the one without it"),
 ];
+
+/// A path with an escaped control character or white space at its end, also of Unicode: servers trim it, and `$` in an
+/// expression matches before a line feed. Envoy takes no larger expression if its bootstrap does not say so.
+const TRAILING_SPACE: &str = ".*%([01][0-9A-Fa-f]|20|7[Ff]|[Cc]2%(85|[Aa]0)|[Ee]1%9[Aa]%80|\
+[Ee]2%80%(8[0-9A-Fa-f]|[Aa][89Ff])|[Ee]2%81%(9[Ff]|[Aa]0)|[Ee]3%80%80|[Ee][Ff]%[Bb][Bb]%[Bb][Ff])";
+/// The same of Latin-1, where the last byte is not part of a character in UTF-8 (`%C3%A0`).
+const TRAILING_LATIN_SPACE: &str = "(.{0,2}|.*([^%]..|%[^89A-Fa-f].))%(85|[Aa]0)";
 
 /// How the proxy normalizes a path before it evaluates policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +180,34 @@ pub(crate) fn refusals<'p>(
     rules.into_iter().map(|(name, rule)| (name, policy(rule))).collect()
 }
 
+/// Returns the rule that denies clients whose certificate has names of several trust domains, each of which has its own
+/// authority. Stock Envoy compares policies with all URIs and DNS names of a certificate, but only one has chosen the roots
+/// that it was verified with. Our proxy refuses the certificate, or does not take the other name for an identity.
+pub(crate) fn identity_refusals(context: Context<'_>) -> BTreeMap<String, Policy> {
+    let mesh = context.snapshot.mesh();
+    if context.client_kind() != ClientKind::Envoy || mesh.federated_trust_domains().is_empty() {
+        return BTreeMap::new();
+    }
+    let of = |domain: &str| {
+        let name = string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/")));
+        let authenticated = principal::Authenticated { principal_name: Some(name) };
+        Principal { identifier: Some(principal::Identifier::Authenticated(authenticated)) }
+    };
+    let of_all = |ids: Vec<Principal>, all: fn(principal::Set) -> principal::Identifier| Principal {
+        identifier: Some(all(principal::Set { ids })),
+    };
+    let foreign: Vec<_> = mesh.federated_trust_domains().into_iter().collect();
+    let pairs = foreign.iter().enumerate().map(|(at, domain)| {
+        let others = mesh.own_trust_domains().chain(foreign.iter().skip(at + 1).copied()).map(|other| of(other));
+        let any = of_all(others.collect(), principal::Identifier::OrIds);
+        of_all(vec![of(domain), any], principal::Identifier::AndIds)
+    });
+    let principals = pairs.collect();
+    let anything = vec![Permission { rule: Some(Is::Any(true)) }];
+    let policy = Policy { permissions: anything, principals, ..Default::default() };
+    BTreeMap::from([(format!("{IDENTITY}[{SEVERAL_DOMAINS}]"), policy)])
+}
+
 /// Describes what the rule of this name denies; `None`: it is none of these.
 pub fn meaning(policy: &str) -> Option<String> {
     let (of, reason) = policy.strip_suffix(']')?.split_once('[')?;
@@ -170,10 +215,14 @@ pub fn meaning(policy: &str) -> Option<String> {
         PATH => "the path can be read in several ways",
         HOST => "the host can be read in several ways",
         METHOD => "the method can be read in several ways",
+        IDENTITY => return why_of(reason).map(|why| format!("the certificate has several identities: {why}")),
         _ => return None,
     };
-    let (_, why) = REASONS.iter().find(|(name, _)| *name == reason)?;
-    Some(format!("{what}, and policies of the workload mention it: {why}"))
+    Some(format!("{what}, and policies of the workload mention it: {}", why_of(reason)?))
+}
+
+fn why_of(reason: &str) -> Option<&'static str> {
+    REASONS.iter().find(|(name, _)| *name == reason).map(|(_, why)| *why)
 }
 
 /// The rule with hosts that also match with a port, where that makes it refuse more: `hosts` of DENY and `notHosts` of ALLOW. A server
@@ -221,6 +270,10 @@ fn path_rules(reading: PathReading, patterns: &BTreeSet<String>, evenkeel: bool)
         ("invalid-escape", all_of(vec![has("%"), path_regex(".*%([0-9A-Fa-f]?([^0-9A-Fa-f].*)?)")])),
         ("overlong-escape", any_of(["%c0", "%c1", "%e0%8", "%e0%9", "%f0%8"].map(has_in_any_case).into())),
         ("path-parameter", any_of(vec![has(";"), has_in_any_case("%3b")])),
+        (
+            "trailing-space",
+            all_of(vec![has("%"), any_of([TRAILING_SPACE, TRAILING_LATIN_SPACE].map(path_regex).into())]),
+        ),
     ];
     let mut spellings = other_spellings(patterns);
     if !reading.normalizes {
@@ -335,11 +388,39 @@ mod tests {
         for (reason, _) in path_rules(none, &patterns, false) {
             assert!(meaning(&format!("{PATH}[{reason}]")).is_some(), "{reason}");
         }
-        for name in ["ambiguous-host[trailing-dot]", "ambiguous-method[lower-case]"] {
+        for name in [
+            "ambiguous-host[trailing-dot]",
+            "ambiguous-method[lower-case]",
+            "ambiguous-identity[several-trust-domains]",
+        ] {
             assert!(meaning(name).is_some(), "{name}");
         }
         for name in ["", "ns[a]-policy[b]-rule[0]", "ambiguous-path", "ambiguous-path[other]"] {
             assert_eq!(meaning(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn white_space_at_the_end_is_found() {
+        let [utf8, latin] = [TRAILING_SPACE, TRAILING_LATIN_SPACE]
+            .map(|text| evenkeel_runtime_config::string_match::full_match_regex(text).expect("an expression"));
+        let check = |path: &str, expected: bool| {
+            let found = utf8.is_match(path.as_bytes()) || latin.is_match(path.as_bytes());
+            assert_eq!(found, expected, "{path}");
+        };
+        for space in ["%0a", "%0D%0A", "%20", "%1F", "%7f", "%a0", "%85", "%c2%a0", "%C2%85", "%e2%80%a8", "%E3%80%80"]
+        {
+            check(&format!("/admin{space}"), true);
+            check(&format!("/{space}"), true);
+            check(&format!("/x%41{space}"), true);
+            check(&format!("/admin{space}x"), false);
+        }
+        // Letters whose last byte is that of a space in Latin-1.
+        for letter in ["%c3%a0", "%C3%85", "%e6%97%a0", "%d0%a0"] {
+            check(&format!("/voil{letter}"), false);
+        }
+        for path in ["/admin", "/a%20b", "/a%2", "/a%", "/%E2%82%AC", "/a20"] {
+            check(path, false);
         }
     }
 

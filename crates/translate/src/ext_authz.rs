@@ -38,6 +38,8 @@ const MATCH_PREFIX: &str = "istio-ext-authz";
 const STAT_PREFIX: &str = "istio_ext_authz_";
 /// Behind the name of a rule whose provider cannot be asked.
 const BAD_SUFFIX: &str = "-deny-due-to-bad-CUSTOM-action";
+/// Behind the name of a rule about bytes on a port that may carry HTTP, whose provider can only be asked about requests.
+const NOT_HTTP_SUFFIX: &str = "-deny-of-what-is-not-HTTP";
 const NETWORK_STAT_PREFIX: &str = "tcp.";
 /// Time limit of a check whose provider has none, as istiod's.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -73,7 +75,10 @@ pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
                 let enabled = when(HTTP_RBAC, &judged.name);
                 filters.push(filter("envoy.filters.http.ext_authz", any(&http_config(provider, service, enabled))));
             }
-            None => filters.push(rbac(&HttpRbac { rules: Some(refusing(judged.rules)), ..HttpRbac::default() })),
+            None => {
+                let rules = Some(refusing(judged.rules, BAD_SUFFIX));
+                filters.push(rbac(&HttpRbac { rules, ..HttpRbac::default() }));
+            }
         }
     }
     filters
@@ -82,7 +87,7 @@ pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
 /// Returns filters for programs that cannot ask a provider: requests it would decide about are denied.
 pub fn refusing_filters(context: Context<'_>) -> Vec<HttpFilter> {
     let filter = |judged: Judged| {
-        let config = HttpRbac { rules: Some(refusing(judged.rules)), ..HttpRbac::default() };
+        let config = HttpRbac { rules: Some(refusing(judged.rules, BAD_SUFFIX)), ..HttpRbac::default() };
         HttpFilter {
             name: HTTP_RBAC.to_owned(),
             config_type: Some(http_filter::ConfigType::TypedConfig(any_named(
@@ -95,8 +100,19 @@ pub fn refusing_filters(context: Context<'_>) -> Vec<HttpFilter> {
     judged(context, Layer::Http).into_iter().map(filter).collect()
 }
 
-/// The filters for connections. A provider that speaks HTTP decides about requests only, as in Istio.
-pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
+/// Why a filter chain carries bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bytes {
+    /// The port is declared to carry them.
+    Declared,
+    /// On a port that may carry HTTP, they did not look like it.
+    Unrecognized,
+}
+
+/// The filters for connections. A provider that speaks HTTP decides about requests only, as in Istio. Where the proxy has
+/// found no request, a server may find one (it skips an empty line at the beginning, or reads another case of a method), so
+/// what the provider would have to decide about is refused.
+pub fn network_filters(context: Context<'_>, bytes: Bytes) -> Vec<Filter> {
     let rbac = |config: &NetworkRbac| {
         network_filter(NETWORK_RBAC, any_named(&crate::pb::network_rbac::Rbac::full_name(), config))
     };
@@ -120,8 +136,11 @@ pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
                 };
                 filters.push(network_filter("envoy.filters.network.ext_authz", any(&config)));
             }
-            Some(_) => {}
-            None => filters.push(rbac(&NetworkRbac { rules: Some(refusing(judged.rules)), ..named() })),
+            Some(_) if bytes == Bytes::Declared => {}
+            Some(_) => {
+                filters.push(rbac(&NetworkRbac { rules: Some(refusing(judged.rules, NOT_HTTP_SUFFIX)), ..named() }));
+            }
+            None => filters.push(rbac(&NetworkRbac { rules: Some(refusing(judged.rules, BAD_SUFFIX)), ..named() })),
         }
     }
     filters
@@ -157,8 +176,8 @@ fn deny(policies: BTreeMap<String, Policy>) -> RbacRules {
     RbacRules { action: Action::Deny as i32, policies }
 }
 
-fn refusing(policies: BTreeMap<String, Policy>) -> RbacRules {
-    deny(policies.into_iter().map(|(name, policy)| (name + BAD_SUFFIX, policy)).collect())
+fn refusing(policies: BTreeMap<String, Policy>, suffix: &str) -> RbacRules {
+    deny(policies.into_iter().map(|(name, policy)| (name + suffix, policy)).collect())
 }
 
 /// Matches what the rules of a provider have matched.

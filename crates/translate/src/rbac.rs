@@ -11,6 +11,7 @@ use prost::Name;
 
 use crate::ambiguous;
 use crate::context::Context;
+use crate::ext_authz::Bytes;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::rbac::permission::Rule as PermissionRule;
 use crate::pb::config::rbac::principal::{Authenticated, Identifier};
@@ -58,11 +59,11 @@ pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
             ..Default::default()
         }
     };
-    rules(context, Layer::Http).into_iter().map(filter).collect()
+    rules(context, Layer::Http, Bytes::Declared).into_iter().map(filter).collect()
 }
 
 /// RBAC filters for connections.
-pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
+pub fn network_filters(context: Context<'_>, bytes: Bytes) -> Vec<Filter> {
     let full_name = crate::pb::network_rbac::Rbac::full_name();
     let filter = |rules: FilterRules| {
         let config = NetworkRbac {
@@ -73,7 +74,7 @@ pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
         };
         network_filter("envoy.filters.network.rbac", any_named(&full_name, &config))
     };
-    rules(context, Layer::Tcp).into_iter().map(filter).collect()
+    rules(context, Layer::Tcp, bytes).into_iter().map(filter).collect()
 }
 
 /// istiod's prefixes of the statistics and dynamic metadata of rules that are not enforced (`pilot/pkg/security/authz`).
@@ -85,26 +86,30 @@ fn stat_prefix(shadow: &RbacRules) -> &'static str {
     }
 }
 
-/// The rules of the filters: AUDIT, DENY, ALLOW.
-fn rules(context: Context<'_>, layer: Layer) -> Vec<FilterRules> {
+/// The rules of the filters: AUDIT, DENY, ALLOW. What stands in for a RequestAuthentication says nothing about bytes, unless they
+/// might be a request.
+fn rules(context: Context<'_>, layer: Layer, bytes: Bytes) -> Vec<FilterRules> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
     let role = if context.is_sidecar() { ProxyRole::Sidecar } else { ProxyRole::Gateway };
     let of = |action, dry_run| -> Vec<&AuthorizationPolicy> {
         let judges = |policy: &&&std::sync::Arc<AuthorizationPolicy>| {
-            policy.action == action
-                && policy.dry_run == dry_run
-                && (layer == Layer::Http || !policy.of_tokens)
-                && policy.is_for(role)
+            let is_judged = layer == Layer::Http || bytes == Bytes::Unrecognized || !policy.of_tokens;
+            policy.action == action && policy.dry_run == dry_run && is_judged && policy.is_for(role)
         };
         policies.iter().filter(judges).map(|p| p.as_ref()).collect()
     };
+    let is_enforced = |policy: &&&std::sync::Arc<AuthorizationPolicy>| enforces(policy) && policy.is_for(role);
+    let enforcing = || policies.iter().filter(is_enforced).map(|policy| policy.as_ref());
+    let mut refusals = match layer {
+        Layer::Http => ambiguous::refusals(context, enforcing()),
+        Layer::Tcp => BTreeMap::new(),
+    };
+    if enforcing().next().is_some() {
+        refusals.extend(ambiguous::identity_refusals(context));
+    }
     let deny = FilterRules {
         enforced: with_refusals(
-            context,
-            policies
-                .iter()
-                .filter(|policy| layer == Layer::Http && enforces(policy) && policy.is_for(role))
-                .map(|policy| policy.as_ref()),
+            refusals,
             deny_rules(context, &of(AuthorizationAction::Deny, false), &of(AuthorizationAction::Allow, false), layer),
         ),
         shadow: deny_rules(context, &of(AuthorizationAction::Deny, true), &[], layer),
@@ -128,12 +133,7 @@ fn enforces(policy: &AuthorizationPolicy) -> bool {
 }
 
 /// The enforced DENY rules, and the refusals of what the policies could not judge.
-fn with_refusals<'p>(
-    context: Context<'_>,
-    policies: impl Iterator<Item = &'p AuthorizationPolicy>,
-    denying: Option<RbacRules>,
-) -> Option<RbacRules> {
-    let refusals = ambiguous::refusals(context, policies);
+fn with_refusals(refusals: BTreeMap<String, Policy>, denying: Option<RbacRules>) -> Option<RbacRules> {
     if refusals.is_empty() {
         return denying;
     }
@@ -229,12 +229,8 @@ fn operation_rules(operation: &Operation, layer: Layer) -> Vec<Permission> {
     let port = |port: &u16| PermissionRule::DestinationPort(u32::from(*port));
     add_rules(&mut all, &operation.ports, &operation.not_ports, port);
     if layer == Layer::Http {
-        let host = |value: &StringMatch| {
-            // Envoy refuses it for expressions, which say so themselves.
-            let ignore_case = !matches!(value, StringMatch::Regex(_) | StringMatch::Present);
-            PermissionRule::Header(header(":authority", StringMatcher { ignore_case, ..string(value) }))
-        };
-        let method = |value: &StringMatch| PermissionRule::Header(header(":method", string(value)));
+        let host = |value: &StringMatch| PermissionRule::Header(header(":authority", value, Case::Ignored));
+        let method = |value: &StringMatch| PermissionRule::Header(header(":method", value, Case::Compared));
         let path = |value: &PathMatch| PermissionRule::UrlPath(path_matcher(value));
         add_rules(&mut all, &operation.hosts, &operation.not_hosts, host);
         add_rules(&mut all, &operation.methods, &operation.not_methods, method);
@@ -250,9 +246,7 @@ fn source_ids(source: &Source, mesh: &MeshConfig, layer: Layer) -> Vec<Principal
             vec![tokens::principal(value)]
         });
     }
-    add_ids(&mut all, &source.trust_domains, &source.not_trust_domains, |value| {
-        trust_domains::trust_domains(value, mesh).iter().map(|value| authenticated(trust_domain(value))).collect()
-    });
+    add_ids(&mut all, &source.trust_domains, &source.not_trust_domains, |value| of_trust_domain(value, mesh));
     add_ids(&mut all, &source.principals, &source.not_principals, |value| principals(value, mesh));
     add_ids(&mut all, &source.namespaces, &source.not_namespaces, |value| vec![authenticated(namespace(value, mesh))]);
     add_ids(&mut all, &source.service_accounts, &source.not_service_accounts, |(namespace, account)| {
@@ -297,7 +291,7 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
     };
     match &condition.key {
         ConditionKey::RequestHeader(name) if layer == Layer::Http => {
-            add(&|v| vec![Identifier::Header(header(name, string(v)))]);
+            add(&|v| vec![Identifier::Header(header(name, v, Case::Compared))]);
         }
         ConditionKey::RequestPrincipal if layer == Layer::Http => add(&|v| vec![tokens::principal(v)]),
         ConditionKey::RequestClaim(path) if layer == Layer::Http => {
@@ -307,10 +301,11 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
         ConditionKey::RemoteIp => add(&|v| range(v).map(Identifier::RemoteIp).into_iter().collect()),
         ConditionKey::SourceNamespace => add(&|v| vec![authenticated(namespace(v, mesh))]),
         ConditionKey::SourcePrincipal => add(&|v| principals(v, mesh)),
-        ConditionKey::SourceServiceAccount => add(&|v| {
-            let text = text(v);
-            let (namespace, account) = text.split_once('/').unwrap_or(("", text));
-            vec![authenticated(service_account(namespace, account, mesh))]
+        ConditionKey::SourceTrustDomain => add(&|v| of_trust_domain(v, mesh)),
+        ConditionKey::SourceServiceAccount => add(&|v| match v.as_policy_value().split_once('/') {
+            Some((namespace, account)) => vec![authenticated(service_account(namespace, account, mesh))],
+            // The model names the namespace of every account.
+            None => vec![nobody()],
         }),
         _ => {}
     }
@@ -331,55 +326,75 @@ fn principals(value: &StringMatch, mesh: &MeshConfig) -> Vec<Identifier> {
     trust_domains::principals(value, mesh).into_iter().map(|value| authenticated(matcher(value))).collect()
 }
 
-/// Returns the trust domain of a SPIFFE id: the part before its path.
+/// Identities of a trust domain.
+fn of_trust_domain(value: &StringMatch, mesh: &MeshConfig) -> Vec<Identifier> {
+    trust_domains::trust_domains(value, mesh).iter().map(|value| authenticated(trust_domain(value))).collect()
+}
+
+/// Returns the trust domain of a SPIFFE id: the part before its path. `*` is every client with a certificate, also one
+/// whose identity has no path.
 fn trust_domain(value: &StringMatch) -> StringMatcher {
     let inner = match value {
         StringMatch::Exact(text) => quote(text),
         StringMatch::Prefix(text) => format!("{}[^/]*", quote(text)),
         StringMatch::Suffix(text) => format!("[^/]*{}", quote(text)),
         StringMatch::Regex(text) => text.to_string(),
-        StringMatch::Present => "[^/]+".to_owned(),
+        StringMatch::Present => return regex_matcher(".+"),
     };
     regex_matcher(&format!("spiffe://{inner}/.*"))
 }
 
 /// A namespace of the mesh. Identities of other trust domains may have the same names in their paths: they are in no
-/// namespace.
+/// namespace. A star stands for any text wherever it is, as in Istio. Unlike istiod's, the expression begins with the
+/// scheme, so that no subject of a certificate matches it (`CN=x/ns/shop/sa/web`).
 fn namespace(value: &StringMatch, mesh: &MeshConfig) -> StringMatcher {
     let inner = match value {
-        StringMatch::Exact(text) => quote(text),
-        StringMatch::Prefix(text) => format!("{}.*", quote(text)),
-        StringMatch::Suffix(text) => format!(".*{}", quote(text)),
         StringMatch::Regex(text) => text.to_string(),
-        StringMatch::Present => ".+".to_owned(),
+        value => value.as_policy_value().split('*').map(quote).collect::<Vec<_>>().join(".*"),
     };
-    match of_own_domains(mesh) {
-        None => regex_matcher(&format!(".*/ns/{inner}/.*")),
-        Some(domains) => regex_matcher(&format!("spiffe://{domains}/ns/{inner}/.*")),
-    }
+    let domains = of_own_domains(mesh).unwrap_or_else(|| ".*".to_owned());
+    regex_matcher(&format!("spiffe://{domains}/ns/{inner}/.*"))
 }
 
+/// A service account. As in Istio the identity may have further pairs of names and values in its path.
 fn service_account(namespace: &str, account: &str, mesh: &MeshConfig) -> StringMatcher {
     let domains = of_own_domains(mesh).unwrap_or_else(|| ".+".to_owned());
-    regex_matcher(&format!("spiffe://{domains}/ns/{}/sa/{}", quote(namespace), quote(account)))
+    let (namespace, account) = (quote(namespace), quote(account));
+    regex_matcher(&format!("spiffe://{domains}/ns/{namespace}/(.+/|)sa/{account}(/.+)?"))
 }
 
 /// The mesh's trust domains as a pattern, if proxies accept identities of others, too.
 fn of_own_domains(mesh: &MeshConfig) -> Option<String> {
     let names: Vec<String> = mesh.own_trust_domains().map(|domain| quote(domain)).collect();
-    (!mesh.federated_trust_domains().is_empty()).then(|| format!("({})", names.join("|")))
+    (!mesh.federated_trust_domains().is_empty()).then(|| format!("({})(/.+)?", names.join("|")))
+}
+
+/// Nobody.
+fn nobody() -> Identifier {
+    Identifier::NotId(Box::new(Principal { identifier: Some(Identifier::Any(true)) }))
 }
 
 fn authenticated(name: StringMatcher) -> Identifier {
     Identifier::Authenticated(Authenticated { principal_name: Some(name) })
 }
 
-fn header(name: &str, value: StringMatcher) -> HeaderMatcher {
-    HeaderMatcher {
-        name: name.to_owned(),
-        header_match_specifier: Some(HeaderMatchSpecifier::StringMatch(value)),
-        ..Default::default()
-    }
+/// Whether a header's value is compared with regard to case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Compared,
+    Ignored,
+}
+
+/// A test on a header. `*` matches every value, even an empty one: a client could otherwise get past a DENY by sending the
+/// header without a value.
+fn header(name: &str, value: &StringMatch, case: Case) -> HeaderMatcher {
+    let specifier = match value {
+        StringMatch::Present => HeaderMatchSpecifier::PresentMatch(true),
+        // Envoy refuses `ignore_case` for expressions, which say so themselves.
+        StringMatch::Regex(_) => HeaderMatchSpecifier::StringMatch(string(value)),
+        _ => HeaderMatchSpecifier::StringMatch(StringMatcher { ignore_case: case == Case::Ignored, ..string(value) }),
+    };
+    HeaderMatcher { name: name.to_owned(), header_match_specifier: Some(specifier), ..Default::default() }
 }
 
 fn path_matcher(value: &PathMatch) -> PathMatcher {

@@ -125,7 +125,14 @@ fn runtime_values_are_for_the_proxy_that_has_the_key() {
     let limit = "overload.global_downstream_max_connections";
     let config = format!(r#"{{"runtimeValues":{{"{limit}":"7","envoy.reloadable_features.x":"false","a.b":""}}}}"#);
     assert_eq!(layer(&config, &[]), format!("{{{limit}:7}}"));
-    assert_eq!(layer(&config, &["--envoy", "/bin/envoy"]), format!("{{{limit}:7,envoy.reloadable_features.x:false}}"));
+    let size = "re2.max_program_size.error_level";
+    assert_eq!(
+        layer(&config, &["--envoy", "/bin/envoy"]),
+        format!("{{{size}:32768,{limit}:7,envoy.reloadable_features.x:false}}")
+    );
+    assert_eq!(layer("{}", &["--envoy", "/bin/envoy"]), format!("{{{size}:32768}}"));
+    let own = format!(r#"{{"runtimeValues":{{"{size}":"50"}}}}"#);
+    assert_eq!(layer(&own, &["--envoy", "/bin/envoy"]), format!("{{{size}:50}}"));
     assert_eq!(layer(&format!(r#"{{"runtimeValues":{{"{limit}":"many"}}}}"#), &[]), "null");
     assert_eq!(layer("{}", &[]), "null");
 }

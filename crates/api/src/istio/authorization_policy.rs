@@ -244,21 +244,21 @@ fn check_port(port: &Spanned<String>, cx: &mut Context) {
     }
 }
 
-/// Path templates: `{*}` is one segment, `{**}` any number and only at the end; other braces and stars are not allowed.
+/// Path templates: `{*}` is one segment, `{**}` any number, and the last of these operators; other braces and stars are not
+/// allowed.
 fn check_template(path: &Spanned<String>, cx: &mut Context) {
     let is_template = path.contains("{*}") || path.contains("{**}");
     if !is_template {
         return;
     }
-    let segments: Vec<&str> = path.split('/').collect();
-    let last = segments.len().saturating_sub(1);
-    let fine = segments.iter().enumerate().all(|(i, segment)| match *segment {
-        "{*}" => true,
-        "{**}" => i == last,
+    let mut ends = false;
+    let fine = path.split('/').all(|segment| match segment {
+        "{*}" => !ends,
+        "{**}" => !std::mem::replace(&mut ends, true),
         other => !other.contains(['{', '}', '*']),
     });
     if !fine {
-        let help = "`{*}` stands for a whole segment, `{**}` for the rest at the end";
+        let help = "`{*}` stands for a whole segment, `{**}` for any number of them, once and behind every `{*}`";
         cx.error("bad-value", &path.span, format!("`{}` is not a path template", path.value), help);
     }
 }
@@ -270,6 +270,7 @@ const KEYS: &[&str] = &[
     "source.namespace",
     "source.principal",
     "source.serviceAccount",
+    "source.trustDomain",
     "destination.ip",
     "destination.port",
     "connection.sni",

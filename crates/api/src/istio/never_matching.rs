@@ -13,8 +13,16 @@ const SOURCE: [(&str, Flaw); 2] = [("principals", principal), ("namespaces", nam
 /// Lists of an `operation`, and the check of their values.
 const OPERATION: [(&str, Flaw); 3] = [("hosts", host), ("methods", method), ("paths", path)];
 /// Keys of conditions, and the check of their values.
-const CONDITIONS: [(&str, Flaw); 3] =
-    [("source.principal", principal), ("source.namespace", namespace), ("source.serviceAccount", account)];
+const CONDITIONS: [(&str, Flaw); 5] = [
+    ("source.principal", principal),
+    ("source.namespace", namespace),
+    ("source.serviceAccount", account),
+    ("request.headers[:path]", whole_path),
+    ("request.headers[:method]", method),
+];
+/// The characters of a normalized path that are not letters or digits, without `%` (`http/src/path.rs`).
+const PLAIN: &str = "!$&'()*+,-./:;=@[]_~";
+const TWO_STARS: &str = "`*` stands for any text at one end only, not at both";
 
 /// Checks a rule. A value that never matches is an error where it lets calls pass that it should stop: in a DENY rule,
 /// and among the exclusions of an ALLOW rule. Elsewhere it lets nothing pass and is a warning.
@@ -71,6 +79,9 @@ fn principal(value: &str) -> Option<(&'static str, String)> {
     if let Some(rest) = value.strip_prefix("spiffe://") {
         return Some(("identities are written without `spiffe://`", rest.to_owned()));
     }
+    if let Some(flaw) = stars(value) {
+        return Some(flaw);
+    }
     if value.contains('*') {
         return None;
     }
@@ -94,8 +105,19 @@ fn account(value: &str) -> Option<(&'static str, String)> {
     let parts: Vec<&str> = rest.split('/').collect();
     match parts.as_slice() {
         [.., "ns", namespace, "sa", account] => Some(("it is an identity", format!("{namespace}/{account}"))),
-        _ => None,
+        [name] | [_, name] if name.is_empty() || value.contains('*') => {
+            Some(("a service account is one name, without `*`", "NAMESPACE/ACCOUNT".to_owned()))
+        }
+        ["", name] => Some(("the namespace is missing", (*name).to_owned())),
+        [_] | [_, _] => None,
+        _ => Some(("it is not a service account", "NAMESPACE/ACCOUNT".to_owned())),
     }
+}
+
+/// A star at both ends: Istio and Envoy take the last one for a character of the text.
+fn stars(value: &str) -> Option<(&'static str, String)> {
+    let inner = value.strip_prefix('*')?.strip_suffix('*')?;
+    Some((TWO_STARS, format!("*{inner}")))
 }
 
 fn host(value: &str) -> Option<(&'static str, String)> {
@@ -103,13 +125,18 @@ fn host(value: &str) -> Option<(&'static str, String)> {
     if let Some(rest) = rest {
         return Some(("a host has no scheme", rest.split('/').next().unwrap_or_default().to_owned()));
     }
-    let (host, path) = value.split_once('/')?;
-    (!path.contains('*') || !host.is_empty()).then(|| ("a host has no path", host.to_owned()))
+    if let Some((host, path)) = value.split_once('/') {
+        return (!path.contains('*') || !host.is_empty()).then(|| ("a host has no path", host.to_owned()));
+    }
+    stars(value)
 }
 
 fn method(value: &str) -> Option<(&'static str, String)> {
     let upper = value.to_ascii_uppercase();
-    (upper != value).then_some(("methods are written in upper case", upper))
+    if upper != value {
+        return Some(("methods are written in upper case", upper));
+    }
+    stars(value)
 }
 
 fn path(value: &str) -> Option<(&'static str, String)> {
@@ -117,7 +144,92 @@ fn path(value: &str) -> Option<(&'static str, String)> {
     if !begins {
         return Some(("a path begins with `/`", format!("/{value}")));
     }
-    value.split_once(['?', '#']).map(|(path, _)| ("a path does not include the query after `?`", path.to_owned()))
+    if let Some((path, _)) = value.split_once(['?', '#']) {
+        return Some(("a path does not include the query after `?`", path.to_owned()));
+    }
+    let is_template = value.contains("{*}") || value.contains("{**}");
+    if is_template {
+        return None;
+    }
+    if let Some(flaw) = stars(value) {
+        return Some(flaw);
+    }
+    if value.split('/').skip(1).any(|segment| matches!(segment, "*" | "**")) && !value.ends_with("/*") {
+        let segments = value.split('/').map(|segment| match segment {
+            "*" => "{*}",
+            "**" => "{**}",
+            other => other,
+        });
+        return Some(("a star between slashes is only a star", segments.collect::<Vec<_>>().join("/")));
+    }
+    let normal = normal_path(value);
+    (normal != value).then_some(("proxies compare the normalized path, which is another text", normal))
+}
+
+/// `:path` has a query.
+fn whole_path(value: &str) -> Option<(&'static str, String)> {
+    match value.split_once(['?', '#']) {
+        None => path(value),
+        Some((before, _)) => path(before).map(|(why, meant)| (why, format!("{meant}{}", &value[before.len()..]))),
+    }
+}
+
+/// The pattern in the form that paths have when a proxy compares them: what no URI may contain is escaped, escapes of
+/// letters, digits and `-._~` are decoded, `\` is a slash, and there are no dot segments. What a star leaves open at an end
+/// is not judged.
+fn normal_path(pattern: &str) -> String {
+    let (open_start, rest) = pattern.strip_prefix('*').map_or((false, pattern), |rest| (true, rest));
+    let (open_end, text) = match rest.strip_suffix('*').filter(|_| !open_start) {
+        Some(text) => (true, text),
+        None => (false, rest),
+    };
+    let decoded = normal_characters(text, open_end);
+    let last = decoded.matches('/').count();
+    let mut segments: Vec<&str> = Vec::new();
+    for (at, segment) in decoded.split('/').enumerate() {
+        // A star makes another segment of it.
+        let is_open = (at == 0 && open_start) || (at == last && open_end);
+        let ends = if at == last { Some("") } else { None };
+        match segment.split(';').next() {
+            Some(".") if !is_open && at > 0 => segments.extend(ends),
+            Some("..") if !is_open && at > 0 => {
+                if segments.len() > 1 {
+                    segments.pop();
+                }
+                segments.extend(ends);
+            }
+            _ => segments.push(segment),
+        }
+    }
+    let stars = [open_start, open_end].map(|is_open| if is_open { "*" } else { "" });
+    format!("{}{}{}", stars[0], segments.join("/"), stars[1])
+}
+
+/// `open_end`: more may follow, as the rest of an escape.
+fn normal_characters(text: &str, open_end: bool) -> String {
+    let mut normal = String::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        let escaped = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()).filter(|_| byte == b'%');
+        let value = escaped.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match value.and_then(|digits| Some((digits, u8::from_str_radix(digits, 16).ok()?))) {
+            Some((_, value)) if value.is_ascii_alphanumeric() || b"-._~".contains(&value) => {
+                normal.push(char::from(value));
+                rest = after.get(2..).unwrap_or_default();
+            }
+            Some((digits, _)) => {
+                normal.push('%');
+                normal.push_str(digits);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None if byte == b'%' && open_end && after.len() < 2 => normal.push('%'),
+            None if byte == b'\\' => normal.push('/'),
+            None if byte.is_ascii_alphanumeric() || PLAIN.as_bytes().contains(&byte) => normal.push(char::from(byte)),
+            None => normal.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    normal
 }
 
 #[cfg(test)]
@@ -160,10 +272,79 @@ mod tests {
             &to("paths: [/a, '*a', 'a*', '/a?b=c']"),
             &["error to[0].operation.paths[2] `/a*`", "error to[0].operation.paths[3] `/a`"],
         );
-        check(
-            "when: [{key: source.principal, values: ['spiffe://a/ns/b/sa/c']}]",
-            &["error when[0].values[0] `a/ns/b/sa/c`"],
-        );
+        let when = |key: &str, value: &str| format!("when: [{{key: {key}, values: ['{value}']}}]");
+        let meant = |meant: &str| format!("error when[0].values[0] `{meant}`");
+        check(&when("source.principal", "spiffe://a/ns/b/sa/c"), &[&meant("a/ns/b/sa/c")]);
+        check(&when("source.serviceAccount", "b/c"), &[]);
+        check(&when("source.serviceAccount", "c"), &[]);
+        check(&when("source.serviceAccount", "a/ns/b/sa/c"), &[&meant("b/c")]);
+        check(&when("source.serviceAccount", "/c"), &[&meant("c")]);
+        for value in ["*", "b/*", "b/c/d", "b/", ""] {
+            check(&when("source.serviceAccount", value), &[&meant("NAMESPACE/ACCOUNT")]);
+        }
+        check(&when("'request.headers[:path]'", "/a?b=/../c"), &[]);
+        check(&when("'request.headers[:path]'", "/x/../a?b=c"), &[&meant("/a?b=c")]);
+        check(&when("'request.headers[:method]'", "get"), &[&meant("GET")]);
+        // Values of other headers may have stars at both ends.
+        check(&when("'request.headers[accept]'", "*/*"), &[]);
+        check(&from("principals: ['*/ns/a/*']"), &[&format!("{principals} `*/ns/a/`")]);
+        check(&to("hosts: ['*a*']"), &["error to[0].operation.hosts[0] `*a`"]);
+    }
+
+    #[test]
+    fn paths_that_no_proxy_compares_are_named() {
+        let check = |path: &str, meant: Option<&str>| {
+            let found = found("DENY", &format!("to: [{{operation: {{paths: ['{path}']}}}}]"));
+            let expected: Vec<String> =
+                meant.map(|meant| format!("error to[0].operation.paths[0] `{meant}`")).into_iter().collect();
+            assert_eq!(found, expected, "{path}");
+        };
+        check("/admin panel", Some("/admin%20panel"));
+        check("/adminé", Some("/admin%C3%A9"));
+        check("/admin{x}", Some("/admin%7Bx%7D"));
+        check("/a<b>|\"^`", Some("/a%3Cb%3E%7C%22%5E%60"));
+        check("/%61dmin", Some("/admin"));
+        check("/admin%2Dx", Some("/admin-x"));
+        check("/%7Ea%2f%C3", Some("/~a%2f%C3"));
+        check("/x/../admin", Some("/admin"));
+        check("/../admin", Some("/admin"));
+        check("/x/./admin", Some("/x/admin"));
+        check("/x/..;a/admin", Some("/admin"));
+        check("/x/..", Some("/"));
+        check("/x/%2E", Some("/x/"));
+        check("/a\\admin", Some("/a/admin"));
+        check("/admin%", Some("/admin%25"));
+        check("/admin%2", Some("/admin%252"));
+        check("/admin%zz", Some("/admin%25zz"));
+        check("/x/../admin*", Some("/admin*"));
+        check("*/x/../admin", Some("*/admin"));
+        check("*admin*", Some("*admin"));
+        check("/a/*/b", Some("/a/{*}/b"));
+        check("/a/**/b/*", None);
+        check("/a/**/b", Some("/a/{**}/b"));
+        for fine in [
+            "/admin%20panel",
+            "/a%2fb",
+            "/a%2Fb",
+            "/a/.b",
+            "/a/...",
+            "/a/.*",
+            "/a/..*",
+            "*../a",
+            "/a%*",
+            "/a%2*",
+            "*%20",
+            "/v1/a:b",
+            "/a;b=c",
+            "/{*}/b",
+            "/a//b",
+            "/a*b",
+            "/!$&()+,=@[]_~",
+            "*",
+            "/*",
+        ] {
+            check(fine, None);
+        }
     }
 
     #[test]

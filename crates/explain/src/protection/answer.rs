@@ -88,6 +88,9 @@ pub struct Policy {
     pub closes: bool,
     /// The external authorizer of a CUSTOM policy.
     pub provider: Option<String>,
+    /// Whether it can only be asked about requests: it speaks HTTP.
+    #[serde(skip)]
+    pub asks_about_requests: bool,
     /// Its rules.
     pub rules: Vec<Rule>,
     /// Findings about it.

@@ -22,7 +22,11 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
     for policy in of("CUSTOM") {
         let provider = policy.provider.as_deref().unwrap_or("an external authorizer");
         for rule in policy.rules.iter().filter(applies) {
-            all.push(format!("{provider} decides about {}", rule.text));
+            // On a port that is declared to carry bytes.
+            all.push(match policy.asks_about_requests && !is_http {
+                true => format!("not asked: {provider} speaks HTTP, and decides about no bytes ({})", rule.text),
+                false => format!("{provider} decides about {}", rule.text),
+            });
         }
     }
     for policy in of("DENY") {

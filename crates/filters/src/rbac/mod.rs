@@ -135,10 +135,11 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
     }
 }
 
-/// Compares URI SANs, then DNS SANs, then the subject: any of them may match.
+/// Compares URI SANs, then DNS SANs, then the subject: any of them may match, as in Envoy. A DNS name with the form of an
+/// identity does not: it would be an identity that nobody has vouched for.
 fn is_named(peer: &PeerIdentity, name: &StringMatcher) -> bool {
     let matches = |text: &String| name.matches(text.as_bytes());
-    peer.uri_sans.iter().any(matches) || peer.dns_sans.iter().any(matches) || matches(&peer.subject)
+    peer.uri_sans.iter().any(matches) || peer.host_names().any(matches) || matches(&peer.subject)
 }
 
 /// `rbac_access_denied_matched_policy[NAME]`; whitespace is replaced, since it would break the columns of a log line.

@@ -183,6 +183,45 @@ fn each_principal_matches_whom_it_names() {
 }
 
 #[test]
+fn a_dns_name_is_no_identity() {
+    let request = PlainRequest::new("GET", "info", "/a");
+    let names = |uris: &[&str], dns: &[&str], subject: &str| {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let peer = PeerIdentity {
+            uri_sans: owned(uris),
+            dns_sans: owned(dns),
+            subject: subject.to_owned(),
+            ..PeerIdentity::default()
+        };
+        ConnectionView { peer: Some(Arc::new(peer)), ..connection(Some(WEB)) }
+    };
+    const PARTNER: &str = "spiffe://partner.example/ns/default/sa/web";
+    let by_expression = |text: &str| StringMatcher::Regex(full_match_regex(text).unwrap());
+    for (client, matcher, matches) in [
+        (names(&[WEB], &[], ""), exact(WEB), true),
+        (names(&[PARTNER], &[WEB], ""), exact(WEB), false),
+        (names(&[PARTNER], &[WEB], ""), prefix("spiffe://cluster.local/"), false),
+        (names(&[PARTNER], &[WEB], ""), by_expression("spiffe://.*/ns/default/.*"), true),
+        (names(&[], &[WEB], ""), by_expression("spiffe://.*/ns/default/.*"), false),
+        (names(&[], &["a/ns/default/sa/b"], ""), by_expression(".*/ns/default/.*"), false),
+        (names(&[PARTNER], &[], "CN=x/ns/default/sa/web"), by_expression("spiffe://.*/ns/default/.*"), true),
+        (names(&[], &[], "CN=x/ns/default/sa/web"), by_expression("spiffe://.*/ns/default/.*"), false),
+        // What Envoy compares as well.
+        (names(&[PARTNER], &["web.example"], ""), exact("web.example"), true),
+        (names(&[], &[], "CN=web"), exact("CN=web"), true),
+    ] {
+        let text = format!("{:?} {matcher:?}", client.peer);
+        // Two policies, which are found by their names.
+        let both = || {
+            let of = |name: &str| policy(name, Permission::Any, Principal::Authenticated(Some(matcher.clone())));
+            vec![of("p"), of("q")]
+        };
+        assert_eq!(decide(filter(RbacAction::Allow, both()), &client, &request).is_none(), matches, "{text}");
+        assert_eq!(decide(filter(RbacAction::Deny, both()), &client, &request).is_some(), matches, "{text}");
+    }
+}
+
+#[test]
 fn remote_ip_is_the_client_not_the_socket() {
     let request = PlainRequest::new("GET", "info", "/");
     let principal = Principal::RemoteIp(ranges("192.0.2.0/24"));

@@ -274,7 +274,7 @@ fn rule(rule: &istio::Rule, namespace: &str) -> Rule {
     Rule {
         from: rule.from.iter().map(|f| source(&f.source, namespace)).collect(),
         to: rule.to.iter().map(|t| operation(&t.operation)).collect(),
-        when: rule.when.iter().filter_map(condition).collect(),
+        when: rule.when.iter().filter_map(|one| condition(one, namespace)).collect(),
     }
 }
 
@@ -336,8 +336,8 @@ fn path(text: &str) -> PathMatch {
     }
 }
 
-/// The decoder has checked that the key is one of these.
-fn condition(condition: &istio::Condition) -> Option<Condition> {
+/// The decoder has checked that the key is one of these. `namespace`: the policy's.
+fn condition(condition: &istio::Condition, namespace: &str) -> Option<Condition> {
     let key = condition.key.as_str();
     let (name, names) = key.split_at(key.find('[').unwrap_or(key.len()));
     let names = istio::names_in_brackets(names).unwrap_or_default();
@@ -353,6 +353,7 @@ fn condition(condition: &istio::Condition) -> Option<Condition> {
         ("source.namespace", []) => ConditionKey::SourceNamespace,
         ("source.principal", []) => ConditionKey::SourcePrincipal,
         ("source.serviceAccount", []) => ConditionKey::SourceServiceAccount,
+        ("source.trustDomain", []) => ConditionKey::SourceTrustDomain,
         ("destination.ip", []) => ConditionKey::DestinationIp,
         ("destination.port", []) => ConditionKey::DestinationPort,
         ("connection.sni", []) => ConditionKey::ConnectionSni,
@@ -361,6 +362,20 @@ fn condition(condition: &istio::Condition) -> Option<Condition> {
         }
         _ => return None,
     };
-    let (values, not_values) = (spanned_strings(&condition.values), spanned_strings(&condition.not_values));
+    let values = |list: &[Spanned<String>]| match key {
+        ConditionKey::SourceServiceAccount => {
+            list.iter().map(|text| StringMatch::Exact(with_namespace(text, namespace))).collect()
+        }
+        _ => spanned_strings(list),
+    };
+    let (values, not_values) = (values(&condition.values), values(&condition.not_values));
     Some(Condition { key, values, not_values })
+}
+
+/// A service account `namespace/name`; one without a namespace is in the policy's.
+fn with_namespace(account: &str, namespace: &str) -> Arc<str> {
+    match account.contains('/') {
+        true => shared(account),
+        false => format!("{namespace}/{account}").into(),
+    }
 }

@@ -121,7 +121,7 @@ impl PolicyIndex {
         };
         consider(&self.rest);
         if let Some(peer) = peer.filter(|_| self.looks_at_names()) {
-            for name in peer.uri_sans.iter().chain(&peer.dns_sans).chain([&peer.subject]) {
+            for name in peer.uri_sans.iter().chain(peer.host_names()).chain([&peer.subject]) {
                 let name = name.as_bytes();
                 self.by_name.get(name).into_iter().for_each(|numbers| consider(numbers));
                 for (length, prefixes) in &self.by_name_prefix {
@@ -191,7 +191,7 @@ fn namespaces(name: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The namespace that an expression such as `.*/ns/shop/.*` requires.
 fn required_namespace(pattern: &str) -> Option<Vec<u8>> {
-    let rest = pattern.strip_prefix(".*/ns/").or_else(|| pattern.strip_prefix("spiffe://.+/ns/"))?;
+    let rest = [".*/ns/", "spiffe://.*/ns/", "spiffe://.+/ns/"].iter().find_map(|start| pattern.strip_prefix(start))?;
     let mut namespace = Vec::new();
     let mut bytes = rest.bytes();
     loop {
@@ -354,7 +354,8 @@ mod tests {
         for (what, count, expected) in [
             ("namespaces", tried(|n| regex(&format!(".*/ns/n{n}/.*"))), 1),
             ("escaped namespaces", tried(|n| regex(&format!(r".*/ns/n\-{n}/.*"))), 0),
-            ("accounts", tried(|n| regex(&format!("spiffe://.+/ns/n{n}/sa/web"))), 1),
+            ("namespaces of identities", tried(|n| regex(&format!("spiffe://.*/ns/n{n}/.*"))), 1),
+            ("accounts", tried(|n| regex(&format!("spiffe://.+/ns/n{n}/(.+/|)sa/web(/.+)?"))), 1),
             ("trust domains", tried(|n| prefix(format!("spiffe://d{n}/"))), 0),
             ("the trust domain", tried(|_| prefix("spiffe://cluster.local/".into())), 100),
             ("issuers", tried(|n| claim("iss", ValueMatcher::String(exact(&format!("i{n}"))))), 1),

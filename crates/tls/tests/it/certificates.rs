@@ -121,4 +121,12 @@ fn matchers_follow_envoy() {
     check(Some(SanKind::Dns), StringPattern::exact("host.test"), true);
     check(None, StringPattern::exact("a.example.org"), true);
     assert!(StringPattern::regex("(").is_err());
+    // A DNS name that has the form of an identity is none, whatever is looked at.
+    let other = parsed(vec![SanType::DnsName(WEB.try_into().unwrap())], &[]);
+    for kind in [None, Some(SanKind::Uri), Some(SanKind::Dns)] {
+        for pattern in [StringPattern::exact(WEB), StringPattern::prefix("spiffe://")] {
+            let matcher = SanMatcher { kind, pattern };
+            assert!(!matcher.matches(&other), "{matcher}");
+        }
+    }
 }

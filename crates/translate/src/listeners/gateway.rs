@@ -11,6 +11,7 @@ use super::l4::{push_distinct, to_destinations};
 use super::{chain, l4, listener, secured};
 use crate::access_log;
 use crate::context::Context;
+use crate::ext_authz::{self, Bytes};
 use crate::http::{self, Calls};
 use crate::names;
 use crate::output::{Collection, Output, Part};
@@ -18,7 +19,7 @@ use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listene
 use crate::pb::core::TrafficDirection;
 use crate::traffic::Direction;
 use crate::traffic::InnerProtocol;
-use crate::{ext_authz, rbac, tls};
+use crate::{rbac, tls};
 
 /// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address
 /// share one for plain HTTP, and each HTTPS server has its own. `listening` is the port of the listener.
@@ -172,8 +173,8 @@ fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<F
 fn chains_to(context: Context<'_>, server: &Server, targets: Vec<l4::Target<'_>>) -> Vec<FilterChain> {
     let route_context = context.route_context(server.port);
     let chain = |(wanted, destinations): l4::Target<'_>| {
-        let mut filters = ext_authz::network_filters(context);
-        filters.extend(rbac::network_filters(context));
+        let mut filters = ext_authz::network_filters(context, Bytes::Declared);
+        filters.extend(rbac::network_filters(context, Bytes::Declared));
         filters.push(to_destinations(route_context, destinations));
         chain("", wanted, filters)
     };

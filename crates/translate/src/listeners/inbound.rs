@@ -14,6 +14,7 @@ use super::outbound::PLAIN_HTTP;
 use super::{chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Context, PortProtocol};
+use crate::ext_authz::{self, Bytes};
 use crate::http::{self, Calls};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
 use crate::output::Output;
@@ -23,7 +24,7 @@ use crate::proto::{bool_value, u32_value};
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::traffic::Direction;
 use crate::traffic::InnerProtocol;
-use crate::{ext_authz, rbac, routes, stat_names};
+use crate::{rbac, routes, stat_names};
 
 /// The TLS inspector's name for TLS.
 const TLS: &str = "tls";
@@ -233,8 +234,12 @@ fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, t
 }
 
 fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
-    let mut filters: Vec<Filter> = ext_authz::network_filters(context);
-    filters.extend(rbac::network_filters(context));
+    let bytes = match target.port_protocol {
+        PortProtocol::Auto => Bytes::Unrecognized,
+        PortProtocol::Http | PortProtocol::Tcp => Bytes::Declared,
+    };
+    let mut filters: Vec<Filter> = ext_authz::network_filters(context, bytes);
+    filters.extend(rbac::network_filters(context, bytes));
     filters.push(http::tcp_by(context, &target.cluster, &target.stat, None));
     with_tls(context, chain(&target.tcp_name, wanted, filters), terminate)
 }

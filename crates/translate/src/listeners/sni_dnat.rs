@@ -10,9 +10,10 @@ use evenkeel_xds::ResourceType;
 
 use super::chain;
 use crate::context::Context;
+use crate::ext_authz::{self, Bytes};
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::FilterChainMatch;
-use crate::{clusters, endpoints, ext_authz, http, names, rbac};
+use crate::{clusters, endpoints, http, names, rbac};
 
 /// The ALPN protocols of mesh clients. Other clients are refused, because only for these does the workload's proxy
 /// surely require a certificate.
@@ -41,8 +42,8 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
                 application_protocols: MESH_PROTOCOLS.map(str::to_owned).to_vec(),
                 ..Default::default()
             };
-            let mut filters = ext_authz::network_filters(context);
-            filters.extend(rbac::network_filters(context));
+            let mut filters = ext_authz::network_filters(context, Bytes::Declared);
+            filters.extend(rbac::network_filters(context, Bytes::Declared));
             filters.push(http::tcp_by(context, &name, "", Some(&policy)));
             chains.push(chain("", wanted, filters));
         }

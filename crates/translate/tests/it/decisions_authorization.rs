@@ -100,6 +100,7 @@ fn collect(value: &Value, kind: &str, found: &mut Vec<Value>) {
     }
 }
 
+const PASSES: &str = "InboundPassthroughCluster";
 const HTTP_AUTHZ: &str = "filters.http.ext_authz.v3.ExtAuthz";
 const NETWORK_AUTHZ: &str = "filters.network.ext_authz.v3.ExtAuthz";
 
@@ -151,6 +152,14 @@ fn providers_are_asked_as_istiod_has_it() {
     }
     // A provider that speaks HTTP decides about no connection.
     assert_eq!(filters(&custom("p", "http", admin), NETWORK_AUTHZ), Vec::<Value>::new());
+    // Bytes that were not recognized as HTTP might be a request to the server, unless the port is declared to carry others.
+    let denied = "denied by istio-ext-authz-http-ns[shop]-policy[p]-rule[0]-deny-of-what-is-not-HTTP";
+    for client in [&PLAIN_TCP, &Client { alpn: &["istio"], ..mesh("shop/sa/web") }] {
+        assert_eq!(call(&custom("p", "http", admin), client, 9999, ""), denied, "{}", client.identity);
+        assert_eq!(call(&custom("p", "http", "[{to: [{operation: {ports: ['80']}}]}]"), client, 9999, ""), PASSES);
+        assert_eq!(call(&custom("p", "grpc", admin), client, 9999, ""), PASSES);
+    }
+    assert_eq!(call(&custom("p", "http", admin), &PLAIN_TCP, 8082, ""), "inbound|8082||");
     // One pair of filters for each provider.
     let both = custom("a", "grpc", admin) + &custom("b", "grp", "[{}]");
     assert_eq!(filters(&both, HTTP_AUTHZ).len(), 2);
@@ -205,6 +214,48 @@ fn trust_domains_are_compared() {
     check("trustDomains: ['clus*ter']", false);
     check("notTrustDomains: [cluster.local]", false);
     check("notTrustDomains: [other.example]", true);
+    // As a condition.
+    let ends = |lists: &str, client: &Client| {
+        let condition = format!("when: [{{key: source.trustDomain, {lists}}}]");
+        call(&policy("p", &format!("action: DENY, rules: [{{{condition}}}]")), client, 8080, "GET web /")
+    };
+    let denied = "denied by ns[shop]-policy[p]-rule[0]";
+    // An identity without a path is of its trust domain, and any client with a certificate is of some.
+    for (lists, client, expected) in [
+        ("values: [cluster.local]", mesh("shop/sa/web"), denied),
+        ("values: ['*']", mesh("shop/sa/web"), denied),
+        ("values: ['*']", mesh("spiffe://cluster.local"), denied),
+        ("values: ['*']", PLAIN_HTTP, "inbound|8080|| web/"),
+        ("values: [other.example]", mesh("shop/sa/web"), "inbound|8080|| web/"),
+        ("notValues: [other.example]", mesh("shop/sa/web"), denied),
+        ("notValues: [cluster.local]", mesh("shop/sa/web"), "inbound|8080|| web/"),
+    ] {
+        assert_eq!(ends(lists, &client), expected, "{lists} {}", client.identity);
+    }
+}
+
+#[test]
+fn an_empty_value_is_one_and_accounts_are_of_the_policys_namespace() {
+    let denied = "denied by ns[shop]-policy[p]-rule[0]";
+    let check = |rule: &str, client: &Client, request: &str, expected: &str| {
+        let ends = call(&policy("p", &format!("action: DENY, rules: [{{{rule}}}]")), client, 8080, request);
+        assert_eq!(ends, expected, "{rule}: {request}");
+    };
+    let header = |name: &str| format!("when: [{{key: 'request.headers[{name}]', values: ['*']}}]");
+    check(&header("x-debug"), &PLAIN_HTTP, "GET web / x-debug=", denied);
+    check(&header("x-debug"), &PLAIN_HTTP, "GET web /", "inbound|8080|| web/");
+    for rule in
+        [&header(":authority"), "to: [{operation: {hosts: ['*']}}]", "to: [{operation: {notHosts: [a.example]}}]"]
+    {
+        check(rule, &PLAIN_HTTP, "GET  /", denied);
+    }
+    check("to: [{operation: {notHosts: ['*']}}]", &PLAIN_HTTP, "GET  /", "inbound|8080|| /");
+    let account = |list: &str| format!("when: [{{key: source.serviceAccount, {list}}}]");
+    check(&account("values: [web]"), &mesh("shop/sa/web"), "GET web /", denied);
+    check(&account("values: [shop/web]"), &mesh("shop/sa/web"), "GET web /", denied);
+    check(&account("values: [web]"), &mesh("bank/sa/web"), "GET web /", "inbound|8080|| web/");
+    check(&account("notValues: [web]"), &mesh("shop/sa/web"), "GET web /", "inbound|8080|| web/");
+    check(&account("notValues: [web]"), &mesh("bank/sa/web"), "GET web /", denied);
 }
 
 #[test]
@@ -298,8 +349,10 @@ fn on_tcp_ports_conditions_on_requests_widen_or_never_match() {
         "to: [{operation: {methods: [GET]}}]",
         "to: [{operation: {hosts: [a]}}]",
         "from: [{source: {requestPrincipals: ['*']}}]",
+        "from: [{source: {notRequestPrincipals: ['*']}}]",
         "when: [{key: 'request.headers[x-a]', values: [b]}]",
         "when: [{key: request.auth.principal, values: ['*']}]",
+        "when: [{key: request.auth.principal, notValues: ['*']}]",
         "when: [{key: 'request.auth.claims[a]', values: [b]}]",
     ] {
         let ends = |action: &str| {

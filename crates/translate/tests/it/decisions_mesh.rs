@@ -136,7 +136,9 @@ fn paths_are_normalized_before_a_policy_sees_them() {
     check("DECODE_AND_MERGE_SLASHES", "/admin%3fx", "encoded-delimiter");
     check("DECODE_AND_MERGE_SLASHES", "/admin%c0%afx", "overlong-escape");
     check("DECODE_AND_MERGE_SLASHES", "/admin%zz", "invalid-escape");
-    check("DECODE_AND_MERGE_SLASHES", "/caf%C3%A9/%20", "/caf%C3%A9/%20");
+    check("DECODE_AND_MERGE_SLASHES", "/caf%C3%A9/%20x", "/caf%C3%A9/%20x");
+    check("DECODE_AND_MERGE_SLASHES", "/admin/x%20", "trailing-space");
+    check("DECODE_AND_MERGE_SLASHES", "/admin/x%0d%0A", "trailing-space");
     check("DECODE_AND_MERGE_SLASHES", "/admin%2Fx", "denied");
     check("DECODE_AND_MERGE_SLASHES", "/admin%5Cx", "denied");
     check("DECODE_AND_MERGE_SLASHES", "/admin%2F/x", "denied");

@@ -33,6 +33,7 @@ mod gateway_tls;
 mod golden;
 mod grpc;
 mod incremental;
+mod istio_policies;
 mod names;
 mod own_proxy;
 mod recorded;

@@ -4,7 +4,7 @@ use super::gateway::Gateway;
 use super::{Over, by_http2, statuses, talk};
 
 /// Notations of `/admin`: for each there are servers that read it so.
-const PATHS: [&str; 62] = [
+const PATHS: [&str; 78] = [
     "/admin",
     "/admin/",
     "/admin?x",
@@ -65,18 +65,38 @@ const PATHS: [&str; 62] = [
     "/%e0%80%afadmin",
     "/%f0%80%80%afadmin",
     "/public/%u002e%u002e/admin",
+    "/admin%0a",
+    "/admin%0D%0A",
+    "/admin%20",
+    "/admin/users%20",
+    "/admin%09",
+    "/admin%0b",
+    "/admin%0C",
+    "/admin%1f",
+    "/admin%7f",
+    "/admin%a0",
+    "/admin%c2%a0",
+    "/admin%C2%85",
+    "/admin%e1%9a%80",
+    "/admin%e2%80%a8",
+    "/admin%e3%80%80",
+    "/admin%ef%bb%bf",
     "/v1/items%3adelete",
     "/v1/items%3Adelete",
 ];
 
 /// What a lenient server makes of a path: it decodes until nothing is left to decode, drops parameters, merges slashes, resolves
-/// dot segments, and ends the path where a C string or a query does.
+/// dot segments, and ends the path where a C string or a query does, without white space.
 fn lenient(target: &str) -> String {
     let mut path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
     for _ in 0..4 {
         path = decoded(&path);
     }
     let path = path.split(['\0', '?', '#']).next().unwrap_or_default().replace('\\', "/");
+    // A byte that is no UTF-8 was the no-break space of Latin-1.
+    let is_space =
+        |c: char| c.is_whitespace() || c.is_control() || ['\u{feff}', char::REPLACEMENT_CHARACTER].contains(&c);
+    let path = path.trim_end_matches(is_space);
     let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()) {
         match segment {
