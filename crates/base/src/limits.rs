@@ -4,13 +4,16 @@
 pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
 /// Deepest nesting of mappings and sequences in a YAML document, in levels.
 pub const MAX_YAML_DEPTH: usize = 128;
-/// Maximum number of nodes in one YAML document, those copied by aliases included.
-pub const MAX_YAML_NODES: usize = 1_000_000;
+/// Maximum number of nodes in one YAML file, those copied by aliases included. A node takes some 300 bytes of memory; a file of
+/// [`MAX_FILE_BYTES`] with ordinary manifests has some 350,000.
+pub const MAX_YAML_NODES: usize = 500_000;
 /// Maximum number of nodes that aliases and merge keys may copy in one document.
 pub const MAX_YAML_ALIAS_NODES: usize = 20_000;
 /// Most lines of flow collections (`[…]`, `{…}`) in one file that may stand less indented than the specification asks,
-/// in lines. Each of them costs another pass over its document.
+/// in lines. Each of them costs another pass over its document up to that line.
 pub const MAX_YAML_FLOW_DEDENTS: usize = 64;
+/// Maximum number of bytes of one file that are read again because of such lines.
+pub const MAX_YAML_BYTES_AGAIN: usize = MAX_FILE_BYTES / 2;
 /// Maximum number of syntax errors searched for in one file; reading stops after the last one.
 pub const MAX_YAML_SYNTAX_ERRORS: usize = 100;
 /// Maximum number of findings reported for one file; one more says that there are others.

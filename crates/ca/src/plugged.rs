@@ -1,5 +1,6 @@
 //! An authority that the operator provides: reads its files, and checks that they can sign and chain to a root.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -163,14 +164,17 @@ pub(crate) fn missing_list(cert: &str, chain: &str, roots: &str, lists: &str) ->
     Some(format!("there is no revocation list of `{missing}`"))
 }
 
-/// Returns when the first of the revocation lists expires, in seconds since 1970.
+/// Returns when the first authority has no valid revocation list any more, in seconds since 1970. Of several lists of an
+/// authority the one that ends last counts.
 pub(crate) fn lists_end(lists: &str) -> Option<u64> {
-    let lists = CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).filter_map(Result::ok);
-    let ends = lists.filter_map(|list| {
-        let (_, list) = CertificateRevocationList::from_der(&list).ok()?;
-        u64::try_from(list.next_update()?.timestamp()).ok()
-    });
-    ends.min()
+    let mut ends: BTreeMap<String, u64> = BTreeMap::new();
+    for list in CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).filter_map(Result::ok) {
+        let Ok((_, list)) = CertificateRevocationList::from_der(&list) else { continue };
+        let Some(end) = list.next_update().and_then(|end| u64::try_from(end.timestamp()).ok()) else { continue };
+        let last = ends.entry(list.issuer().to_string()).or_default();
+        *last = end.max(*last);
+    }
+    ends.into_values().min()
 }
 
 fn is_signed_by(certificate: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
@@ -28,7 +29,7 @@ pub const METHOD: &str = "/istio.v1.auth.IstioCertificateService/CreateCertifica
 /// Maximum size of a request, in bytes: a signing request ([`evenkeel_ca::MAX_CSR_BYTES`]) and what Istio's agents add to it.
 pub const MAX_MESSAGE_BYTES: usize = 32 * 1024;
 /// Requests without a valid token that are processed per client address: the burst, and the interval after which one more is
-/// allowed.
+/// allowed. Beyond it a connection's first token is still verified.
 const REFUSALS: (u32, Duration) = (50, Duration::from_millis(200));
 /// Certificates issued per pod: the burst, and the interval after which one more is allowed.
 const ISSUED: (u32, Duration) = (30, Duration::from_secs(1));
@@ -65,6 +66,8 @@ pub struct Certificates {
     refusals: Rate<IpAddr>,
     /// Rate per namespace and pod.
     issued: Rate<(String, String)>,
+    /// The longest lifetime of a certificate.
+    max_ttl: Duration,
     /// The world with the Pods for which tokens are valid; `None`: tokens are valid for any Pod.
     pods: Option<watch::Receiver<Arc<World>>>,
 }
@@ -85,7 +88,13 @@ impl Certificates {
     ) -> Self {
         let refusals = Rate::new(REFUSALS.0, REFUSALS.1, MAX_REMEMBERED);
         let issued = Rate::new(ISSUED.0, ISSUED.1, MAX_REMEMBERED);
-        Self { authorities, tokens, trust_domain, metrics, refusals, issued, pods: None }
+        Self { authorities, tokens, trust_domain, metrics, refusals, issued, max_ttl: DEFAULT_TTL, pods: None }
+    }
+
+    /// Limits the lifetime of certificates.
+    #[must_use]
+    pub fn lasting_at_most(self, max_ttl: Duration) -> Self {
+        Self { max_ttl, ..self }
     }
 
     /// Makes a token invalid once its Pod is gone.
@@ -95,11 +104,18 @@ impl Certificates {
     }
 
     /// Checks the token of a call from `address` when its head has arrived, before any byte of the body is buffered. Stores
-    /// the caller in `extensions` for the service.
-    pub fn admit(&self, address: IpAddr, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+    /// the caller in `extensions` for the service. `refused`: the calls of the connection that have been refused.
+    pub fn admit(
+        &self,
+        (address, refused): (IpAddr, &AtomicU32),
+        metadata: &HeaderMap,
+        extensions: &mut Extensions,
+    ) -> Result<(), Status> {
         let (address, now) = (host(address), Instant::now());
         self.metrics.plane.inc(plane::Counter::citadel_server_csr_count);
-        if self.refusals.is_over(&address, now) {
+        // Many may share an address. So the first token of each connection is always verified: that costs the control plane
+        // less than the handshake before it.
+        if refused.load(Ordering::Relaxed) > 0 && self.refusals.is_over(&address, now) {
             self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
             tracing::debug!(%address, "certificate request not looked at");
             return Err(Status::resource_exhausted(
@@ -107,11 +123,16 @@ impl Certificates {
             ));
         }
         let caller = self.authenticate(address, metadata, now).inspect_err(|status| {
+            let mut is_logged = true;
             if status.code() != Code::ResourceExhausted {
-                self.refusals.note(address, now);
+                refused.fetch_add(1, Ordering::Relaxed);
+                is_logged = self.refusals.note(address, now);
                 self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             }
-            tracing::warn!(%address, reason = status.message(), "certificate request refused");
+            match is_logged {
+                true => tracing::warn!(%address, reason = status.message(), "certificate request refused"),
+                false => tracing::debug!(%address, reason = status.message(), "certificate request refused"),
+            }
         })?;
         extensions.insert(caller);
         Ok(())
@@ -164,7 +185,7 @@ impl Certificates {
     async fn issue(&self, request: &Request<IstioCertificateRequest>, caller: &Caller) -> Result<Vec<String>, Status> {
         let message = request.get_ref();
         let wished = u64::try_from(message.validity_duration).ok().filter(|seconds| *seconds > 0);
-        let ttl = wished.map_or(DEFAULT_TTL, Duration::from_secs);
+        let ttl = wished.map_or(DEFAULT_TTL, Duration::from_secs).min(self.max_ttl);
         match self.authorities.signers().current() {
             None => self.sign(message, caller, ttl),
             Some(Ok(signer)) => {

@@ -107,8 +107,9 @@ fn anonymous() -> Status {
 impl Source for Discovery {
     fn admit(&self, path: &str, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
         match extensions.get::<Peer>() {
-            Some(&Peer { secure: true, address, .. }) if path == certificates::METHOD => {
-                self.certificates.admit(address.ip(), metadata, extensions)
+            Some(peer) if peer.secure && path == certificates::METHOD => {
+                let (address, refused) = (peer.address.ip(), peer.refused.clone());
+                self.certificates.admit((address, &refused), metadata, extensions)
             }
             Some(Peer { secure: true, identity: None, address, .. }) => {
                 self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
@@ -200,7 +201,8 @@ mod tests {
         let id = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
         let check = |secure: bool, identity: Option<&str>, account: &str, expected: Option<&str>| {
             let identity = identity.map(|text| text.parse().expect("a SPIFFE id"));
-            let peer = Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity, expires: None, serial: None };
+            let (address, refused) = (([127, 0, 0, 1], 1).into(), Arc::default());
+            let peer = Peer { address, secure, identity, expires: None, serial: None, refused };
             let result = Discovery::authorize(&node(id, account), Some(&peer));
             match (result, expected) {
                 (Ok(_), None) => {}

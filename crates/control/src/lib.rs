@@ -34,6 +34,7 @@ pub mod memory;
 pub mod metrics;
 mod observe;
 pub mod options;
+mod places;
 mod process_metrics;
 pub mod proxies;
 pub mod publish;

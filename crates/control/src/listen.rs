@@ -5,18 +5,19 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_tls::PeerCertificate;
+use evenkeel_tls::{HandshakeError, PeerCertificate};
 use evenkeel_xds::server::grpc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tonic::Extensions;
 
@@ -105,6 +106,8 @@ pub struct Peer {
     pub expires: Option<SystemTime>,
     /// The serial number of that certificate.
     pub serial: Option<Arc<str>>,
+    /// The number of its certificate requests without a valid token.
+    pub refused: Arc<AtomicU32>,
 }
 
 /// A connection for the gRPC server.
@@ -152,7 +155,8 @@ pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
-            let peer = Peer { address, secure: false, identity: None, expires: None, serial: None };
+            let peer =
+                Peer { address, secure: false, identity: None, expires: None, serial: None, refused: Arc::default() };
             if sender.send(Connection::new(Stream::Plain(stream), peer, clients.plain(), slot)).await.is_err() {
                 return;
             }
@@ -171,14 +175,19 @@ pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) ->
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
-            let Some(shaking) = clients.shake_hands(address.ip()) else {
-                tracing::debug!(%address, "too many TLS handshakes at a time; the client may come again");
-                continue;
-            };
+            let mut shaking = clients.shake_hands(address.ip());
             let acceptor = TlsAcceptor::from(config.borrow().clone());
             let (sender, clients, lines) = (sender.clone(), clients.clone(), lines.clone());
             tokio::spawn(async move {
-                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+                let handshake = tokio::select! {
+                    biased;
+                    handshake = handshake => handshake,
+                    () = shaking.evicted() => {
+                        tracing::debug!(%address, "too many TLS handshakes at a time; the client may come again");
+                        return;
+                    }
+                };
                 match handshake {
                     Ok(Ok(stream)) => match admit(&clients, &stream, address, SystemTime::now()) {
                         Ok((peer, admission)) => {
@@ -190,7 +199,7 @@ pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) ->
                     },
                     // A client whose certificate is rejected is logged, unless there are too many such lines.
                     Ok(Err(error)) if lines.note((), Instant::now()) => {
-                        tracing::warn!(%address, %error, "TLS handshake failed");
+                        tracing::warn!(%address, error = reason(error), "TLS handshake failed");
                     }
                     Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
@@ -199,6 +208,14 @@ pub fn tls(listener: TcpListener, config: watch::Receiver<Arc<ServerConfig>>) ->
         }
     });
     receiver
+}
+
+/// Says why a handshake failed; rustls prints the reasons of the verifiers only in their debug form.
+fn reason(error: io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(tls) => HandshakeError::from(tls.clone()).to_string(),
+        None => error.to_string(),
+    }
 }
 
 /// Determines a client's identity after its handshake, and what the client is granted.
@@ -218,10 +235,10 @@ fn admit(
     let serial = certificate.as_ref().map(|certificate| Arc::from(certificate.serial.as_str()));
     let identity = certificate.and_then(|certificate| certificate.spiffe_id());
     let admission = match &identity {
-        Some(identity) => clients.known(identity).ok_or("too many connections of its identity")?,
-        None => clients.anonymous(address.ip()).ok_or("too many connections without an identity")?,
+        Some(identity) => clients.known(identity, address.ip()).ok_or("too many connections of its identity")?,
+        None => clients.anonymous(address.ip()),
     };
-    Ok((Peer { address, secure: true, identity, expires, serial }, admission))
+    Ok((Peer { address, secure: true, identity, expires, serial, refused: Arc::default() }, admission))
 }
 
 /// Accepts the next connection; `None` when the server has ended.
@@ -248,6 +265,9 @@ async fn accept<T>(listener: &TcpListener, server: &mpsc::Sender<T>) -> Option<(
 impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.admission.poll_evicted(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let read = match &mut this.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -265,7 +285,11 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        if this.admission.poll_evicted(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        match &mut this.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         }

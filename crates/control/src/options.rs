@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use evenkeel_ca::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
 
 use crate::external_signer::SignerOptions;
 use crate::jwks::settings::JwksSettings;
@@ -26,6 +29,11 @@ pub struct Options {
     /// [default: $ROOT_CA_DIR, or an authority that the control plane makes].
     #[arg(long, value_name = "DIR")]
     pub ca_certs: Option<PathBuf>,
+
+    /// Longest lifetime of a workload's certificate, in seconds; a request for a longer one gets this one [default:
+    /// $MAX_WORKLOAD_CERT_TTL, or 24 hours].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=7_776_000))]
+    pub max_certificate_ttl_s: Option<u64>,
 
     /// Who signs instead, if somebody else does.
     #[command(flatten)]
@@ -83,6 +91,30 @@ impl Options {
     }
 }
 
+/// The environment variable has an unusable value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("environment variable {MAX_WORKLOAD_CERT_TTL}: `{0}` is no duration from 10s to 2160h, such as `48h`")]
+pub struct CertificateTtlError(String);
+
+/// Istio's environment variable for the longest lifetime of a workload's certificate.
+const MAX_WORKLOAD_CERT_TTL: &str = "MAX_WORKLOAD_CERT_TTL";
+
+/// Returns the longest lifetime of a workload's certificate. The default is shorter than Istio's 90 days: a rotation waits for
+/// certificates that are in use, and a stolen one is of use for as long.
+pub fn max_certificate_ttl(
+    seconds: Option<u64>,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<Duration, CertificateTtlError> {
+    match (seconds, lookup(MAX_WORKLOAD_CERT_TTL)) {
+        (Some(seconds), _) => Ok(Duration::from_secs(seconds)),
+        (None, None) => Ok(DEFAULT_TTL),
+        (None, Some(text)) => {
+            let found = evenkeel_base::duration::parse(&text).ok();
+            found.filter(|ttl| (MIN_TTL..=MAX_TTL).contains(ttl)).ok_or(CertificateTtlError(text))
+        }
+    }
+}
+
 /// Istio's environment variable for the directory.
 const ROOT_CA_DIR: &str = "ROOT_CA_DIR";
 
@@ -97,7 +129,22 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::address;
+    use super::*;
+
+    #[test]
+    fn the_longest_lifetime_of_a_certificate_is_a_day_unless_the_operator_says_otherwise() {
+        let check = |flag: Option<u64>, variable: Option<&str>, expected: Option<u64>| {
+            let found = max_certificate_ttl(flag, |_| variable.map(str::to_owned));
+            assert_eq!(found.ok().map(|ttl| ttl.as_secs()), expected, "{flag:?}, {variable:?}");
+        };
+        check(None, None, Some(24 * 3600));
+        check(Some(60), Some("48h"), Some(60));
+        check(None, Some("48h"), Some(48 * 3600));
+        check(None, Some("2160h"), Some(90 * 24 * 3600));
+        for wrong in ["2161h", "1s", "-1h", "", "soon"] {
+            check(None, Some(wrong), None);
+        }
+    }
 
     #[test]
     fn reads_addresses() {

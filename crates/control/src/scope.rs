@@ -415,6 +415,7 @@ mod tests {
                 identity,
                 expires: None,
                 serial: None,
+                refused: Arc::default(),
             });
             let key = key(asked(), &extensions).ok();
             let expected = expected.map(|(ns, sa)| (ns.to_owned(), sa.to_owned(), "web".to_owned()));

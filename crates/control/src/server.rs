@@ -37,7 +37,7 @@ use crate::jwks::{self, Fetcher};
 use crate::lease::Lease;
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
-use crate::options::Options;
+use crate::options::{CertificateTtlError, Options, max_certificate_ttl};
 use crate::proxies::{Proxies, Trust};
 use crate::publish::{PublishError, PublishOptions};
 use crate::registration::{self, GraceError, Registrations};
@@ -85,6 +85,9 @@ pub enum ControlError {
     /// An environment variable of pushes.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// The environment variable of the longest lifetime of certificates.
+    #[error(transparent)]
+    CertificateTtl(#[from] CertificateTtlError),
     /// The environment variable of the grace period of registered workloads.
     #[error(transparent)]
     Grace(#[from] GraceError),
@@ -179,7 +182,9 @@ impl ControlPlane {
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
         let grace = registration::grace_from_env(|name| std::env::var(name).ok())?;
+        let max_ttl = max_certificate_ttl(options.max_certificate_ttl_s, |name| std::env::var(name).ok())?;
         let fetching = options.jwks.map_or_else(|| JwksSettings::from_env(|name| std::env::var(name).ok()), Ok)?;
+        let blocked = jwks::settings::blocked(|name| std::env::var(name).ok())?;
         let outgoing = Arc::new(OutgoingProxies::from_env(|name| std::env::var(name).ok())?);
         listen::check_plaintext(options.grpc_address, options.allow_plaintext_from_network)?;
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
@@ -217,12 +222,17 @@ impl ControlPlane {
         let now = SystemTime::now();
         let authorities = Authorities::open(folder, plugged, signer, world.subscribe(), metrics.clone(), now)?;
         let tokens = Arc::new(TokenKey::open(&options.state)?);
-        let client = || jwks::Client::new(&[authorities.current().roots.to_string()]).through(outgoing.clone());
+        let client = || {
+            let client = jwks::Client::new(&[authorities.current().roots.to_string()]);
+            client.through(outgoing.clone()).without(blocked.clone())
+        };
         let fetcher = Fetcher::new(jwks, client(), fetching.refresh, metrics.clone());
         let federation = Federation::open(&options.state, client()).map_err(state)?;
         drop(lease);
-        let server_certificates = ServerCertificates::new(authorities.subscribe(), &options.server_names)?;
-        let mut certificates = Certificates::new(authorities.clone(), tokens, trust_domain, metrics.clone());
+        let server_certificates =
+            ServerCertificates::new(authorities.subscribe(), &options.server_names, trust_domain.clone())?;
+        let mut certificates =
+            Certificates::new(authorities.clone(), tokens, trust_domain, metrics.clone()).lasting_at_most(max_ttl);
         if options.require_running_pod {
             certificates = certificates.of_running_pods(world.subscribe());
         }

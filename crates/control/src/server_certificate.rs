@@ -5,14 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_ca::rotation::Signing;
 use evenkeel_ca::{Authority, SignError};
+use evenkeel_tls::{ConfigError, TrustBundle, TrustError, optional_clients};
 use tokio::sync::watch;
 use tokio_rustls::rustls;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// Names by which Istio's agents call the control plane.
 const NAMES: [&str; 6] = [
@@ -44,13 +45,18 @@ pub enum ServerCertificateError {
     Pem(#[from] rustls::pki_types::pem::Error),
     /// The roots are unusable.
     #[error("the certificate authority's roots: {0}")]
-    Roots(#[from] VerifierBuilderError),
+    Roots(#[from] TrustError),
+    /// Clients cannot be verified with them.
+    #[error("the verification of clients: {0}")]
+    Clients(#[from] ConfigError),
 }
 
 /// The certificate in use, and what is needed to create the next one.
 pub struct ServerCertificates {
     authorities: watch::Receiver<Arc<Signing>>,
     names: Vec<String>,
+    /// The trust domain of the mesh.
+    trust_domain: Arc<str>,
     config: watch::Sender<Arc<ServerConfig>>,
     not_after: SystemTime,
 }
@@ -63,14 +69,16 @@ impl std::fmt::Debug for ServerCertificates {
 
 impl ServerCertificates {
     /// Creates the first certificate, for the usual names and `more`. Clients may present a certificate of the mesh; one that
-    /// is presented must be valid.
+    /// is presented must be valid, and a URI in it must be of `trust_domain`: another mesh may have
+    /// the same root.
     pub fn new(
         mut authorities: watch::Receiver<Arc<Signing>>,
         more: &[String],
+        trust_domain: Arc<str>,
     ) -> Result<Self, ServerCertificateError> {
         let names: Vec<String> = NAMES.iter().map(|&n| n.to_owned()).chain(more.iter().cloned()).collect();
-        let (config, not_after) = configure(&authorities.borrow_and_update(), &names)?;
-        Ok(Self { authorities, names, config: watch::Sender::new(Arc::new(config)), not_after })
+        let (config, not_after) = configure(&authorities.borrow_and_update(), &names, &trust_domain)?;
+        Ok(Self { authorities, names, trust_domain, config: watch::Sender::new(Arc::new(config)), not_after })
     }
 
     /// Returns the TLS configuration, which follows the current certificate and roots.
@@ -89,7 +97,7 @@ impl ServerCertificates {
                 _ => {}
             }
             let signing = self.authorities.borrow_and_update().clone();
-            match configure(&signing, &self.names) {
+            match configure(&signing, &self.names, &self.trust_domain) {
                 Ok((config, not_after)) => {
                     self.config.send_replace(Arc::new(config));
                     self.not_after = not_after;
@@ -100,23 +108,21 @@ impl ServerCertificates {
     }
 }
 
-fn configure(signing: &Signing, names: &[String]) -> Result<(ServerConfig, SystemTime), ServerCertificateError> {
+fn configure(
+    signing: &Signing,
+    names: &[String],
+    trust_domain: &str,
+) -> Result<(ServerConfig, SystemTime), ServerCertificateError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let (key, not_after) = issue(&signing.server, names, &provider)?;
-    let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(signing.roots.as_bytes()) {
-        roots.add(root?)?;
-    }
-    let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-    let clients = match &signing.revocation_lists {
-        Some(lists) => {
-            let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(lists.as_bytes()).collect();
-            // As proxies do: a certificate that no valid revocation list covers is rejected.
-            clients.with_crls(lists?).enforce_revocation_expiration()
-        }
-        None => clients,
+    // As in Istio, the trust domain is checked in the handshake: no service behind it has to.
+    let trust = TrustBundle::from_pem(signing.roots.as_bytes())?;
+    let trust = match &signing.revocation_lists {
+        // As proxies do: a certificate that no valid revocation list covers is rejected.
+        Some(lists) => trust.with_revocation_lists(lists.as_bytes())?,
+        None => trust,
     };
-    let clients = clients.allow_unauthenticated().build()?;
+    let clients = optional_clients(&trust, trust_domain)?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(clients)

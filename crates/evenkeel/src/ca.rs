@@ -49,6 +49,11 @@ pub struct RotateArguments {
     #[arg(long)]
     root: bool,
 
+    /// Do not wait for this workload (POD.NAMESPACE, as `ca status` shows it); may be repeated. Its certificate is refused when
+    /// the old root is dropped. During a rotation this only changes what it waits for.
+    #[arg(long, value_name = "NAME")]
+    without: Vec<String>,
+
     /// Return when the rotation has begun.
     #[arg(long)]
     no_wait: bool,
@@ -114,14 +119,33 @@ pub fn run(command: &CaCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
 fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let kind = if arguments.root { Kind::Root } else { Kind::Intermediate };
     let before = arguments.place.status()?;
-    if before["state"]["phase"] != "steady" {
-        bail!("a rotation is going on ({}); see `evenkeel ca status`", text(&before["state"]["phase"]));
+    let is_going_on = before["state"]["phase"] != "steady";
+    if is_going_on && arguments.without.is_empty() {
+        bail!(
+            "a rotation is going on ({}); see `evenkeel ca status`. It goes on without a workload with --without NAME",
+            text(&before["state"]["phase"])
+        );
     }
     let directory = arguments.place.directory();
-    authorities::request(&directory, kind).with_context(|| {
+    let unwritable = || {
         let known = directory.display();
         format!("cannot ask for a rotation in {known}; name the control plane's state directory: --state DIR")
-    })?;
+    };
+    if !arguments.without.is_empty() {
+        authorities::request_without(&directory, &arguments.without).with_context(unwritable)?;
+    }
+    if !is_going_on {
+        authorities::request(&directory, kind).with_context(unwritable)?;
+    }
+    let of_root = if is_going_on { before["state"]["kind"] == "root" } else { arguments.root };
+    if !arguments.without.is_empty() && !of_root && arguments.output == Output::Text {
+        writeln!(
+            out,
+            "the root stays the same, so the certificates of {} stay valid until they expire: change the root with --root, \
+             or revoke them",
+            arguments.without.join(", ")
+        )?;
+    }
     if !before["external"].is_null() && arguments.output == Output::Text {
         let who = before["external"]["address"].as_str().unwrap_or("an external signer");
         writeln!(

@@ -51,6 +51,19 @@ fn first(skipped: &[(usize, KeyError)]) -> String {
 }
 
 impl JwksError {
+    /// The reason, without any text of the set, for sets that a server has sent: whoever chooses the server may not be allowed
+    /// to read its answers.
+    pub fn plain(&self) -> String {
+        match self {
+            Self::Json(_) => "it is not valid JSON".to_owned(),
+            Self::NoValidKeys(skipped) => {
+                let first = skipped.first().map(|(index, error)| format!("; keys[{index}]: {}", error.plain()));
+                format!("it has no usable key{}", first.unwrap_or_default())
+            }
+            other => other.to_string(),
+        }
+    }
+
     /// The status of tokens that should be verified with the set.
     pub fn status(&self) -> Status {
         match self {
@@ -100,6 +113,12 @@ impl Jwks {
 
     /// Verifies a token's signature. If the token names a key, keys of other names are not tried.
     pub fn verify(&self, token: &Token<'_>) -> Result<(), Status> {
+        let mut tries = self.keys.len();
+        self.verify_within(token, &mut tries)
+    }
+
+    /// The same, with at most `tries` keys, which are used up. Beyond them the token is not valid.
+    pub fn verify_within(&self, token: &Token<'_>, tries: &mut usize) -> Result<(), Status> {
         let mut tried = false;
         for key in self.keys.iter().filter(|key| fits(key, token)) {
             let ready = key.for_algorithm(token.algorithm);
@@ -109,6 +128,7 @@ impl Jwks {
             if token.algorithm == Algorithm::EdDsa && token.signature.len() != ED25519_SIGNATURE_BYTES {
                 return Err(Status::Ed25519SignatureWrongLength);
             }
+            *tries = tries.checked_sub(1).ok_or(Status::VerificationFail)?;
             if ready.verify_sig(token.signed.as_bytes(), &token.signature).is_ok() {
                 return Ok(());
             }

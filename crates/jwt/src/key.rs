@@ -56,6 +56,11 @@ pub enum KeyError {
     /// An RSA modulus of a size that is not accepted.
     #[error("the RSA key has {0} bits; accepted are {MIN_RSA_BITS} to {MAX_RSA_BITS}")]
     RsaSize(usize),
+    /// A modulus that can be factored (CVE-2017-15361).
+    #[error(
+        "the RSA key was made by a faulty library, so that it can be broken (ROCA, CVE-2017-15361); make a new one"
+    )]
+    Roca,
     /// The exponent is neither 3 nor 65537.
     #[error("the exponent `e` is neither 3 nor 65537")]
     Exponent,
@@ -68,6 +73,19 @@ pub enum KeyError {
     /// A certificate cannot be read, or has no RSA key.
     #[error("the certificate cannot be read, or does not contain an RSA key")]
     Certificate,
+}
+
+impl KeyError {
+    /// The reason, without any text of the key: it may be the answer of a server whose answers are nobody's business.
+    pub(crate) fn plain(&self) -> String {
+        match self {
+            Self::Type(_) => "its `kty` is not supported".to_owned(),
+            Self::Algorithm(_) => "its `alg` does not belong to a key of this type and curve".to_owned(),
+            Self::Curve(_) => "its `crv` is not supported".to_owned(),
+            Self::Purpose(_) => "it is not for signatures".to_owned(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// A public key, ready to verify.
@@ -176,6 +194,9 @@ fn rsa_uses(
     if !matches!(exponent, [3] | [1, 0, 1]) {
         return Err(KeyError::Exponent);
     }
+    if is_of_roca(modulus) {
+        return Err(KeyError::Roca);
+    }
     let components = RsaPublicKeyComponents { n: modulus, e: exponent };
     let ready = |algorithm: &Algorithm| {
         let parameters = rsa_parameters(*algorithm).ok_or(KeyError::Invalid)?;
@@ -183,6 +204,22 @@ fn rsa_uses(
         Ok((*algorithm, key))
     };
     algorithms.iter().map(ready).collect()
+}
+
+/// Small primes modulo which a modulus of the ROCA kind is a power of 65537, and others are so by chance only, all of them
+/// together once in 2^27 moduli.
+const ROCA_PRIMES: [u32; 17] = [11, 13, 17, 19, 37, 53, 61, 71, 73, 79, 97, 103, 107, 109, 127, 151, 157];
+
+/// Whether the primes of a modulus have the structure of CVE-2017-15361 ("The Return of Coppersmith's Attack", section 2.4).
+fn is_of_roca(modulus: &[u8]) -> bool {
+    ROCA_PRIMES.iter().all(|&prime| {
+        let rest = modulus.iter().fold(0, |rest, byte| (rest * 256 + u32::from(*byte)) % prime);
+        let mut power = 1;
+        (0..prime).any(|_| {
+            power = power * 65_537 % prime;
+            power == rest
+        })
+    })
 }
 
 fn rsa_parameters(algorithm: Algorithm) -> Option<&'static RsaParameters> {

@@ -54,6 +54,15 @@ fn judge(set: &Jwks, token: &str) -> Status {
     judge().err().unwrap_or(Status::Ok)
 }
 
+/// A modulus of 2048 bits that is a power of 65537 modulo the product of the first 126 primes (of the kind in
+/// Wycheproof's json_web_key).
+const ROCA: &str = concat!(
+    "88ZK93WokpTCzXiaOAIIqa1F8j07GhHfWH_SgDurbDmNiDSKfu2NFPBtP-9wGWagw4HojzjAyP2HEri8B283h7nReeBsD9T1-",
+    "BMMQjdzDt-vvWf5YZaZz-GYitnwbBRKAltBP4qaAh6mSKfdBoOeuQW25uMH1L7cUUMRk-bD8zkaK48f8f1HeEetjTJkmbR8bYmw-",
+    "GBpRRcuIFOgB_Xq4C0cwaZiXLYcRBvIeUn7vtu2PqOsQyzudaM20IDBWzfbJAv20TaSa7ZJ_OAK3NNGT7Yz7yzcZ_I6egKiMeQNn",
+    "fl-LGpBFpHOODaz7VfgQ5aSGzWKIEppVAtTf90B8KV8ZQ",
+);
+
 fn check(set: &Jwks, rows: Vec<(&str, String, Status)>) {
     for (name, token, expected) in rows {
         assert_eq!(judge(set, &token), expected, "{name}: {token}");
@@ -336,6 +345,7 @@ fn key_sets_use_what_is_safe_and_say_what_they_skip() {
         ("RSA with HMAC's alg", format!(r#"{rsa},"alg":"HS256""#), "does not belong"),
         ("RSA with alg none", format!(r#"{rsa},"alg":"none""#), "does not belong"),
         ("RSA of 1024 bits", small, "1024 bits"),
+        ("RSA of the ROCA kind", format!(r#""kty":"RSA","e":"AQAB","n":"{ROCA}""#), "CVE-2017-15361"),
         ("RSA of no bits", r#""kty":"RSA","e":"AQAB","n":"""#.to_owned(), "0 bits"),
         ("RSA with an even exponent", even, "exponent"),
         ("RSA with exponent 1", one, "exponent"),
@@ -453,4 +463,33 @@ fn sum(a: &[u8], b: &[u8]) -> Vec<u8> {
         low
     };
     a.iter().zip(b).map(add).collect()
+}
+
+/// The answer of a server may be secret, and what is logged about it is read by whoever named the server.
+#[test]
+fn a_reason_can_be_said_without_the_text_of_the_set() {
+    let check = |text: &str, expected: &str| {
+        let plain = Jwks::parse(text.as_bytes()).expect_err(text).plain();
+        assert_eq!(plain, expected);
+        assert!(!plain.contains("hush"), "{plain}");
+    };
+    check(r#"{"hush": 1, "hush": 2}"#, "it is not valid JSON");
+    check(r#"{"hush": "x"}"#, "it is no JSON object with the list `keys` (RFC 7517)");
+    let key = |fields: &str| format!(r#"{{"keys": [{{{fields}}}]}}"#);
+    let none = "it has no usable key; keys[0]:";
+    check(&key(r#""kty": "hush""#), &format!("{none} its `kty` is not supported"));
+    check(&key(r#""kty": "RSA", "use": "hush""#), &format!("{none} it is not for signatures"));
+    check(&key(r#""kty": "OKP", "crv": "hush""#), &format!("{none} its `crv` is not supported"));
+    let other = format!("{none} its `alg` does not belong to a key of this type and curve");
+    check(&key(r#""kty": "RSA", "alg": "hush""#), &other);
+}
+
+/// 32 tokens of a request times 100 keys took seconds.
+#[test]
+fn a_token_is_tried_with_a_bounded_number_of_keys() {
+    let token = KEYS.p256.token(CLAIMS);
+    let parsed = Token::parse(token.as_bytes()).expect("a token");
+    let (mut none, mut one) = (0, 1);
+    assert_eq!(all().verify_within(&parsed, &mut none), Err(Status::VerificationFail));
+    assert_eq!((all().verify_within(&parsed, &mut one), one), (Ok(()), 0));
 }

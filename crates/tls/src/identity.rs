@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, SignatureAlgorithm};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::peer::{PeerCertificate, SanError};
 use crate::provider::provider;
+use crate::version1::Version1;
 
 /// Maximum number of certificates in one chain.
 pub const MAX_CHAIN_CERTIFICATES: usize = 10;
@@ -111,12 +112,19 @@ impl Identity {
                 .map_err(|SanError(reason)| IdentityError::BadCertificate { number: 1, reason })?,
             None => return Err(IdentityError::NoCertificate),
         };
-        let key =
-            CertifiedKey::from_der(certificates, private_key(key)?, &provider()).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => IdentityError::KeyMismatch { subject: leaf.display_name() },
-                rustls::Error::General(reason) => IdentityError::BadKey(reason),
-                other => IdentityError::BadKey(other.to_string()),
-            })?;
+        let bad = |error: rustls::Error| {
+            IdentityError::BadKey(match error {
+                rustls::Error::General(reason) => reason,
+                other => other.to_string(),
+            })
+        };
+        let key = provider().key_provider.load_private_key(private_key(key)?).map_err(bad)?;
+        let key = CertifiedKey::new(certificates, key);
+        match belongs(&key) {
+            Ok(true) => {}
+            Ok(false) => return Err(IdentityError::KeyMismatch { subject: leaf.display_name() }),
+            Err(error) => return Err(IdentityError::BadCertificate { number: 1, reason: error.to_string() }),
+        }
         Ok(Self { key: Arc::new(key), leaf: Arc::new(leaf) })
     }
 
@@ -172,6 +180,20 @@ impl fmt::Debug for Identity {
 
 /// How far another machine's clock may be ahead of ours.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
+
+/// Whether the key is the one in the leaf.
+fn belongs(key: &CertifiedKey) -> Result<bool, rustls::Error> {
+    // rustls reads only certificates of version 3.
+    if let (Some(leaf), Some(own)) = (key.cert.first().and_then(Version1::read), key.key.public_key()) {
+        return Ok(leaf.public_key() == own);
+    }
+    match key.keys_match() {
+        // Some keys do not tell their public half. As rustls does, such a key is believed.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(true),
+        Err(rustls::Error::InconsistentKeys(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let mut chain = Vec::new();

@@ -33,6 +33,7 @@ pub mod trust;
 pub mod upstream;
 mod verified_chains;
 mod verify;
+mod version1;
 
 pub use chain::{ChainError, verify_chain};
 pub use downstream::DownstreamTls;
@@ -51,3 +52,4 @@ pub use session::Session;
 pub use stream::TlsStream;
 pub use trust::{TrustBundle, TrustError};
 pub use upstream::{Called, UpstreamTls};
+pub use verify::optional_clients;

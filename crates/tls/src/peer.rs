@@ -174,7 +174,7 @@ pub fn printable(text: &str) -> String {
 }
 
 /// A distinguished name as RFC 2253 writes it: last element first, special characters escaped.
-fn rfc2253(name: &X509Name<'_>) -> String {
+pub(crate) fn rfc2253(name: &X509Name<'_>) -> String {
     let mut elements: Vec<String> = name
         .iter()
         .map(|set| {

@@ -37,6 +37,14 @@ pub(crate) enum DomainError {
     /// There are no roots of its trust domain.
     #[error("there are no roots of its trust domain `{0}`")]
     Unknown(String),
+    /// Only identities of one trust domain are accepted, and this is another one.
+    #[error("its trust domain `{found}` is not that of this mesh, `{wanted}`")]
+    Other {
+        /// The certificate's trust domain.
+        found: String,
+        /// The accepted one.
+        wanted: String,
+    },
     /// The certificate is signed by the authority of another trust domain than its own.
     #[error("it is not signed by a root of its trust domain `{0}`")]
     Foreign(String),

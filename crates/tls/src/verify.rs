@@ -8,13 +8,16 @@ use std::{fmt, iter};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
 };
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
+use webpki::KeyUsage;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
@@ -27,6 +30,7 @@ use crate::revocation::RevocationLists;
 use crate::san::{SanKind, SanMatcher, StringPattern};
 use crate::trust::{self, DomainError, TrustBundle};
 use crate::verified_chains::{ChainKey, VerifiedChains};
+use crate::version1::{self, Version1};
 
 thread_local! {
     /// The leaf certificate of the client that this thread refused last. A verifier serves many handshakes at once, and
@@ -81,14 +85,14 @@ impl ServerCertVerifier for ServerVerifier {
         if !self.verified.holds(&key, now) {
             let algorithms = self.algorithms.all;
             let verify = |roots: &RootCertStore| {
+                if let Some(leaf) = Version1::read(end_entity) {
+                    return rules.verify_version1(&leaf, roots, algorithms, now);
+                }
+                version1::refuse_authorities(intermediates)?;
                 let certificate = ParsedCertificate::try_from(end_entity)?;
                 verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
-                match &rules.revocation {
-                    None => Ok(()),
-                    Some(lists) => {
-                        lists.check_server(end_entity, intermediates, roots, rules.leaf_only, algorithms, now)
-                    }
-                }
+                let leaf = (end_entity, KeyUsage::server_auth());
+                rules.check_revocation(leaf, intermediates, roots, algorithms, now)
             };
             match trust.domains() {
                 None => verify(&trust.roots())?,
@@ -112,7 +116,7 @@ impl ServerCertVerifier for ServerVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -121,7 +125,7 @@ impl ServerCertVerifier for ServerVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -141,26 +145,159 @@ fn of_its_domain<'d, T>(
     }
 }
 
-/// Verifies a client: rustls' own verifier for the chain, then the subject alternative names.
+fn tls12_signature(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    match Version1::read(certificate) {
+        None => verify_tls12_signature(message, certificate, signature, algorithms),
+        Some(leaf) => {
+            version1::verify_tls12_signature(&leaf.public_key(), message, signature, algorithms)?;
+            Ok(HandshakeSignatureValid::assertion())
+        }
+    }
+}
+
+fn tls13_signature(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    match Version1::read(certificate) {
+        None => verify_tls13_signature(message, certificate, signature, algorithms),
+        Some(leaf) => verify_tls13_signature_with_raw_key(message, &leaf.public_key(), signature, algorithms),
+    }
+}
+
+/// Verifies a client: rustls' own verifier for the chain, then its revocation and the subject alternative names.
 pub(crate) struct ClientVerifier {
     /// Verifies with all roots: its names are sent to clients, and it verifies clients if trust domains are not separate.
-    chain: Arc<dyn ClientCertVerifier>,
+    chain: ChainVerifier,
     /// The verifier for each trust domain, if they are separate.
-    domains: Option<BTreeMap<Box<str>, Arc<dyn ClientCertVerifier>>>,
+    domains: Option<BTreeMap<Box<str>, ChainVerifier>>,
     rules: PeerRules,
     verified: VerifiedChains,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The roots that may vouch for a client.
+struct ChainVerifier {
+    roots: Arc<RootCertStore>,
+    webpki: Arc<dyn ClientCertVerifier>,
+}
+
+impl ChainVerifier {
+    fn new(roots: Arc<RootCertStore>, mandatory: bool) -> Result<Self, ConfigError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+        let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
+        let webpki = builder.build().map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { roots, webpki })
+    }
+
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        rules: &PeerRules,
+        algorithms: &WebPkiSupportedAlgorithms,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        if let Some(leaf) = Version1::read(end_entity) {
+            return rules.verify_version1(&leaf, &self.roots, algorithms.all, now);
+        }
+        version1::refuse_authorities(intermediates)?;
+        self.webpki.verify_client_cert(end_entity, intermediates, now)?;
+        // rustls' verifier takes the first list of an issuer, whether it is valid or not.
+        let leaf = (end_entity, KeyUsage::client_auth());
+        rules.check_revocation(leaf, intermediates, &self.roots, algorithms.all, now)
+    }
+}
+
+/// Verifies clients that may, but need not, present a certificate. If it has a URI, it must have one only, of this trust domain:
+/// the roots may be those of other meshes, too. A certificate without one is no identity of any mesh.
+///
+/// # Errors
+/// When the roots cannot be used.
+pub fn optional_clients(trust: &TrustBundle, trust_domain: &str) -> Result<Arc<dyn ClientCertVerifier>, ConfigError> {
+    let inner = ClientVerifier::new(trust, &PeerChecks::default(), false)?;
+    Ok(Arc::new(OfTrustDomain { inner, trust_domain: trust_domain.to_owned() }))
+}
+
+/// See [`optional_clients`].
+#[derive(Debug)]
+struct OfTrustDomain {
+    inner: ClientVerifier,
+    trust_domain: String,
+}
+
+impl ClientCertVerifier for OfTrustDomain {
+    fn offer_client_auth(&self) -> bool {
+        self.inner.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let certificate = PeerCertificate::parse(std::slice::from_ref(end_entity))
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        if certificate.uri_sans.is_empty() {
+            return Ok(verified);
+        }
+        match trust::trust_domain(end_entity)? {
+            found if found == self.trust_domain => Ok(verified),
+            found => Err(DomainError::Other { found, wanted: self.trust_domain.clone() }.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
 }
 
 impl ClientVerifier {
     /// `mandatory`: a client without a certificate is refused.
     pub(crate) fn new(trust: &TrustBundle, checks: &PeerChecks, mandatory: bool) -> Result<Self, ConfigError> {
         let rules = PeerRules::new(trust, checks);
-        let chain = chain_verifier(trust.roots(), &rules, mandatory)?;
+        let chain = ChainVerifier::new(trust.roots(), mandatory)?;
         let of_domain = |(name, roots): (&_, &Arc<RootCertStore>)| {
-            Ok::<_, ConfigError>((Box::<str>::clone(name), chain_verifier(roots.clone(), &rules, mandatory)?))
+            Ok::<_, ConfigError>((Box::<str>::clone(name), ChainVerifier::new(roots.clone(), mandatory)?))
         };
         let domains = trust.domains().map(|domains| domains.iter().map(of_domain).collect()).transpose()?;
-        Ok(Self { chain, domains, rules, verified: VerifiedChains::default() })
+        let algorithms = provider().signature_verification_algorithms;
+        Ok(Self { chain, domains, rules, verified: VerifiedChains::default(), algorithms })
     }
 
     fn verify_chain(
@@ -168,30 +305,14 @@ impl ClientVerifier {
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
+    ) -> Result<(), Error> {
         let Some(domains) = &self.domains else {
-            return self.chain.verify_client_cert(end_entity, intermediates, now);
+            return self.chain.verify(end_entity, intermediates, &self.rules, &self.algorithms, now);
         };
         let (domain, verifier) = of_its_domain(domains, end_entity)?;
-        trust::of_domain(verifier.verify_client_cert(end_entity, intermediates, now), &domain)
+        let verified = verifier.verify(end_entity, intermediates, &self.rules, &self.algorithms, now);
+        trust::of_domain(verified, &domain)
     }
-}
-
-fn chain_verifier(
-    roots: Arc<RootCertStore>,
-    rules: &PeerRules,
-    mandatory: bool,
-) -> Result<Arc<dyn ClientCertVerifier>, ConfigError> {
-    let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
-    let builder = match &rules.revocation {
-        None => builder,
-        Some(lists) => {
-            let builder = builder.with_crls(lists.encoded().iter().cloned()).enforce_revocation_expiration();
-            if rules.leaf_only { builder.only_check_end_entity_revocation() } else { builder }
-        }
-    };
-    let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
-    Ok(builder.build().map_err(|error| Error::General(error.to_string()))?)
 }
 
 /// An authority whose certificate says what its key is for signs certificates only if that is among it (RFC 5280 section
@@ -209,15 +330,15 @@ fn may_sign(intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
 
 impl ClientCertVerifier for ClientVerifier {
     fn offer_client_auth(&self) -> bool {
-        self.chain.offer_client_auth()
+        self.chain.webpki.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.chain.client_auth_mandatory()
+        self.chain.webpki.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chain.root_hint_subjects()
+        self.chain.webpki.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -230,7 +351,7 @@ impl ClientCertVerifier for ClientVerifier {
         let key = ChainKey::of(presented());
         if !self.verified.holds(&key, now) {
             let chain = self.verify_chain(end_entity, intermediates, now);
-            let verified = chain.and_then(|_| may_sign(intermediates)).and_then(|()| self.rules.check(end_entity));
+            let verified = chain.and_then(|()| may_sign(intermediates)).and_then(|()| self.rules.check(end_entity));
             verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
             if self.rules.may_be_remembered() {
                 self.verified.insert(key, presented(), now);
@@ -245,7 +366,7 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chain.verify_tls12_signature(message, certificate, signature)
+        tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -254,11 +375,11 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chain.verify_tls13_signature(message, certificate, signature)
+        tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
@@ -278,6 +399,34 @@ impl PeerRules {
             pins: checks.pins.clone(),
             revocation: trust.revocation().or(checks.revocation.as_ref()).cloned(),
             leaf_only: checks.revocation_of_leaf_only,
+        }
+    }
+
+    /// Checks the revocation of a leaf, whose chain has been verified, for its usage.
+    fn check_revocation(
+        &self,
+        leaf: (&CertificateDer<'_>, KeyUsage),
+        intermediates: &[CertificateDer<'_>],
+        roots: &RootCertStore,
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        match &self.revocation {
+            None => Ok(()),
+            Some(lists) => lists.check(leaf, intermediates, roots, self.leaf_only, algorithms, now),
+        }
+    }
+
+    fn verify_version1(
+        &self,
+        leaf: &Version1<'_>,
+        roots: &RootCertStore,
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        match &self.revocation {
+            None => leaf.verify(roots, algorithms, now),
+            Some(_) => Err(leaf.refused("revocation lists are not compared with such certificates").into()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Position, StrInp
 
 use super::{Entry, Mapping, Node, Scalar, ScalarType, Value, scalar};
 use crate::limits::{
-    MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES, MAX_YAML_SYNTAX_ERRORS,
+    MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_BYTES_AGAIN, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES,
+    MAX_YAML_SYNTAX_ERRORS,
 };
 use crate::{Diagnostic, Diagnostics, Span};
 
@@ -31,26 +33,36 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
     (documents, diagnostics)
 }
 
+/// Limits of one file.
+pub(super) struct Limits {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of bytes that are read again because of lines that stand too far left.
+    pub bytes_again: usize,
+}
+
+const LIMITS: Limits = Limits { nodes: MAX_YAML_NODES, bytes_again: MAX_YAML_BYTES_AGAIN };
+
 /// Like [`parse`], and also returns where the unreadable documents are.
 pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
-    parse_as(file, text, Dialect::Kubernetes)
+    parse_as(file, text, Dialect::Kubernetes, &LIMITS)
 }
 
 /// Like [`parse`], with what Envoy's reader accepts besides: the last of several values of one key counts (a warning), and an entry whose
 /// key has the tag `!ignore` is left out.
 pub fn parse_as_envoy(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
-    let Parsed { documents, diagnostics, .. } = parse_as(file, text, Dialect::Envoy);
+    let Parsed { documents, diagnostics, .. } = parse_as(file, text, Dialect::Envoy, &LIMITS);
     (documents, diagnostics)
 }
 
 /// Whose reader decides where the specification leaves a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialect {
+pub(super) enum Dialect {
     Kubernetes,
     Envoy,
 }
 
-fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect) -> Parsed {
+pub(super) fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect, limits: &Limits) -> Parsed {
     let mut parsed = Parsed::default();
     let Parsed { documents, broken, diagnostics } = &mut parsed;
     if text.len() > MAX_FILE_BYTES {
@@ -66,14 +78,16 @@ fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect) -> Parsed {
         return parsed;
     }
     // A byte order mark is not content.
-    let mut source = Source::new(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let mut source = Source::new(text.strip_prefix('\u{feff}').unwrap_or(text), limits.bytes_again);
     let mut start = Start { byte: 0, line: 0 };
+    let mut nodes = limits.nodes;
     while let Some(rest) = source.text.get(start.byte..) {
-        let before = documents.len();
+        let (before, nodes_before) = (documents.len(), nodes);
         let mut reader = Reader {
             file,
             first_line: start.line,
             ended: start.line,
+            nodes,
             indented: &source.indented,
             parser: Parser::new_from_str(rest),
             dialect,
@@ -82,12 +96,22 @@ fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect) -> Parsed {
         let read = reader.documents(documents);
         let ended = reader.ended;
         let warnings = std::mem::take(&mut reader.warnings);
+        nodes = reader.nodes;
+        // Documents that have been read are not read again.
+        start = source.start_of_document(start, ended);
         match read {
             Ok(()) => {
                 diagnostics.extend(warnings);
                 break;
             }
-            Err(error) if source.indent(&error) => documents.truncate(before),
+            Err(error) if source.indent(&error, &start) => match start.line == ended {
+                true => diagnostics.extend(warnings.into_iter().filter(|found| found.span.line as usize <= ended)),
+                // It is not certain where the document begins, so all of them are read again.
+                false => {
+                    documents.truncate(before);
+                    nodes = nodes_before;
+                }
+            },
             Err(error) => {
                 let line = error.diagnostic.span.line as usize;
                 let next = next_document(&source.text, &start, line.saturating_sub(1))
@@ -96,7 +120,10 @@ fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect) -> Parsed {
                 let end = next.as_ref().map_or(u32::MAX, |next| number(next.line.saturating_add(1)));
                 broken.push(number(ended.saturating_add(1))..end);
                 diagnostics.extend(warnings);
-                diagnostics.push(error.diagnostic);
+                diagnostics.push(match error.flow_indentation {
+                    Some(_) => error.diagnostic.with_help(FLOW_HELP),
+                    None => error.diagnostic,
+                });
                 match next {
                     Some(next) => start = next,
                     None => break,
@@ -106,6 +133,10 @@ fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect) -> Parsed {
     }
     parsed
 }
+
+/// The way out for a line of a flow collection that is indented too little, where indenting it here would cost too much.
+const FLOW_HELP: &str =
+    "indent every line of a list or mapping in brackets, the closing bracket too, more than the key before it";
 
 /// How many spaces are inserted before a line of a flow collection that is indented too little; more than any real
 /// indentation.
@@ -119,22 +150,45 @@ struct Source<'a> {
     text: Cow<'a, str>,
     /// Lines (from 1) that have been indented by [`FLOW_INDENT`].
     indented: BTreeSet<usize>,
+    /// How many bytes may be read again because of such lines.
+    again: usize,
 }
 
 impl<'a> Source<'a> {
-    fn new(text: &'a str) -> Self {
-        Self { text: Cow::Borrowed(text), indented: BTreeSet::new() }
+    fn new(text: &'a str, again: usize) -> Self {
+        Self { text: Cow::Borrowed(text), indented: BTreeSet::new(), again }
     }
 
-    /// If the error is about the indentation of a line, indents that line. Returns false if that cannot help.
-    fn indent(&mut self, error: &Failure) -> bool {
+    /// If the error is about the indentation of a line, indents that line, so that the document at `start` can be read again.
+    /// Returns false if that cannot help, or costs too much.
+    fn indent(&mut self, error: &Failure, start: &Start) -> bool {
         let Some(line) = error.flow_indentation else { return false };
-        if self.indented.len() >= MAX_YAML_FLOW_DEDENTS || !self.indented.insert(line) {
+        if self.indented.len() >= MAX_YAML_FLOW_DEDENTS || self.indented.contains(&line) {
             return false;
         }
-        let offset = self.text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+        let offset: usize = self.text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+        // What has been inserted is skipped quickly.
+        let between = self.indented.iter().filter(|&&indented| indented > start.line && indented < line);
+        let inserted = FLOW_INDENT * between.count();
+        let again = offset.saturating_sub(start.byte).saturating_sub(inserted);
+        let Some(left) = self.again.checked_sub(again) else { return false };
+        self.again = left;
+        self.indented.insert(line);
         self.text.to_mut().insert_str(offset, &" ".repeat(FLOW_INDENT));
         true
+    }
+
+    /// Returns where the document begins that has `lines` lines before it, if that is certain; otherwise `last`.
+    fn start_of_document(&self, last: Start, lines: usize) -> Start {
+        let rest = self.text.get(last.byte..).unwrap_or_default();
+        let before = || rest.split_inclusive('\n').take(lines.saturating_sub(last.line));
+        let byte = last.byte + before().map(str::len).sum::<usize>();
+        // To the parser a carriage return alone ends a line, too.
+        let counts_alike = before().all(|line| !line.trim_end_matches(['\r', '\n']).contains('\r'));
+        match counts_alike && self.text.get(byte..).is_some_and(is_marker) {
+            true => Start { byte, line: lines },
+            false => last,
+        }
     }
 }
 
@@ -179,14 +233,17 @@ fn next_document(text: &str, last: &Start, lines: usize) -> Option<Start> {
     let mut byte = last.byte;
     for (index, line) in text.get(last.byte..)?.split_inclusive('\n').enumerate() {
         let index = last.line + index;
-        let is_marker =
-            line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
-        if index > last.line && index >= lines && is_marker {
+        if index > last.line && index >= lines && is_marker(line) {
             return Some(Start { byte, line: index });
         }
         byte += line.len();
     }
     None
+}
+
+/// Whether a line separates documents.
+fn is_marker(line: &str) -> bool {
+    line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
 /// Boxed: the error path is rare and the type large.
@@ -216,6 +273,8 @@ struct Reader<'a> {
     first_line: usize,
     /// Lines of the file before the document that is being read.
     ended: usize,
+    /// How many nodes further documents of the file may have.
+    nodes: usize,
     /// Lines of the file whose columns are [`FLOW_INDENT`] too large.
     indented: &'a BTreeSet<usize>,
     parser: Parser<'a, StrInput<'a>>,
@@ -236,7 +295,7 @@ enum Content {
     /// Entries so far and their names, merged mappings so far (with `<<`), and a key that waits for its value.
     Mapping {
         entries: Vec<Entry>,
-        names: HashSet<Box<str>>,
+        names: Names,
         merges: Vec<Node>,
         key: Option<Key>,
     },
@@ -249,6 +308,21 @@ enum Key {
     Merge,
     /// One with the tag `!ignore`.
     Ignored,
+}
+
+/// The hashes of the names of a mapping, which take less memory than the names. Two names may have one hash, but nobody can
+/// choose them so.
+#[derive(Default)]
+struct Names {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Names {
+    /// Adds a name. If this returns false, the mapping has it already, in all probability.
+    fn insert(&mut self, name: &str) -> bool {
+        self.hashes.insert(self.hasher.hash_one(name))
+    }
 }
 
 /// The remaining limits of one document.
@@ -297,7 +371,7 @@ impl Reader<'_> {
 
     /// Builds one document without recursion, so that deep nesting does not use up the stack.
     fn document(&mut self) -> Fallible<Node> {
-        let mut budget = Budget { nodes: MAX_YAML_NODES, alias_nodes: MAX_YAML_ALIAS_NODES };
+        let mut budget = Budget { nodes: self.nodes, alias_nodes: MAX_YAML_ALIAS_NODES };
         let mut anchors: HashMap<usize, Node> = HashMap::new();
         let mut open: Vec<Open> = Vec::new();
         let mut root = None;
@@ -310,8 +384,12 @@ impl Reader<'_> {
                 }
                 Event::MappingStart(anchor, tag) => {
                     refuse_tag(tag.as_deref(), &span, "map")?;
-                    let content =
-                        Content::Mapping { entries: Vec::new(), names: HashSet::new(), merges: Vec::new(), key: None };
+                    let content = Content::Mapping {
+                        entries: Vec::new(),
+                        names: Names::default(),
+                        merges: Vec::new(),
+                        key: None,
+                    };
                     push_open(&mut open, Open { span, anchor, content })?;
                     continue;
                 }
@@ -342,6 +420,7 @@ impl Reader<'_> {
                 None => root = Some(node),
             }
         }
+        self.nodes = budget.nodes;
         let empty = || Value::Scalar(Scalar { text: "".into(), quoted: false, ty: ScalarType::Null });
         Ok(root.unwrap_or_else(|| Node { value: empty(), span: Span::whole_file(self.file.clone()) }))
     }
@@ -369,7 +448,7 @@ impl Reader<'_> {
                         parent.span = joined(&parent.span, &node.span);
                     }
                     // Looking it up in the entries would take time quadratic in their number.
-                    if !names.insert(scalar.text.clone()) {
+                    if !names.insert(&scalar.text) {
                         self.repeated(entries, &scalar.text, &node.span)?;
                     }
                     *key = Some(match &*scalar.text {
@@ -448,7 +527,7 @@ fn close(content: Content, span: Span, budget: &mut Budget) -> Fallible<Node> {
 
 /// The merge key `<<`: adds the entries of other mappings whose names this mapping does not have. Of several sources
 /// the first wins.
-fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, budget: &mut Budget) -> Fallible<()> {
+fn merge(entries: &mut Vec<Entry>, names: &mut Names, source: Node, budget: &mut Budget) -> Fallible<()> {
     let mappings = match source.value {
         Value::Mapping(mapping) => vec![mapping],
         Value::Sequence(items) if items.iter().all(|item| item.as_mapping().is_some()) => items
@@ -464,7 +543,7 @@ fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, 
     };
     for entry in mappings.into_iter().flat_map(|m| m.0) {
         budget.alias_nodes = budget.alias_nodes.checked_sub(1).ok_or_else(|| too_many_aliases(&entry.key_span))?;
-        if names.insert(entry.key.clone()) {
+        if names.insert(&entry.key) {
             entries.push(entry);
         }
     }
@@ -529,9 +608,9 @@ fn is_core(tag: &Tag, name: &str) -> bool {
 }
 
 fn too_many_nodes(span: &Span) -> Box<Failure> {
-    let message = format!("the document has more than {MAX_YAML_NODES} values");
+    let message = format!("the file has more than {MAX_YAML_NODES} values");
     let diagnostic = Diagnostic::error("yaml-too-large", span.clone(), message);
-    Box::new(diagnostic.with_help("split it into several documents").into())
+    Box::new(diagnostic.with_help("split it into several files").into())
 }
 
 fn too_many_aliases(span: &Span) -> Box<Failure> {

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::parse::{Dialect, Limits, parse_as};
 use super::{Node, Value, parse, parse_all, parse_within};
-use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_SYNTAX_ERRORS};
+use crate::limits::{
+    MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES, MAX_YAML_SYNTAX_ERRORS,
+};
 use crate::{Diagnostics, Span};
 
 fn read(text: &str) -> (Vec<Node>, Diagnostics) {
@@ -89,8 +92,45 @@ fn lines_of_flow_collections_may_stand_left() {
         &["{a@1:1: {b@2:3: [1@3:5]@2:6, c@5:3: {d@6:3: 2@6:6}@5:6}@2:3}@1:1"],
     );
     check("a: [\n]\n---\nb: {\n}\nc: 1\n", &["{a@1:1: []@1:4}@1:1", "{b@4:1: {}@4:4, c@6:1: 1@6:4}@4:1"]);
+    // No document is read twice, whatever ends the lines before it.
+    for end in ["\n", "\r\n", "\r", "\r\n\n", "\n...\n"] {
+        let (documents, found) = read(&format!("x: 1{end}y: 2\n---\nb: [\n]\n---\nc: {{\n}}\n"));
+        let expected = if end == "\n...\n" { 4 } else { 3 };
+        assert!(!found.has_errors() && documents.len() == expected, "{end:?}: {} documents, {found}", documents.len());
+    }
     let many = "a: [\n]\n---\n".repeat(MAX_YAML_FLOW_DEDENTS + 1);
     assert!(read(&many).1.has_errors());
+}
+
+/// Each such line costs another pass. 30 of them behind 430,000 keys took 20 s of CPU.
+#[test]
+fn lines_that_stand_left_cost_a_bounded_number_of_passes() {
+    let keys = |count: usize| (0..count).map(|number| format!("key{number}: 1\n")).collect::<String>();
+    let left = |count: usize| (0..count).map(|number| format!("left{number}: [\n]\n")).collect::<String>();
+    let check = |text: String, expected: Option<&str>| {
+        let limits = Limits { nodes: MAX_YAML_NODES, bytes_again: 50_000 };
+        let found = parse_as(&"f.yaml".into(), &text, Dialect::Kubernetes, &limits).diagnostics;
+        let help = found.iter().next().and_then(|found| found.help.clone());
+        assert_eq!(help.is_some(), expected.is_some(), "{help:?}");
+        assert!(help.unwrap_or_default().contains(expected.unwrap_or_default()));
+    };
+    let many = 1_500;
+    check(keys(10) + &left(30), None);
+    check(keys(many) + &left(2), None);
+    check(keys(many) + &left(30), Some("indent every line of a list or mapping in brackets"));
+    // Documents before the one with such lines are not read again.
+    check(keys(many) + "---\n" + &left(30), None);
+    check("---\n".to_owned() + &left(30) + "---\n" + &keys(many), None);
+}
+
+#[test]
+fn documents_behind_each_other_share_the_limit_of_a_file() {
+    let document = "---\n[1, 1, 1]\n";
+    let limits = Limits { nodes: 8, bytes_again: 0 };
+    let found = parse_as(&"f.yaml".into(), &document.repeat(3), Dialect::Kubernetes, &limits);
+    assert_eq!((found.documents.len(), found.diagnostics.len()), (2, 1));
+    let text = found.diagnostics.to_string();
+    assert!(text.contains("6:") && text.contains("yaml-too-large"), "{text}");
 }
 
 #[test]

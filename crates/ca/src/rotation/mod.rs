@@ -20,4 +20,4 @@ mod store;
 pub use ledger::{HOLDER_SKEW, Holder, Ledger, Ledgers, MAX_HOLDERS, Record};
 pub use signing::Signing;
 pub use state::{EXTERNAL, Kind, Observed, Origin, Phase, SETTLE, Signer, State, Step, Waiting};
-pub use store::{BUNDLE_FILE, FurtherRoot, Reloaded, Store, StoreError};
+pub use store::{BUNDLE_FILE, FurtherRoot, MAX_WITHOUT_BYTES, Reloaded, Store, StoreError};

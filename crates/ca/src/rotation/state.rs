@@ -1,5 +1,6 @@
 //! The state of a rotation, and the conditions for its next step.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct State {
     pub old: Option<Signer>,
     /// The steps so far, oldest first.
     pub steps: Vec<Step>,
+    /// Workloads that the current rotation does not wait for, by order of the operator.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub without: BTreeSet<String>,
 }
 
 /// The phase of a rotation.
@@ -138,8 +142,17 @@ impl Waiting {
 impl State {
     /// Returns the state of a mesh with one authority.
     pub fn steady(active: Signer, now: u64) -> Self {
-        let steps = Vec::new();
-        Self { generation: 1, phase: Phase::Steady, since: now, kind: None, active, next: None, old: None, steps }
+        Self {
+            generation: 1,
+            phase: Phase::Steady,
+            since: now,
+            kind: None,
+            active,
+            next: None,
+            old: None,
+            steps: Vec::new(),
+            without: BTreeSet::new(),
+        }
     }
 
     /// Begins a change to another authority. Returns `None` if a rotation is in progress.
@@ -161,6 +174,22 @@ impl State {
                 state.old = Some(std::mem::replace(&mut state.active, next));
                 state.enter(Phase::Replacing, "the new intermediate signs; its root is trusted already", now);
             }
+        }
+        Some(state)
+    }
+
+    /// Returns the state in which the rotation does not wait for these workloads, or the one that begins next does not.
+    /// `None` if it does not wait for them anyway.
+    pub fn without(&self, names: &[String], now: u64) -> Option<Self> {
+        let new: Vec<&String> = names.iter().filter(|name| !self.without.contains(*name)).collect();
+        if new.is_empty() {
+            return None;
+        }
+        let mut state = self.clone();
+        state.without.extend(new.iter().map(|name| (*name).clone()));
+        if self.phase != Phase::Steady {
+            let text = new.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+            state.step(&format!("by order of the operator the rotation does not wait for {text}"), now);
         }
         Some(state)
     }
@@ -187,6 +216,7 @@ impl State {
                     return None;
                 }
                 state.old = None;
+                state.without.clear();
                 state.enter(Phase::Steady, "the old authority is not trusted any more, and its key is deleted", now);
             }
         }
@@ -204,7 +234,9 @@ impl State {
             return waiting;
         }
         waiting.unknown_until = ledgers.unknown_until.map(until).filter(|end| *end > now);
-        for (name, holder) in ledgers.holders.iter().filter(|(_, holder)| until(holder.not_after) > now) {
+        let counts =
+            |(name, holder): &(&String, &Holder)| until(holder.not_after) > now && !self.without.contains(*name);
+        for (name, holder) in ledgers.holders.iter().filter(counts) {
             waiting.total += 1;
             if self.is_done(holder, observed.bundle) {
                 waiting.done += 1;
@@ -242,8 +274,12 @@ impl State {
     }
 
     fn enter(&mut self, phase: Phase, what: &str, now: u64) {
-        self.generation += 1;
         (self.phase, self.since) = (phase, now);
+        self.step(what, now);
+    }
+
+    fn step(&mut self, what: &str, now: u64) {
+        self.generation += 1;
         self.steps.push(Step { at: now, what: what.to_owned() });
         let surplus = self.steps.len().saturating_sub(MAX_STEPS);
         self.steps.drain(..surplus);

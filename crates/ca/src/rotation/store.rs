@@ -7,10 +7,11 @@
 //! STATE/ca/signers/ID/            every other authority, in Istio's layout
 //! STATE/ca/ledger/                the ledgers of issued certificates
 //! STATE/ca/rotate-KIND.request    a requested rotation
+//! STATE/ca/without.request        workloads that the rotation should not wait for, one a line
 //! ```
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +33,9 @@ const SIGNERS: &str = "signers";
 pub const BUNDLE_FILE: &str = "trust-bundle.pem";
 /// Maximum size of a state that is read, in bytes.
 const MAX_STATE_BYTES: u64 = 1024 * 1024;
+const WITHOUT_FILE: &str = "without.request";
+/// Maximum size of the names of workloads that a rotation should not wait for, in bytes.
+pub const MAX_WITHOUT_BYTES: u64 = 64 * 1024;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -425,6 +429,31 @@ impl Store {
     /// Removes the request, which has been fulfilled or refused.
     pub fn answered(&self, kind: Kind) -> io::Result<()> {
         fs::remove_file(self.request_file(kind))
+    }
+
+    /// Requests that the rotation, or the one that is requested next, does not wait for these workloads.
+    pub fn request_without(&self, names: &[String]) -> io::Result<()> {
+        write_atomically(&self.folder.join(WITHOUT_FILE), names.join("\n").as_bytes(), Readers::Owner)
+    }
+
+    /// Returns the workloads that the rotation should not wait for.
+    pub fn without_requested(&self) -> io::Result<Vec<String>> {
+        let file = match fs::File::open(self.folder.join(WITHOUT_FILE)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut text = String::new();
+        file.take(MAX_WITHOUT_BYTES).read_to_string(&mut text)?;
+        Ok(text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// Removes that request.
+    pub fn without_answered(&self) -> io::Result<()> {
+        match fs::remove_file(self.folder.join(WITHOUT_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn request_file(&self, kind: Kind) -> PathBuf {

@@ -93,6 +93,34 @@ fn nothing_is_signed_with_a_root_before_every_workload_trusts_it() {
     check(&[&two[..], &[Record::Gone { name: "api".into(), at: START * 1000 }, later]].concat(), START, &["api"]);
 }
 
+/// A workload that asked for a certificate of 90 days and acknowledged nothing held every rotation up for as long.
+#[test]
+fn a_rotation_does_not_wait_for_workloads_that_the_operator_names() {
+    let records = [issued("web", "old", "1", "old", START), issued("api", "old", "2", "old", START)];
+    let ledgers = Ledgers::of(records.iter().cloned());
+    let state = State::steady(signer("old"), START).begin(Kind::Root, signer("new"), START).expect("begun");
+    assert_eq!(waits_for(&state, &records, "both", START), ["api", "web"]);
+    let without = |state: &State, names: &[&str]| {
+        state.without(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), START)
+    };
+    let less = without(&state, &["web"]).expect("another state");
+    assert_eq!(waits_for(&less, &records, "both", START), ["api"]);
+    assert!(less.generation > state.generation && less.steps.last().is_some_and(|step| step.what.ends_with("web")));
+    assert_eq!(without(&less, &["web"]), None, "once is enough");
+    let less = without(&less, &["api", "else"]).expect("another state");
+    let next = less.advance(&Observed { ledgers: &ledgers, bundle: "both" }, START).expect("nobody to wait for");
+    assert_eq!(next.phase, Phase::Replacing);
+    // The order counts for one rotation.
+    let observed = Observed { ledgers: &ledgers, bundle: "both" };
+    let next = next.advance(&observed, START).expect("nobody to wait for");
+    let over = next.advance(&observed, START + 60).expect("settled");
+    assert_eq!((over.phase, over.without.len()), (Phase::Steady, 0));
+    // It may come before the rotation.
+    let state = without(&State::steady(signer("old"), START), &["web"]).expect("another state");
+    let state = state.begin(Kind::Root, signer("new"), START).expect("begun");
+    assert_eq!(waits_for(&state, &records, "both", START), ["api"]);
+}
+
 #[test]
 fn the_old_root_stays_until_every_certificate_of_it_is_replaced() {
     let steady = State::steady(signer("old"), START);
@@ -342,6 +370,12 @@ fn a_request_is_seen_until_it_is_answered() {
     assert_eq!(store.requested(), Some(Kind::Intermediate));
     store.answered(Kind::Intermediate).unwrap();
     assert_eq!(store.requested(), None);
+    assert!(store.without_requested().unwrap().is_empty());
+    let names = ["web-0.shop".to_owned(), "api-0.shop".to_owned()];
+    Store::at(folder.path(), "").request_without(&names).unwrap();
+    assert_eq!(store.without_requested().unwrap(), names);
+    store.without_answered().unwrap();
+    assert!(store.without_requested().unwrap().is_empty());
     assert!(Store::at(&folder.path().join("none"), "").request(Kind::Root).is_err());
     assert!(Duration::from_secs(60) < HOLDER_SKEW);
 }

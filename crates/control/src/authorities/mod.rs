@@ -12,8 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use evenkeel_ca::rotation::Kind;
-use evenkeel_ca::rotation::{Ledger, Ledgers, Observed, Phase, Record, Reloaded, Signing, State, Store, StoreError};
+use evenkeel_ca::rotation::{
+    Ledger, Ledgers, MAX_WITHOUT_BYTES, Observed, Phase, Record, Reloaded, Signing, State, Store, StoreError,
+};
 use evenkeel_ca::{Authority, PluggedFiles};
+use evenkeel_tls::RevocationLists;
 use tokio::sync::watch;
 
 use crate::external_signer::{ExternalSigners, SignerOptions};
@@ -105,6 +108,7 @@ impl Authorities {
         let name = format!("{}-{:08x}", std::process::id(), unique());
         let mut ledger = Ledger::open(&store.ledgers(), &name, unix(now))?;
         let signing = Arc::new(store.signing(state, now)?);
+        say_which_lists_count(&signing, now);
         ledger.append(&Record::Runs { generation: signing.state.generation }, unix(now))?;
         Ok(Arc::new(Self {
             state_directory,
@@ -245,7 +249,10 @@ impl Authorities {
         now: SystemTime,
     ) -> Result<Option<State>, AuthoritiesError> {
         if let Some(kind) = requested {
-            let begun = self.store.rotate(state, kind, now);
+            let without = self.store.without_requested()?;
+            let lessened = state.without(&without, unix(now));
+            let begun = self.store.rotate(lessened.as_ref().unwrap_or(state), kind, now);
+            self.store.without_answered()?;
             self.store.answered(kind)?;
             return Ok(begun.map(Some).or_else(|error| {
                 tracing::error!(%error, "no rotation");
@@ -279,6 +286,18 @@ impl Authorities {
         self.note_gone(&Ledgers::read(&self.store.ledgers())?, now)?;
         let ledgers = Ledgers::read(&self.store.ledgers())?;
         let current = self.current();
+        let without = self.store.without_requested()?;
+        if !without.is_empty() {
+            for name in without.iter().filter(|name| !ledgers.holders.contains_key(*name)) {
+                tracing::warn!(name, "no certificate of this workload is known, so the rotation does not wait for it");
+            }
+            let next = state.without(&without, unix(now));
+            if let Some(next) = &next {
+                self.store.save(next)?;
+            }
+            self.store.without_answered()?;
+            return Ok(next);
+        }
         let Some(next) = state.advance(&Observed { ledgers: &ledgers, bundle: &current.version }, unix(now)) else {
             return Ok(None);
         };
@@ -338,6 +357,7 @@ impl Authorities {
     }
 
     fn adopt(&self, signing: Signing, now: SystemTime) -> Result<(), AuthoritiesError> {
+        say_which_lists_count(&signing, now);
         let generation = signing.state.generation;
         let closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.current.send_replace(Arc::new(signing));
@@ -358,6 +378,19 @@ impl Authorities {
                 None
             }
         }
+    }
+}
+
+/// Logs which of the revocation lists do not count.
+fn say_which_lists_count(signing: &Signing, now: SystemTime) {
+    let Some(lists) = &signing.revocation_lists else { return };
+    match RevocationLists::from_pem(lists.as_bytes()) {
+        Ok(lists) => {
+            for remark in lists.remarks(now) {
+                tracing::info!("revocation lists: {remark}");
+            }
+        }
+        Err(error) => tracing::error!(%error, "the revocation lists cannot be used"),
     }
 }
 
@@ -391,6 +424,18 @@ impl Queue {
 /// When the directory is not that of a control plane, or cannot be written.
 pub fn request(state_directory: &Path, kind: Kind) -> io::Result<()> {
     Store::at(state_directory, "").request(kind)
+}
+
+/// Requests that the rotation in progress, or the one that is requested next, does not wait for these workloads.
+///
+/// # Errors
+/// When the directory is not that of a control plane, or cannot be written, or there are too many names.
+pub fn request_without(state_directory: &Path, names: &[String]) -> io::Result<()> {
+    let bytes: usize = names.iter().map(|name| name.len() + 1).sum();
+    if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_WITHOUT_BYTES) {
+        return Err(io::Error::other(format!("the names have more than {MAX_WITHOUT_BYTES} bytes")));
+    }
+    Store::at(state_directory, "").request_without(names)
 }
 
 /// Returns a number that no other control plane of this state directory uses.

@@ -1,17 +1,29 @@
 //! Keeps Secrets out of the log: every line of a document with a Secret is replaced. The number of lines stays the same, so
 //! that the positions of all other objects do.
 
+use std::ops::Range;
+
+use evenkeel_base::yaml::{self, Node, Value};
+
 /// The replacement of each line.
 const BLANK: &str = "# a Secret, not kept";
 
 /// Returns the text without the content of Secrets and without private keys.
 pub(super) fn without_secrets(text: &str) -> String {
-    if !is_secret(text) {
+    let spelt = match text.contains("Secret") || text.contains('\\') {
+        true => oddly_spelt(text),
+        // Without the word and without an escape there is no other spelling of it.
+        false => Vec::new(),
+    };
+    if spelt.is_empty() && !is_secret(text) {
         return text.to_owned();
     }
     let mut kept = String::with_capacity(text.len());
+    let mut line = 1;
     for document in documents(text) {
-        if !is_secret(document) {
+        let lines = line..line + document.matches('\n').count() + usize::from(!document.ends_with('\n'));
+        line += document.matches('\n').count();
+        if !is_secret(document) && !spelt.iter().any(|spelt| lines.start < spelt.end && spelt.start < lines.end) {
             kept.push_str(document);
             continue;
         }
@@ -23,6 +35,39 @@ pub(super) fn without_secrets(text: &str) -> String {
         }
     }
     kept
+}
+
+/// Returns the lines (from 1) with a Secret as the YAML parser reads it, whatever escapes, anchors, tags or block scalars its
+/// kind is written with. Of a document that cannot be read, all lines if it may be one.
+fn oddly_spelt(text: &str) -> Vec<Range<usize>> {
+    let parsed = yaml::parse_all(&"".into(), text);
+    let mut found = Vec::new();
+    let mut open: Vec<&Node> = parsed.documents.iter().collect();
+    while let Some(node) = open.pop() {
+        match &node.value {
+            Value::Scalar(_) => {}
+            Value::Sequence(items) => open.extend(items),
+            Value::Mapping(mapping) => {
+                for entry in mapping.iter() {
+                    if &*entry.key == "kind" && entry.value.as_str().is_some_and(|kind| kind.trim() == "Secret") {
+                        // The value may be an alias of another place; the key is where the object is.
+                        let line = entry.key_span.line as usize;
+                        found.push(line..line + 1);
+                    }
+                    open.push(&entry.value);
+                }
+            }
+        }
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    for broken in parsed.broken {
+        let (start, end) = (broken.start as usize, (broken.end as usize).min(lines.len() + 1));
+        let its = lines.get(start.saturating_sub(1)..end.saturating_sub(1)).unwrap_or_default();
+        if its.iter().any(|line| ["Secret", "stringData", "\\"].iter().any(|sign| line.contains(sign))) {
+            found.push(start..end);
+        }
+    }
+    found
 }
 
 /// Splits a YAML text into documents; each but the first begins with its `---`.
@@ -76,6 +121,37 @@ mod tests {
             "kind: ConfigMap\ndata: {k: '-----BEGIN RSA PRIVATE KEY-----'}",
             "# a Secret, not kept\n# a Secret, not kept",
         );
+    }
+
+    /// Whatever the control plane takes for a Secret, the history does, too.
+    #[test]
+    fn no_spelling_of_a_secret_is_kept() {
+        for kind in [
+            r#""kind": "Se\u0063ret""#,
+            r#""\x6bind": Secret"#,
+            "kind: >-\n  Secret",
+            "kind: |\n  Secret",
+            "kind: &it Secret",
+            "? kind\n: Secret",
+            "kind: !!str &it Secret",
+            "kind: # a comment\n  Secret",
+            "kind: \"Se\\\n  cret\"",
+        ] {
+            let text = format!("kind: Service\na: hushed\n---\n{kind}\nstringData: {{password: hush}}\n---\nb: kept\n");
+            let kept = without_secrets(&text);
+            assert!(!kept.contains("hush}") && kept.contains("hushed") && kept.contains("kept"), "{kind}: {kept}");
+            assert_eq!(kept.lines().count(), text.lines().count(), "{kind}");
+            // The same, where the document cannot be read.
+            let kept = without_secrets(&text.replace("stringData:", "stringData: ["));
+            assert!(!kept.contains("hush}"), "{kind}: {kept}");
+        }
+        let alias = "a: &it Secret\nb: 1\nkind: *it\nstringData: hush\n";
+        assert!(!without_secrets(alias).contains("hush"));
+        let within = "kind: List\nitems:\n- {\"kind\": \"\\u0053ecret\", \"data\": \"hush\"}\n";
+        assert!(!without_secrets(within).contains("hush"));
+        // A word of the kind elsewhere is no reason.
+        let same = "kind: ConfigMap\ndata: {a: 'a\\b Secret'}\n";
+        assert_eq!(without_secrets(same), same);
     }
 
     #[test]

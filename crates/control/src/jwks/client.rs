@@ -1,6 +1,7 @@
 //! A small HTTP client: GET over HTTP/1.1, with or without TLS, through the proxy that the environment names, with a bounded
 //! body and few redirects.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -35,6 +37,8 @@ const SYSTEM_ROOTS: [&str; 4] = [
 const END_OF_CERTIFICATE: &str = "-----END CERTIFICATE-----";
 /// The variable that names another file of roots, as in OpenSSL.
 const ROOTS_VARIABLE: &str = "SSL_CERT_FILE";
+/// Istio's variable for the addresses from which nothing is fetched.
+pub(super) const BLOCKED_VARIABLE: &str = "BLOCKED_CIDRS_IN_JWKS_URIS";
 /// Maximum size of a file of roots, in bytes.
 const MAX_ROOTS_BYTES: u64 = 8 * 1024 * 1024;
 
@@ -74,9 +78,12 @@ pub(crate) enum FetchError {
     /// The OpenID configuration is not usable.
     #[error("the OpenID configuration cannot be used: {0}")]
     Discovery(&'static str),
-    /// The keys are not usable.
-    #[error("the key set cannot be used: {0}")]
-    Keys(#[source] JwksError),
+    /// The keys are not usable. The text of the answer is left out: whoever names the URL need not be allowed to read it.
+    #[error("the key set cannot be used: {}", .0.plain())]
+    Keys(JwksError),
+    /// Every address of the host is in a blocked range.
+    #[error("{0} has only addresses from which no keys are fetched ({BLOCKED_VARIABLE})")]
+    Blocked(String),
     /// The task ended.
     #[error("the fetch was stopped")]
     Stopped,
@@ -86,6 +93,8 @@ pub(crate) enum FetchError {
 pub(crate) struct Client {
     tls: TlsConnector,
     proxies: Arc<OutgoingProxies>,
+    /// The ranges of addresses to which it does not connect.
+    blocked: Arc<[IpNet]>,
 }
 
 /// A connection of any kind.
@@ -115,7 +124,7 @@ impl Client {
             Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
             Err(_) => ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
         };
-        Self { tls: TlsConnector::from(Arc::new(config)), proxies: Arc::default() }
+        Self { tls: TlsConnector::from(Arc::new(config)), proxies: Arc::default(), blocked: Arc::default() }
     }
 
     /// Makes the client use these proxies.
@@ -123,9 +132,31 @@ impl Client {
         Self { proxies, ..self }
     }
 
+    /// Makes the client connect to none of these addresses. A proxy decides itself what it connects to, unless the URL has an
+    /// address instead of a name.
+    pub(crate) fn without(self, blocked: Arc<[IpNet]>) -> Self {
+        Self { blocked, ..self }
+    }
+
     /// Returns a client that uses the same proxies and trusts these `further` roots.
     pub(crate) fn trusting(&self, further: &[String]) -> Self {
-        Self::new(further).through(Arc::clone(&self.proxies))
+        Self::new(further).through(Arc::clone(&self.proxies)).without(Arc::clone(&self.blocked))
+    }
+
+    fn is_blocked(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.blocked.iter().any(|range| range.contains(&address))
+    }
+
+    /// Connects to a host that is not blocked. The addresses that are compared are those that are connected to.
+    async fn connect(&self, name: &str, port: u16) -> Result<TcpStream, FetchError> {
+        let refused = |error| FetchError::Connect(format!("{name}:{port}"), error);
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((name, port)).await.map_err(refused)?.collect();
+        let allowed: Vec<SocketAddr> = found.iter().filter(|at| !self.is_blocked(at.ip())).copied().collect();
+        if allowed.is_empty() && !found.is_empty() {
+            return Err(FetchError::Blocked(name.to_owned()));
+        }
+        TcpStream::connect(&*allowed).await.map_err(refused)
     }
 
     /// Returns the body at a URL.
@@ -137,10 +168,10 @@ impl Client {
                 return body(response).await;
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-            let next = redirected(&url, location).ok_or_else(|| FetchError::Redirect(location.to_owned()))?;
+            let next = redirected(&url, location).ok_or_else(|| FetchError::Redirect(server_of(location)))?;
             url = next;
         }
-        Err(FetchError::Redirect(url.to_string()))
+        Err(FetchError::Redirect(server_of(&url.to_string())))
     }
 
     async fn ask(&self, url: &Uri) -> Result<hyper::Response<hyper::body::Incoming>, FetchError> {
@@ -150,8 +181,11 @@ impl Client {
         let name = host.trim_matches(['[', ']']);
         let path = url.path_and_query().map_or("/", |path| path.as_str());
         let refused = |error| FetchError::Connect(format!("{host}:{port}"), error);
+        if name.parse().is_ok_and(|address| self.is_blocked(address)) {
+            return Err(FetchError::Blocked(name.to_owned()));
+        }
         let stream: Box<dyn Stream> = match self.proxies.of(url) {
-            None => Box::new(TcpStream::connect((name, port)).await.map_err(refused)?),
+            None => Box::new(self.connect(name, port).await?),
             Some(proxy) if https => self.tunnel(proxy, &format!("{host}:{port}")).await?,
             // For plain HTTP the proxy sends the request itself, so it gets the whole URL.
             Some(proxy) => {
@@ -245,6 +279,13 @@ fn parse(url: &str) -> Result<Uri, FetchError> {
         true => Ok(uri),
         false => Err(FetchError::Uri(url.to_owned())),
     }
+}
+
+/// Returns the scheme and the server of a URL; its path is part of an answer.
+fn server_of(url: &str) -> String {
+    let parsed: Option<Uri> = url.parse().ok();
+    let parts = parsed.as_ref().and_then(|url| Some((url.scheme_str()?, url.authority()?)));
+    parts.map_or_else(|| "something else".to_owned(), |(scheme, server)| format!("{scheme}://{server}"))
 }
 
 /// Returns the target of a redirect; `None` if it leads from TLS to plaintext.

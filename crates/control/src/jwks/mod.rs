@@ -59,8 +59,13 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEP_IDLE: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of sources; the keys of further ones are missing, which is logged.
 const MAX_SOURCES: usize = 1_000;
-/// Maximum number of concurrent fetches.
-const MAX_FETCHES: usize = 8;
+/// Maximum number of concurrent fetches that have begun within [`IMPATIENCE`]: slow issuers do not keep others waiting.
+const MAX_NEW_FETCHES: usize = 32;
+/// A fetch that takes longer than this makes room for another one, and goes on.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+/// Maximum number of concurrent fetches. Each holds a connection, and one answer at most. There is one for each source, and
+/// those of sources that no rule names any more end soon.
+const MAX_FETCHES: usize = MAX_SOURCES;
 
 /// Returns the directory of the keys, which is created if it does not exist.
 pub(crate) fn folder(state: &Path) -> std::io::Result<PathBuf> {
@@ -90,7 +95,8 @@ struct Progress {
     due: Instant,
     failures: u32,
     timeout: Duration,
-    fetching: bool,
+    /// Since when its keys are being fetched.
+    fetching: Option<Instant>,
     /// Whether the current fetch uses a client whose roots have been replaced meanwhile.
     outdated: bool,
 }
@@ -121,12 +127,17 @@ impl Fetcher {
             self.follow(wanted, Instant::now());
             let next = loop {
                 let now = Instant::now();
-                let Some((source, progress)) = self.next() else { break None };
-                if progress.due > now || running.len() >= MAX_FETCHES {
-                    break (running.len() < MAX_FETCHES).then_some(progress.due);
+                let Some((source, progress)) = self.next(now) else { break None };
+                if progress.due > now {
+                    break Some(progress.due);
+                }
+                match self.has_room(running.len(), now) {
+                    Ok(()) => {}
+                    // Or sooner, when a fetch ends.
+                    Err(later) => break later,
                 }
                 let (source, timeout) = (source.clone(), progress.timeout);
-                self.begin(&source);
+                self.begin(&source, now);
                 let (client, asked) = (Arc::clone(&self.client), source.clone());
                 let task = running.spawn(async move { fetch(&client, &asked, timeout).await });
                 of_task.insert(task.id(), source);
@@ -165,7 +176,7 @@ impl Fetcher {
     fn trust(&mut self, client: Client, now: Instant) {
         self.client = Arc::new(client);
         for progress in self.sources.values_mut() {
-            progress.outdated = progress.fetching;
+            progress.outdated = progress.fetching.is_some();
             if progress.failures > 0 {
                 progress.due = now;
             }
@@ -181,10 +192,13 @@ impl Fetcher {
         }
         self.told = too_many;
         let names: Vec<String> = wanted.keys().map(file_name).collect();
-        for (source, timeout) in wanted.into_iter().take(MAX_SOURCES) {
+        // Those that are fetched already stay: the names of further ones do not decide.
+        let (known, new): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|(source, _)| self.sources.contains_key(source));
+        for (source, timeout) in known.into_iter().chain(new).take(MAX_SOURCES) {
             let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT).clamp(Duration::from_millis(100), MAX_TIMEOUT);
-            let new = Progress { due: now, failures: 0, timeout, fetching: false, outdated: false };
-            self.sources.entry(source).or_insert(new).timeout = timeout;
+            let fresh = Progress { due: now, failures: 0, timeout, fetching: None, outdated: false };
+            self.sources.entry(source).or_insert(fresh).timeout = timeout;
         }
         self.remove_idle(&names, now);
     }
@@ -209,15 +223,29 @@ impl Fetcher {
         }
     }
 
-    /// Returns the source that is due next and is not being fetched.
-    fn next(&self) -> Option<(&JwksSource, &Progress)> {
-        let idle = self.sources.iter().filter(|(_, progress)| !progress.fetching);
-        idle.min_by_key(|(_, progress)| progress.due)
+    /// Returns the source that is due next and is not being fetched. Of those that are due already, the ones that have not failed
+    /// come first.
+    fn next(&self, now: Instant) -> Option<(&JwksSource, &Progress)> {
+        let idle = self.sources.iter().filter(|(_, progress)| progress.fetching.is_none());
+        idle.min_by_key(|(_, progress)| (progress.due > now, progress.failures > 0, progress.due))
     }
 
-    fn begin(&mut self, source: &JwksSource) {
+    /// Whether another fetch may begin; otherwise, when it may, if no fetch ends before.
+    fn has_room(&self, running: usize, now: Instant) -> Result<(), Option<Instant>> {
+        let begun = || self.sources.values().filter_map(|progress| progress.fetching);
+        let is_new = |since: &Instant| now.saturating_duration_since(*since) < IMPATIENCE;
+        if running >= MAX_FETCHES {
+            return Err(None);
+        }
+        match begun().filter(is_new).count() < MAX_NEW_FETCHES {
+            true => Ok(()),
+            false => Err(begun().filter(is_new).min().map(|since| since + IMPATIENCE)),
+        }
+    }
+
+    fn begin(&mut self, source: &JwksSource, now: Instant) {
         if let Some(progress) = self.sources.get_mut(source) {
-            progress.fetching = true;
+            progress.fetching = Some(now);
         }
     }
 
@@ -231,7 +259,7 @@ impl Fetcher {
             self.store(source, &keys, namespace).map_err(|error| format!("the keys cannot be stored: {error}"))
         });
         let Some(progress) = self.sources.get_mut(source) else { return };
-        progress.fetching = false;
+        progress.fetching = None;
         let outdated = std::mem::take(&mut progress.outdated);
         match stored {
             Ok(()) => {
@@ -321,12 +349,23 @@ async fn fetch(client: &Client, source: &JwksSource, timeout: Duration) -> Fetch
     tokio::time::timeout(timeout, fetch).await.unwrap_or(Err(FetchError::Timeout(timeout)))
 }
 
+fn has_tls(url: &str) -> bool {
+    url.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("https"))
+}
+
 /// Returns the `jwks_uri` of an OpenID configuration, which has to be that of the issuer.
 fn discovered(document: &[u8], issuer: &str) -> Result<String, FetchError> {
     let object = evenkeel_jwt::parse_object(document).ok_or(FetchError::Discovery("it is no JSON object"))?;
     let text = |name: &str| object.get(name).and_then(serde_json::Value::as_str);
-    if text("issuer").is_some_and(|own| own != issuer) {
-        return Err(FetchError::Discovery("its `issuer` is another one"));
+    match text("issuer") {
+        None => return Err(FetchError::Discovery("it has no `issuer`")),
+        Some(own) if own != issuer => return Err(FetchError::Discovery("its `issuer` is another one")),
+        Some(_) => {}
     }
-    text("jwks_uri").map(str::to_owned).ok_or(FetchError::Discovery("it has no `jwks_uri`"))
+    let uri = text("jwks_uri").ok_or(FetchError::Discovery("it has no `jwks_uri`"))?;
+    // Whoever changes the keys on their way is the issuer to every proxy.
+    match has_tls(issuer) && !has_tls(uri) {
+        true => Err(FetchError::Discovery("its `jwks_uri` is not https, as the issuer is")),
+        false => Ok(uri.to_owned()),
+    }
 }

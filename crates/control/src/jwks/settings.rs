@@ -1,9 +1,14 @@
 //! Settings of fetching keys, from environment variables: who fetches, and how often.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_base::duration::DurationError;
 use evenkeel_model::JwksFetching;
+use ipnet::IpNet;
+
+use super::client::BLOCKED_VARIABLE;
 
 /// Istio's variable for who fetches keys.
 const BY: &str = "PILOT_JWT_ENABLE_REMOTE_JWKS";
@@ -29,6 +34,21 @@ impl Default for JwksSettings {
     }
 }
 
+/// The addresses of metadata services of clouds, which answer anyone on the machine with the machine's credentials: nothing is
+/// fetched from link-local addresses, unless the variable is set.
+const BLOCKED: &str = "169.254.0.0/16,fe80::/10";
+
+/// Returns the ranges of addresses from which nothing is fetched (`BLOCKED_CIDRS_IN_JWKS_URIS`, separated by commas).
+pub(crate) fn blocked(lookup: impl Fn(&str) -> Option<String>) -> Result<Arc<[IpNet]>, JwksSettingsError> {
+    let text = lookup(BLOCKED_VARIABLE).unwrap_or_else(|| BLOCKED.to_owned());
+    let ranges = text.split(',').map(str::trim).filter(|range| !range.is_empty());
+    let range = |range: &str| {
+        let single = || range.parse().map(|address: IpAddr| IpNet::from(address));
+        range.parse().or_else(|_| single()).map_err(|_| JwksSettingsError::Blocked(range.to_owned()))
+    };
+    ranges.map(range).collect()
+}
+
 /// An environment variable with an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwksSettingsError {
@@ -40,6 +60,9 @@ pub enum JwksSettingsError {
     /// Not a duration.
     #[error("environment variable {REFRESH}: {0}")]
     Refresh(DurationError),
+    /// Not a range of addresses.
+    #[error("environment variable {BLOCKED_VARIABLE}: `{0}` is no range of addresses, such as `10.0.0.0/8`")]
+    Blocked(String),
     /// Too short.
     #[error("environment variable {REFRESH}: `{0}` is shorter than 1s")]
     TooShort(String),
@@ -98,6 +121,14 @@ mod unit_tests {
             let error = read(name, value).expect_err(value);
             assert!(error.contains(expected), "{error}");
         }
+        let ranges = |value: Option<&str>| {
+            let found = blocked(|_| value.map(str::to_owned)).map_err(|error| error.to_string())?;
+            Ok::<_, String>(found.iter().map(IpNet::to_string).collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(ranges(None), Ok(BLOCKED.to_owned()));
+        assert_eq!(ranges(Some("")), Ok(String::new()));
+        assert_eq!(ranges(Some("10.0.0.0/8, 127.0.0.1 ,::1/128")), Ok("10.0.0.0/8,127.0.0.1/32,::1/128".to_owned()));
+        assert!(ranges(Some("inside")).is_err_and(|error| error.contains("`inside` is no range")));
         assert_eq!(read(REFRESH, "1m"), Ok((JwksFetching::ControlPlane, Duration::from_secs(60))));
         assert_eq!(read("OTHER", "1m"), Ok((JwksFetching::ControlPlane, DEFAULT_REFRESH)));
     }

@@ -36,6 +36,9 @@ async fn keys_come_from_their_uri_or_from_where_the_issuer_says() {
             "/good/.well-known/openid-configuration" => discovery("/good", "/keys"),
             "/other/.well-known/openid-configuration" => discovery("/good", "/keys"),
             "/none/.well-known/openid-configuration" => Reply::text("{}"),
+            "/nobody/.well-known/openid-configuration" => {
+                Reply::text(format!(r#"{{"jwks_uri":"http://{host}/keys"}}"#))
+            }
             "/redirect" => redirect("/keys"),
             "/loop" => redirect("/loop"),
             "/file" => redirect("file:///etc/passwd"),
@@ -52,7 +55,8 @@ async fn keys_come_from_their_uri_or_from_where_the_issuer_says() {
         (JwksSource::Issuer(at("/good").into()), Ok(())),
         (JwksSource::Issuer(at("/good/").into()), Err("its `issuer` is another one")),
         (JwksSource::Issuer(at("/other").into()), Err("its `issuer` is another one")),
-        (JwksSource::Issuer(at("/none").into()), Err("it has no `jwks_uri`")),
+        (JwksSource::Issuer(at("/none").into()), Err("it has no `issuer`")),
+        (JwksSource::Issuer(at("/nobody").into()), Err("it has no `issuer`")),
         (source(&at("/missing")), Err("the server answered 404")),
         (source(&at("/loop")), Err("is not followed")),
         (source(&at("/file")), Err("is not followed")),
@@ -68,6 +72,85 @@ async fn keys_come_from_their_uri_or_from_where_the_issuer_says() {
             (found, expected) => panic!("{from:?}: {found:?}, expected {expected:?}"),
         }
     }
+}
+
+#[test]
+fn an_openid_configuration_is_the_issuers_and_keeps_tls() {
+    let check = |issuer: &str, document: &str, expected: Result<&str, &str>| {
+        let found = discovered(document.as_bytes(), issuer).map_err(|error| error.to_string());
+        match expected {
+            Ok(uri) => assert_eq!(found.as_deref(), Ok(uri)),
+            Err(part) => assert!(found.as_ref().is_err_and(|error| error.contains(part)), "{document}: {found:?}"),
+        }
+    };
+    let secure = "https://a.test";
+    check(secure, r#"{"issuer":"https://a.test","jwks_uri":"https://b.test/k"}"#, Ok("https://b.test/k"));
+    check(secure, r#"{"issuer":"https://a.test","jwks_uri":"HTTPS://b.test/k"}"#, Ok("HTTPS://b.test/k"));
+    check(secure, r#"{"issuer":"https://a.test","jwks_uri":"http://b.test/k"}"#, Err("is not https"));
+    check(secure, r#"{"issuer":"https://a.test"}"#, Err("it has no `jwks_uri`"));
+    check(secure, r#"{"jwks_uri":"https://a.test/k"}"#, Err("it has no `issuer`"));
+    check(secure, r#"{"issuer":"https://b.test","jwks_uri":"https://b.test/k"}"#, Err("another one"));
+    check("http://a.test", r#"{"issuer":"http://a.test","jwks_uri":"http://a.test/k"}"#, Ok("http://a.test/k"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_fetched_from_blocked_addresses_and_no_answer_is_repeated() {
+    let backend = Backend::start(|request| match request.target.as_str() {
+        "/away" => Reply::Fixed(302, vec![("location".to_owned(), "ftp://a.test/hush".to_owned())], Vec::new()),
+        "/inside" => Reply::Fixed(302, vec![("location".to_owned(), "http://127.0.0.2/hush".to_owned())], Vec::new()),
+        _ => Reply::text(r#"{"hush": 1, "keys": [{"kty": "hush"}]}"#),
+    });
+    let port = backend.address().port();
+    let check = async |url: &str, blocked: &str, expected: &str| {
+        let ranges = settings::blocked(|_| Some(blocked.to_owned())).expect("ranges");
+        let client = Client::new(&[]).without(ranges).trusting(&[]);
+        let fetched = fetch(&client, &source(url), Duration::from_secs(5)).await;
+        let error = fetched.expect_err("no keys").to_string();
+        assert!(error.contains(expected) && !error.contains("hush"), "{url}, {blocked:?}: {error}");
+    };
+    let blocked = "from which no keys are fetched (BLOCKED_CIDRS_IN_JWKS_URIS)";
+    check(&format!("http://127.0.0.1:{port}/"), "", "no usable key; keys[0]: its `kty` is not supported").await;
+    check(&format!("http://127.0.0.1:{port}/"), "127.0.0.0/8", blocked).await;
+    check(&format!("http://[::ffff:127.0.0.1]:{port}/"), "127.0.0.0/8", blocked).await;
+    check(&format!("http://localhost:{port}/"), "127.0.0.0/8,::1", blocked).await;
+    check(&format!("http://127.0.0.1:{port}/inside"), "127.0.0.2", blocked).await;
+    check(&format!("http://127.0.0.1:{port}/away"), "", "the redirect to `ftp://a.test` is not followed").await;
+}
+
+/// 40 issuers that answered after a minute kept the keys of a new one away for minutes.
+#[test]
+fn slow_issuers_do_not_keep_others_waiting() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let start = Instant::now();
+    let slow: Vec<JwksSource> = (0..MAX_NEW_FETCHES).map(|number| source(&format!("http://a{number}.test/"))).collect();
+    let failed = source("http://failed.test/");
+    let mut wanted: BTreeMap<JwksSource, _> = slow.iter().chain([&failed]).map(|from| (from.clone(), None)).collect();
+    fetcher.follow(wanted.clone(), start);
+    fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
+    for from in &slow {
+        assert_eq!(fetcher.has_room(0, start), Ok(()));
+        fetcher.begin(from, start);
+    }
+    assert_eq!(fetcher.has_room(slow.len(), start), Err(Some(start + IMPATIENCE)));
+    // After a while the slow ones make room, and the new one comes before the one that has failed.
+    wanted.insert(source("http://new.test/"), None);
+    let later = start + Duration::from_secs(30);
+    fetcher.follow(wanted, later);
+    assert_eq!(fetcher.has_room(slow.len(), later), Ok(()));
+    assert_eq!(fetcher.next(later).map(|(next, _)| next.uri()).as_deref(), Some("http://new.test/"));
+    assert_eq!(fetcher.has_room(MAX_FETCHES, later), Err(None));
+}
+
+#[test]
+fn names_of_further_sources_do_not_take_the_place_of_known_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let known = source("http://z.test/");
+    fetcher.follow(BTreeMap::from([(known.clone(), None)]), Instant::now());
+    let further = (0..MAX_SOURCES).map(|number| source(&format!("http://a{number}.test/")));
+    fetcher.follow(further.chain([known.clone()]).map(|from| (from, None)).collect(), Instant::now());
+    assert!(fetcher.sources.len() == MAX_SOURCES && fetcher.sources.contains_key(&known));
 }
 
 #[test]
@@ -148,7 +231,7 @@ fn other_roots_try_again_what_failed() {
     assert_eq!(fetcher.sources[&failed].due, start);
     assert!(fetcher.sources[&good].due > start + REFRESH / 2);
     // A fetch that began before the new roots does not count.
-    fetcher.begin(&failed);
+    fetcher.begin(&failed, start);
     fetcher.trust(Client::new(&[]), start);
     fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
     assert_eq!(fetcher.sources[&failed].due, start);

@@ -19,7 +19,7 @@ mod registrant;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,7 @@ use evenkeel_translate::ProxyView;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, watch};
 
+use crate::quota::{Quota, Rate, Share};
 use crate::world::World;
 use entry::{Connected, Health};
 use registrant::{Registrant, may_register};
@@ -45,6 +46,12 @@ const GRACE_VARIABLE: &str = "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD";
 const REFUSAL_SHOWN: Duration = Duration::from_secs(120);
 /// Maximum number of refused registrations that are shown.
 const MAX_REFUSALS: usize = 100;
+/// Maximum number of workloads that are registered with a control plane: every proxy gets their endpoints.
+const MAX_ENTRIES: usize = 10_000;
+/// Maximum number of workloads that are registered for one identity.
+const MAX_ENTRIES_PER_IDENTITY: usize = 500;
+/// New workloads that one identity registers: the burst, and the interval after which one more is allowed.
+const NEW_ENTRIES: (u32, Duration) = (100, Duration::from_millis(100));
 
 /// Why a proxy may not register.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +107,20 @@ pub enum RefusedRegistration {
         /// The other group.
         group: String,
     },
+    /// The identity has as many workloads as it may have.
+    #[error(
+        "`{identity}` has registered {MAX_ENTRIES_PER_IDENTITY} workloads, or all identities together {MAX_ENTRIES}; give further workloads another service account, or write their WorkloadEntries"
+    )]
+    TooMany {
+        /// The client's identity.
+        identity: String,
+    },
+    /// The identity registers new workloads faster than it may.
+    #[error("`{identity}` registers too many new workloads at a time; the agent tries again")]
+    TooFast {
+        /// The client's identity.
+        identity: String,
+    },
     /// The node has no address.
     #[error("the node has no address")]
     NoAddress,
@@ -137,6 +158,10 @@ pub struct Registrations {
     /// The name of this control plane.
     controller: String,
     grace: Duration,
+    /// The entries of each identity.
+    entries: Arc<Quota<SpiffeId>>,
+    /// The new entries of each identity.
+    new: Rate<SpiffeId>,
     state: Mutex<State>,
     /// Wakes the keeper when there is something to write.
     wake: Notify,
@@ -168,6 +193,7 @@ struct Registered {
     not_before: Instant,
     /// Whether there was a file; it is removed with its group.
     written: bool,
+    _share: Share<SpiffeId>,
 }
 
 /// A stream of a registered workload, counted until it is dropped.
@@ -188,7 +214,10 @@ impl Registrations {
         grace: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let folder = folder(state)?;
-        Ok(Arc::new(Self { folder, world, controller, grace, state: Mutex::default(), wake: Notify::new() }))
+        let entries = Quota::new(MAX_ENTRIES, MAX_ENTRIES_PER_IDENTITY);
+        let new = Rate::new(NEW_ENTRIES.0, NEW_ENTRIES.1, MAX_ENTRIES);
+        let (state, wake) = (Mutex::default(), Notify::new());
+        Ok(Arc::new(Self { folder, world, controller, grace, entries, new, state, wake }))
     }
 
     /// Registers the workload of a proxy that connects; `None` if it does not ask for that.
@@ -200,28 +229,18 @@ impl Registrations {
     ) -> Result<Option<Registration>, RefusedRegistration> {
         let registered = self.admit(node, view, identity);
         let mut state = self.lock();
-        let registered = registered.and_then(|admitted| state.not_of_another_group(admitted));
+        let registered = registered
+            .and_then(|admitted| state.not_of_another_group(admitted))
+            .and_then(|admitted| self.within_limits(&mut state, admitted, identity));
         match &registered {
             Ok(_) => drop(state.refusals.remove(&node.id)),
             Err(error) => state.note_refusal(&node.id, error, Instant::now()),
         }
         let Some((registrant, labels)) = registered? else { return Ok(None) };
         let key: Key = (registrant.namespace.clone(), registrant.entry_name().into());
-        let (now, path) = (SystemTime::now(), self.path(&key));
-        let entry = state.entries.entry(key.clone()).or_insert_with(|| {
-            // The agent will report the health again; until then the stored one is used.
-            let stored = fs::read(&path).ok().and_then(|content| entry::read(&content));
-            Registered {
-                registrant: registrant.clone(),
-                streams: 0,
-                connected: Connected::Since(now),
-                due: None,
-                health: stored.as_ref().and_then(|stored| stored.health.clone()),
-                dirty: true,
-                not_before: Instant::now(),
-                written: stored.is_some(),
-            }
-        });
+        let now = SystemTime::now();
+        // `within_limits` has made it.
+        let Some(entry) = state.entries.get_mut(&key) else { return Ok(None) };
         if entry.streams > 0 && entry.registrant != registrant {
             tracing::warn!(
                 node = node.id, entry = %key.1, namespace = %key.0,
@@ -236,6 +255,40 @@ impl Registrations {
         drop(state);
         self.wake.notify_one();
         Ok(Some(Registration { registrations: self.clone(), key, labels }))
+    }
+
+    /// Makes an entry for a workload that has none, if its identity may have another one.
+    fn within_limits(
+        &self,
+        state: &mut State,
+        admitted: Option<Admitted>,
+        identity: Option<&SpiffeId>,
+    ) -> Result<Option<Admitted>, RefusedRegistration> {
+        let Some((registrant, labels)) = admitted else { return Ok(None) };
+        let identity = identity.ok_or(RefusedRegistration::NoIdentity)?;
+        let key: Key = (registrant.namespace.clone(), registrant.entry_name().into());
+        if let btree_map::Entry::Vacant(vacant) = state.entries.entry(key.clone()) {
+            let share = self.entries.take(identity.clone());
+            let share = share.ok_or_else(|| RefusedRegistration::TooMany { identity: identity.to_string() })?;
+            // The agent will report the health again; until then the stored one is used.
+            let stored = fs::read(self.path(&key)).ok().and_then(|content| entry::read(&content));
+            if stored.is_none() && !self.new.note(identity.clone(), Instant::now()) {
+                return Err(RefusedRegistration::TooFast { identity: identity.to_string() });
+            }
+            let entry = Registered {
+                registrant: registrant.clone(),
+                streams: 0,
+                connected: Connected::Since(SystemTime::now()),
+                due: None,
+                health: stored.as_ref().and_then(|stored| stored.health.clone()),
+                dirty: true,
+                not_before: Instant::now(),
+                written: stored.is_some(),
+                _share: share,
+            };
+            vacant.insert(entry);
+        }
+        Ok(Some((registrant, labels)))
     }
 
     /// Returns what a proxy registers as and its labels, if it may register.

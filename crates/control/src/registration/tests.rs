@@ -234,3 +234,39 @@ fn a_workload_that_flaps_is_written_once_a_second() {
     assert_eq!(written(Duration::from_secs(3600)), 1, "it is removed");
     assert_eq!(written(Duration::from_secs(7200)), 0);
 }
+
+/// One identity registered 1,980 workloads in 5 s, with addresses of its choice.
+#[test]
+fn an_identity_registers_a_limited_number_of_workloads() {
+    let yaml = "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm, namespace: shop}\nspec: {template: {}}\n";
+    let (objects, _) = evenkeel_api::load(&[("a.yaml".into(), yaml.into())]);
+    let mut book = evenkeel_model::AddressBook::default();
+    let (snapshot, _) = evenkeel_model::build(&objects, &evenkeel_model::MeshConfig::default(), &mut book);
+    let (_world, world) = watch::channel(Arc::new(World::of(snapshot)));
+    let state = tempfile::tempdir().expect("a directory");
+    let registrations = Registrations::open(state.path(), world, "one".to_owned(), GRACE).expect("a directory");
+    let connect = |account: &str, number: usize| {
+        let node = node(&format!("10.0.{}.{}", number / 256, number % 256), &[]);
+        let view = ProxyView::from_node(&node).expect("a node");
+        let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().expect("an identity");
+        registrations.connect(&node, &view, Some(&identity)).map(|registration| registration.expect("a group"))
+    };
+    let burst = NEW_ENTRIES.0 as usize;
+    let mut held: Vec<_> = (0..burst).map(|number| connect("vm", number).expect("registered")).collect();
+    let too_fast = connect("vm", burst).map(drop).expect_err("it is limited");
+    assert!(matches!(too_fast, RefusedRegistration::TooFast { .. }), "{too_fast}");
+    assert!(connect("vm", 0).is_ok(), "a further stream of one of them");
+    assert!(connect("other", 2000).is_ok(), "another identity");
+    // Entries that another run has written are not new, but count.
+    let (group, connected) = (group(), Connected::Since(UNIX_EPOCH));
+    for number in burst..=MAX_ENTRIES_PER_IDENTITY {
+        let node = node(&format!("10.0.{}.{}", number / 256, number % 256), &[]);
+        let registrant = registrant(&node).expect("a registrant").expect("a group");
+        let key = (registrant.namespace.clone(), registrant.entry_name().into());
+        let text = entry::document(&group, &registrant, "one", connected, None).to_string();
+        std::fs::write(registrations.path(&key), text).expect("a file");
+    }
+    held.extend((burst..MAX_ENTRIES_PER_IDENTITY).map(|number| connect("vm", number).expect("registered")));
+    let too_many = connect("vm", MAX_ENTRIES_PER_IDENTITY).map(drop).expect_err("it is limited");
+    assert!(matches!(too_many, RefusedRegistration::TooMany { .. }), "{too_many}");
+}

@@ -110,37 +110,45 @@ async fn certificates_that_have_expired_or_are_of_others_get_no_stream() {
     let now = SystemTime::now();
     let own = Authority::open(plane.state.path(), "cluster.local", now).expect("the control plane's");
     let foreign = Authority::open(elsewhere.path(), "cluster.local", now).expect("another one");
-    let check = async |what: &str, authority: &Authority, at: SystemTime, expected: bool| {
-        let (key, csr) = csr(CLIENT);
-        let chain = authority.sign(csr.as_bytes(), &CLIENT.parse().expect("an id"), Duration::from_secs(600), at);
+    let check_as = async |what: &str, id: &str, authority: &Authority, at: SystemTime, expected: bool| {
+        let (key, csr) = csr(id);
+        let chain = authority.sign(csr.as_bytes(), &id.parse().expect("an id"), Duration::from_secs(600), at);
         let chain = chain.expect("a certificate").chain;
         assert_eq!(is_served(&plane, &chain, &key).await, expected, "{what}");
+    };
+    let check = async |what: &str, authority: &Authority, at: SystemTime, expected: bool| {
+        check_as(what, CLIENT, authority, at, expected).await;
     };
     check("one of the control plane", &own, now, true).await;
     check("one of another authority with the same name", &foreign, now, false).await;
     check("one that has expired", &own, now - HOUR, false).await;
     check("one of a time to come", &own, now + HOUR, false).await;
+    // Two meshes may have the same root. Nothing behind the port is for the other one: no stream, no scope, no registration.
+    let other = CLIENT.replace("cluster.local", "dev.example");
+    check_as("one of another mesh below the same root", &other, &own, now, false).await;
 }
 
+/// Writes the authority's files. A further revocation list is newer than those that are there, and comes behind them.
 fn write_authority(folder: &Path, files: &PluggedFiles, revoked: Option<&[u8]>) {
     let key = KeyPair::from_pem(&files.key).expect("a key");
     let issuer = Issuer::from_ca_cert_pem(&files.certificate, key).expect("an issuer");
     let now = SystemTime::now();
-    let revoked = revoked.iter().map(|serial| RevokedCertParams {
+    let revoked_certs = revoked.iter().map(|serial| RevokedCertParams {
         serial_number: SerialNumber::from_slice(serial),
         revocation_time: now.into(),
         reason_code: None,
         invalidity_date: None,
     });
     let list = CertificateRevocationListParams {
-        this_update: (now - HOUR).into(),
+        this_update: (now - if revoked.is_none() { HOUR } else { HOUR / 2 }).into(),
         next_update: (now + HOUR).into(),
         crl_number: SerialNumber::from(1),
         issuing_distribution_point: None,
-        revoked_certs: revoked.collect(),
+        revoked_certs: revoked_certs.collect(),
         key_identifier_method: KeyIdMethod::Sha256,
     };
     let list = list.signed_by(&issuer).expect("a list").pem().expect("PEM");
+    let list = fs::read_to_string(folder.join("ca-crl.pem")).unwrap_or_default() + &list;
     for (name, text) in [
         ("ca-cert.pem", &files.certificate),
         ("ca-key.pem", &files.key),

@@ -74,7 +74,16 @@ pub async fn connect(plane: &Plane) -> Channel {
 }
 
 pub async fn request_over(channel: Channel, csr: String, token: Option<&str>) -> Result<Vec<String>, Status> {
-    let mut request = Request::new(IstioCertificateRequest { csr, validity_duration: 3600, metadata: None });
+    request_lasting(channel, csr, token, 3600).await
+}
+
+async fn request_lasting(
+    channel: Channel,
+    csr: String,
+    token: Option<&str>,
+    validity_duration: i64,
+) -> Result<Vec<String>, Status> {
+    let mut request = Request::new(IstioCertificateRequest { csr, validity_duration, metadata: None });
     if let Some(token) = token {
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("metadata"));
     }
@@ -92,6 +101,27 @@ pub async fn stream(
     let mut proxy = Proxy::open(channel, Protocol::Delta, node(namespace, account)).await?;
     proxy.step(None).await?;
     Ok(proxy)
+}
+
+#[tokio::test]
+async fn a_workload_does_not_choose_a_lifetime_beyond_the_control_planes() {
+    let day = 24 * 3600;
+    let check = async |max: Option<u64>, wished: i64, expected: u64| {
+        let (config, state) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+        let options = Options { max_certificate_ttl_s: max, ..options(config.path(), state.path()) };
+        let plane = Plane::start_as(config, state, options).await;
+        let chain = request_lasting(connect(&plane).await, csr(CLIENT).1, Some(&token(&plane)), wished).await;
+        let chain = chain.expect("a certificate");
+        let leaf = CertificateDer::from_pem_slice(chain[0].as_bytes()).expect("a certificate");
+        let leaf = evenkeel_tls::PeerCertificate::parse(&[leaf]).expect("a certificate");
+        let left = leaf.not_after().duration_since(std::time::SystemTime::now()).expect("it is valid").as_secs();
+        assert!((expected - 60..=expected).contains(&left), "{max:?}, {wished}: {left}");
+    };
+    check(None, 90 * day, 24 * 3600).await;
+    check(None, 0, 24 * 3600).await;
+    check(None, 3600, 3600).await;
+    check(Some(7200), 90 * day, 7200).await;
+    check(Some(48 * 3600), 90 * day, 48 * 3600).await;
 }
 
 #[tokio::test]

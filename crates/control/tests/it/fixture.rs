@@ -178,6 +178,7 @@ pub fn options(config: &Path, state: &Path) -> Options {
         on_one_machine: false,
         jwks: None,
         no_confinement: true,
+        max_certificate_ttl_s: None,
         server_names: Vec::new(),
     }
 }

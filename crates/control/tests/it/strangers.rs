@@ -21,6 +21,8 @@ use crate::fixture::{PATIENCE, Plane, Proxy, node, tls_channel};
 
 const ADS: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 const SCOPE: &str = "/evenkeel.ScopeService/Recall";
+/// More than a fifth of the places that strangers share.
+const STRANGERS_PER_ADDRESS: usize = 110;
 const SIGN: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
 
 /// What a client of raw HTTP/2 has heard.
@@ -172,6 +174,49 @@ async fn whoever_guesses_tokens_is_not_listened_to_for_long() {
     assert!(codes.len() > 20, "an honest mistake is told what it is: {}", codes.len());
     let metrics = plane.page("/metrics").await;
     assert!(metrics.contains("evenkeel_csr_throttled 1\n"), "{metrics}");
+    // Others behind the same address are served.
+    let answer = request_over(connect(&plane).await, csr, Some(&token(&plane))).await;
+    assert!(answer.is_ok(), "{answer:?}");
+}
+
+/// Five addresses without any credential kept all places, for handshakes and for clients without a certificate.
+#[tokio::test]
+async fn strangers_do_not_keep_others_from_certificates() {
+    let plane = Plane::start(&[]).await;
+    let (config, port) = (Arc::new(tls(&plane, None)), plane.addresses.secure_grpc.port());
+    let mut held = Vec::new();
+    // Each address takes as much as one may have.
+    for last in 2..7_u8 {
+        for _ in 0..STRANGERS_PER_ADDRESS {
+            let tcp = connect_from([127, 0, 0, last], port).await;
+            let (config, name) = (config.clone(), ServerName::try_from("istiod.istio-system.svc").expect("a name"));
+            held.push(tokio::spawn(async move {
+                let tls = TlsConnector::from(config).connect(name, tcp).await;
+                std::future::pending::<()>().await;
+                drop(tls);
+            }));
+        }
+    }
+    for last in 2..7_u8 {
+        for _ in 0..2 * STRANGERS_PER_ADDRESS {
+            let tcp = connect_from([127, 0, 0, last], port).await;
+            held.push(tokio::spawn(async move {
+                std::future::pending::<()>().await;
+                drop(tcp);
+            }));
+        }
+    }
+    for _ in 0..20 {
+        let answer = request_over(connect(&plane).await, csr(CLIENT).1, Some(&token(&plane))).await;
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+    held.into_iter().for_each(|task| task.abort());
+}
+
+async fn connect_from(address: [u8; 4], port: u16) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind((address, 0).into()).expect("an address of this machine");
+    socket.connect(([127, 0, 0, 1], port).into()).await.expect("a connection")
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use super::accepted::Accepted;
 use super::cache::Cache;
 use super::counts::{Counts, stats};
 use super::judge::{Judge, JudgeContext, Keys, Missing};
+use super::places::MAX_TRIES;
 use super::remote::Remote;
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::info::Form;
@@ -216,8 +217,16 @@ impl HttpFilter {
     ) -> Judge<'j> {
         let now = context.services.wall_clock(context.now, context.now);
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let bench =
-            JudgeContext { config: &self.config, caches: &self.caches, keys, are_current, now, hits: 0, misses: 0 };
+        let bench = JudgeContext {
+            config: &self.config,
+            caches: &self.caches,
+            keys,
+            are_current,
+            now,
+            tries: MAX_TRIES,
+            hits: 0,
+            misses: 0,
+        };
         Judge { bench, head, metadata: Vec::new(), reroute: false, last: None }
     }
 

@@ -199,6 +199,8 @@ pub(super) struct JudgeContext<'j> {
     pub(super) are_current: &'j dyn Fn(usize, &Arc<Jwks>) -> bool,
     /// Seconds since 1970.
     pub(super) now: u64,
+    /// How many more keys may be tried for the request's tokens.
+    pub(super) tries: usize,
     /// Tokens found in a cache.
     pub(super) hits: u64,
     /// Tokens looked for in a cache in vain.
@@ -281,7 +283,7 @@ impl<'j> JudgeContext<'j> {
     }
 
     fn judge(
-        &self,
+        &mut self,
         (index, provider): (usize, &Provider),
         audiences: &Audiences,
         token: &Token<'_>,
@@ -301,7 +303,7 @@ impl<'j> JudgeContext<'j> {
             Keys::Failed(status) => return Ok(Err(status)),
             Keys::Coming => return Err(Missing(index)),
         };
-        let verified = keys.verify(token);
+        let verified = keys.verify_within(token, &mut self.tries);
         Ok(verified.map(|()| Rc::new(Accepted::new((index, provider), token, Some(keys)))))
     }
 

@@ -6,11 +6,15 @@
 use std::borrow::Cow;
 
 use evenkeel_http::RequestHead;
+use evenkeel_jwt::MAX_KEYS;
 use evenkeel_runtime_config::cookie;
 use evenkeel_runtime_config::jwt_authn::{Issuers, Locations};
 
 /// Maximum number of tokens examined in one request. A request with more is denied.
 pub(super) const MAX_TOKENS: usize = 32;
+/// Maximum number of keys that are tried for the tokens of a request, together: every key of the largest set once, and one more
+/// for each further token. Where bad tokens are ignored, a request could otherwise try each key for each token.
+pub(super) const MAX_TRIES: usize = MAX_KEYS + MAX_TOKENS;
 
 /// A token, and where it was.
 #[derive(Debug)]

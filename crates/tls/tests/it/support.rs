@@ -49,8 +49,22 @@ impl TestCa {
         self.issuer.pem()
     }
 
+    /// The same certificate authority's leaf of version 1, as `openssl x509 -req` without extensions makes it.
+    pub fn version1(&self, name: &str) -> Pair {
+        let pair = self.issue(|params| params.distinguished_name.push(DnType::CommonName, name));
+        let der = CertificateDer::from_pem_slice(pair.chain.as_bytes()).unwrap();
+        let key = self.issuer.key();
+        let chain = version1(&der, |message| rcgen::SigningKey::sign(key, message).unwrap());
+        Pair { chain, ..pair }
+    }
+
     /// A list that revokes these serial numbers, and is good for so many minutes.
     pub fn revocation_list(&self, revoked: &[u64], minutes: i64) -> String {
+        self.revocation_list_of(revoked, -120..minutes, 1)
+    }
+
+    /// A list that is valid for these minutes from now on, with this CRL number.
+    pub fn revocation_list_of(&self, revoked: &[u64], minutes: std::ops::Range<i64>, number: u64) -> String {
         let (now, hour) = (OffsetDateTime::now_utc(), time::Duration::hours(1));
         let entry = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -59,9 +73,9 @@ impl TestCa {
             invalidity_date: None,
         };
         let params = CertificateRevocationListParams {
-            this_update: now - hour * 2,
-            next_update: now + time::Duration::minutes(minutes),
-            crl_number: SerialNumber::from(1_u64),
+            this_update: now + time::Duration::minutes(minutes.start),
+            next_update: now + time::Duration::minutes(minutes.end),
+            crl_number: SerialNumber::from(number),
             issuing_distribution_point: None,
             revoked_certs: revoked.iter().map(entry).collect(),
             key_identifier_method: KeyIdMethod::Sha256,
@@ -192,6 +206,48 @@ pub async fn read_hello(socket: &mut TcpStream) -> Result<ClientHello, Inspectio
             other => return Err(other),
         }
     }
+}
+
+/// Makes a certificate of version 3 one of version 1: without a version and extensions, and signed again.
+fn version1(der: &[u8], sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
+    let (_, certificate, _) = element(der);
+    let (_, tbs, rest) = element(certificate);
+    let (algorithm, _, _) = element(rest);
+    let (mut fields, mut rest) = (Vec::new(), tbs);
+    while !rest.is_empty() {
+        let (whole, _, after) = element(rest);
+        // [0] is the version, [3] the extensions.
+        if !matches!(whole[0], 0xa0 | 0xa3) {
+            fields.extend_from_slice(whole);
+        }
+        rest = after;
+    }
+    let tbs = wrapped(0x30, &fields);
+    let signature = wrapped(0x03, &[&[0], sign(&tbs).as_slice()].concat());
+    let certificate = wrapped(0x30, &[&tbs, algorithm, &signature].concat());
+    let lines: Vec<_> =
+        base64(&certificate).as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+/// The first DER element as a whole, its contents, and what follows it.
+fn element(der: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let (head, length) = match der[1] {
+        0x81 => (3, usize::from(der[2])),
+        0x82 => (4, usize::from(der[2]) << 8 | usize::from(der[3])),
+        short => (2, usize::from(short)),
+    };
+    (&der[..head + length], &der[head..head + length], &der[head + length..])
+}
+
+fn wrapped(tag: u8, contents: &[u8]) -> Vec<u8> {
+    let length = contents.len();
+    let head: Vec<u8> = match length {
+        0..=0x7f => vec![tag, length as u8],
+        0x80..=0xff => vec![tag, 0x81, length as u8],
+        _ => vec![tag, 0x82, (length >> 8) as u8, length as u8],
+    };
+    [head.as_slice(), contents].concat()
 }
 
 fn base64(bytes: &[u8]) -> String {
