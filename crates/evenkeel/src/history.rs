@@ -102,15 +102,37 @@ fn table(past: &Value) -> String {
             _ = writeln!(out, "             from {origin}");
         }
     }
-    let since = items(&past["since"]);
-    _ = match since.len() {
-        0 => writeln!(out, "since then: nothing has changed"),
-        1 => writeln!(out, "since then: 1 resource has changed"),
-        more => writeln!(out, "since then: {more} resources have changed"),
+    let (since, changes) = (items(&past["since"]), items(&past["changes"]));
+    _ = match (since.len(), changes.len()) {
+        (0, 0) => writeln!(out, "since then: nothing has changed"),
+        (0, 1..) => writeln!(out, "since then: what has changed is as it was then again"),
+        (1, _) => writeln!(out, "since then: 1 resource has changed"),
+        (more, _) => writeln!(out, "since then: {more} resources have changed"),
     };
-    for difference in since {
-        let (what, kind, name) = (text(&difference["what"]), text(&difference["type"]), text(&difference["name"]));
-        _ = writeln!(out, "  {what:<8} {kind:<10} {name}");
+    let line = |difference: &Value| {
+        format!("{:<8} {:<10} {}", text(&difference["what"]), text(&difference["type"]), text(&difference["name"]))
+    };
+    for difference in &since {
+        _ = writeln!(out, "  {}", line(difference));
+    }
+    if !changes.is_empty() {
+        out += "changes since then:\n";
+    }
+    for change in &changes {
+        let causes: Vec<String> = items(&change["causes"]).iter().map(text).collect();
+        _ = writeln!(
+            out,
+            "  {}  generation {}: {}",
+            text(&change["changed_at"]),
+            change["generation"],
+            causes.join(", ")
+        );
+        for difference in items(&change["resources"]) {
+            _ = writeln!(out, "      {}", line(&difference));
+        }
+        if let Some(more @ 1..) = change["more"].as_u64() {
+            _ = writeln!(out, "      and {more} more");
+        }
     }
     out
 }
@@ -144,6 +166,23 @@ web-0.shop ran generation 12:
   LDS        c  0001  refused: it keeps the previous version, if it has one
 since then: 1 resource has changed
   changed  CDS        a
+";
+        assert_eq!(table(&past), expected);
+        let change = |generation: u64, what: &str| {
+            json!({"generation": generation, "changed_at": "2026-11-21T10:00:00Z", "causes": ["a.yaml"], "more": generation,
+                   "resources": [{"what": what, "type": "CDS", "name": "a"}]})
+        };
+        let past =
+            json!({"proxy": "web-0.shop", "generation": 12, "changes": [change(0, "removed"), change(14, "added")]});
+        let expected = "\
+web-0.shop ran generation 12:
+since then: what has changed is as it was then again
+changes since then:
+  2026-11-21T10:00:00Z  generation 0: a.yaml
+      removed  CDS        a
+  2026-11-21T10:00:00Z  generation 14: a.yaml
+      added    CDS        a
+      and 14 more
 ";
         assert_eq!(table(&past), expected);
     }

@@ -9,8 +9,10 @@ use time::format_description::well_known::Rfc3339;
 
 use super::error::HistoryError;
 use super::log::unix_micros;
-use super::past::{self, Past};
+use super::past::{self, ChangeSince, Past};
 
+/// Maximum number of resources of one change that are told.
+const MAX_TOUCHED: usize = 20;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a query has no answer.
@@ -32,7 +34,8 @@ pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, Answ
         None => now,
         Some(text) => moment(text, now).ok_or_else(|| AnswerError::Time(text.to_owned()))?,
     };
-    Ok(in_json(&past::past(state, proxy, unix_micros(at))?))
+    let at = unix_micros(at);
+    Ok(in_json(&past::past(state, proxy, at)?, &past::changes_since(state, proxy, at)?))
 }
 
 fn moment(text: &str, now: SystemTime) -> Option<SystemTime> {
@@ -57,7 +60,7 @@ fn shown(micros: u64) -> String {
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| micros.to_string())
 }
 
-fn in_json(past: &Past) -> Value {
+fn in_json(past: &Past, changes: &[ChangeSince]) -> Value {
     let resources = past.resources.iter().map(|at| {
         let made = at.made_by.as_ref();
         json!({
@@ -74,11 +77,24 @@ fn in_json(past: &Past) -> Value {
     let since = past.since.iter().map(
         |difference| json!({ "what": difference.what, "type": difference.kind.short_name(), "name": difference.name }),
     );
+    let changes = changes.iter().map(|change| {
+        let touched = change.touched.iter().take(MAX_TOUCHED);
+        let touched =
+            touched.map(|(what, kind, name)| json!({ "what": what, "type": kind.short_name(), "name": &**name }));
+        json!({
+            "generation": change.made_by.generation,
+            "changed_at": shown(change.made_by.at),
+            "causes": change.made_by.causes.to_vec(),
+            "resources": touched.collect::<Vec<_>>(),
+            "more": change.touched.len().saturating_sub(MAX_TOUCHED),
+        })
+    });
     json!({
         "proxy": past.node,
         "generation": past.generation,
         "resources": resources.collect::<Vec<_>>(),
         "since": since.collect::<Vec<_>>(),
+        "changes": changes.collect::<Vec<_>>(),
     })
 }
 

@@ -7,9 +7,12 @@ use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 
 use super::error::HistoryError;
 use super::log;
-pub use super::replay::MadeBy;
-use super::replay::{Followed, at_end, differing, follow};
+pub use super::replay::{ChangeSince, MadeBy};
+use super::replay::{Followed, at_end, between, differing, follow, what};
 use super::seen::last_run;
+
+/// Maximum number of changes since then that are told.
+const MAX_CHANGES: usize = 100;
 
 /// The resources that a proxy ran at some time.
 #[derive(Debug)]
@@ -64,11 +67,7 @@ pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
     let since = differing(&set, &latest).into_iter().map(|(kind, name, old, new)| Difference {
         kind,
         name: name.to_string(),
-        what: match (old, new) {
-            (None, _) => "added",
-            (_, None) => "removed",
-            _ => "changed",
-        },
+        what: what(&old, &new),
     });
 
     let all = ResourceType::ALL.into_iter().flat_map(|kind| set.of(kind).values().map(move |r| (kind, r.clone())));
@@ -86,4 +85,12 @@ pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
         set,
         units_made,
     })
+}
+
+/// Returns the changes of a proxy's resources from `at` to the end of the log, the latest [`MAX_CHANGES`], oldest first. Changes
+/// that were taken back are among them.
+pub fn changes_since(state: &Path, wanted: &str, at: u64) -> Result<Vec<ChangeSince>, HistoryError> {
+    let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
+    let (seen, now) = (last_run(&segments, wanted, at)?, last_run(&segments, wanted, u64::MAX)?);
+    Ok(if now == seen { Vec::new() } else { between(&segments, &seen, &now, MAX_CHANGES) })
 }

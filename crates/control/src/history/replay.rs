@@ -1,6 +1,6 @@
 //! Replays the log: rebuilds the files as they were, and the resources that one proxy had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use evenkeel_model::{Builder, MeshConfig, Snapshot, Source};
@@ -42,8 +42,7 @@ pub(super) fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Follow
         let cause = Cause { generation: change.generation, time_us: change.at };
         translator.update(playback.snapshot.clone(), cause);
         let Some(now) = translator.joined(&view).map(|joined| joined.set()) else { continue };
-        let made =
-            MadeBy { generation: change.generation, at: change.at, causes: change.causes.iter().cloned().collect() };
+        let made = MadeBy::of(change);
         for (kind, name, _, new) in differing(&set, &now) {
             match new {
                 Some(_) => drop(made_by.insert((kind, name), made.clone())),
@@ -53,6 +52,69 @@ pub(super) fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Follow
         set = now;
     }
     Ok(Followed { set, made_by, units_made: translator.units_made() })
+}
+
+/// A change after what was seen, and the resources of the proxy that it changed.
+#[derive(Debug)]
+pub struct ChangeSince {
+    /// The change.
+    pub made_by: MadeBy,
+    /// The resources: whether they were `added`, `changed` or `removed`, with type and name.
+    pub touched: Vec<(&'static str, ResourceType, Arc<str>)>,
+}
+
+/// Returns the latest changes of a proxy's resources between two times at which it was seen, at most `max`, oldest first.
+/// Changes back to what was before are among them.
+pub(super) fn between(segments: &[Vec<Record>], seen: &Seen<'_>, now: &Seen<'_>, max: usize) -> Vec<ChangeSince> {
+    let mut found: VecDeque<ChangeSince> = VecDeque::new();
+    let view = Arc::new(now.run.view());
+    for records in segments {
+        let Some(Record::Checkpoint(checkpoint)) = records.first() else { continue };
+        let is_later = |change: &Change| match checkpoint.writer == *seen.writer {
+            true => change.generation > seen.run.generation,
+            false => change.at > seen.run.since,
+        };
+        let ran = |change: &Change| checkpoint.writer != *now.writer || change.generation <= now.run.generation;
+        let changes =
+            || records.iter().filter_map(|record| if let Record::Change(it) = record { Some(it) } else { None });
+        if !changes().any(|change| is_later(change) && ran(change)) {
+            continue;
+        }
+        let mut playback = Playback::new((**checkpoint).clone());
+        let mut translator = Translator::new(playback.snapshot.clone(), Cause::default());
+        let mut set = translator.join(view.clone()).set();
+        for change in changes().filter(|change| ran(change)) {
+            playback.take(change);
+            translator.update(playback.snapshot.clone(), Cause { generation: change.generation, time_us: change.at });
+            let Some(next) = translator.joined(&view).map(|joined| joined.set()) else { continue };
+            let differing = differing(&set, &next);
+            set = next;
+            if differing.is_empty() || !is_later(change) {
+                continue;
+            }
+            let touched = differing.into_iter().map(|(kind, name, old, new)| (what(&old, &new), kind, name));
+            found.push_back(ChangeSince { made_by: MadeBy::of(change), touched: touched.collect() });
+            if found.len() > max {
+                found.pop_front();
+            }
+        }
+    }
+    found.into()
+}
+
+/// What happened to a resource.
+pub(super) fn what(old: &Option<Arc<Resource>>, new: &Option<Arc<Resource>>) -> &'static str {
+    match (old, new) {
+        (None, _) => "added",
+        (_, None) => "removed",
+        _ => "changed",
+    }
+}
+
+impl MadeBy {
+    fn of(change: &Change) -> Self {
+        Self { generation: change.generation, at: change.at, causes: change.causes.iter().cloned().collect() }
+    }
 }
 
 /// Builds the proxy's resources once, at the end.

@@ -274,6 +274,38 @@ fn says_what_made_a_resource_and_what_came_since() {
     assert!(unknown.contains("no proxy `nobody`") && unknown.contains("client"), "{unknown}");
 }
 
+/// After a change and its withdrawal everything is as before, which is not to say that nothing has happened.
+#[test]
+fn says_what_came_and_went() {
+    let mut live = Live::new();
+    live.edit("a.yaml", Some(&service("a", 80)));
+    live.acknowledge();
+    let then = live.now;
+    live.edit("a.yaml", Some(&service("a", 81)));
+    live.acknowledge();
+    live.edit("b.yaml", Some(&service("b", 80)));
+    live.edit("b.yaml", None);
+    live.edit("a.yaml", Some(&service("a", 80)));
+    live.acknowledge();
+    let past = past(live.state.path(), "client", then).expect("a past");
+    assert!(past.since.is_empty(), "{:?}", past.since);
+    let changes = past::changes_since(live.state.path(), "client", then).expect("changes");
+    let of_a = |port: u16| format!("outbound|{port}||a.shop.svc.cluster.local");
+    let changed = |name: &str| {
+        let touched = changes.iter().map(|change| {
+            let of = change.touched.iter().find(|(_, kind, of)| *kind == ResourceType::Cluster && **of == *name);
+            (&*change.made_by.causes[0], of.map(|(what, ..)| *what))
+        });
+        touched.filter_map(|(cause, what)| Some((cause.to_owned(), what?))).collect::<Vec<_>>()
+    };
+    let of = |file: &str, what| (file.to_owned(), what);
+    assert_eq!(changed(&of_a(80)), [of("a.yaml", "removed"), of("a.yaml", "added")]);
+    assert_eq!(changed(&of_a(81)), [of("a.yaml", "added"), of("a.yaml", "removed")]);
+    let of_b = "outbound|80||b.shop.svc.cluster.local";
+    assert_eq!(changed(of_b), [of("b.yaml", "added"), of("b.yaml", "removed")]);
+    assert!(past::changes_since(live.state.path(), "client", live.now).expect("changes").is_empty());
+}
+
 /// A proxy did not run what it rejected, whatever else of the generation it accepted; another attempt is recorded, too.
 #[test]
 fn what_was_refused_is_not_said_to_have_run() {

@@ -267,7 +267,7 @@ impl Class {
         let given: HashSet<(ResourceType, &str)> = resources.map(|(kind, resource)| (*kind, &*resource.name)).collect();
         for (kind, name) in gone.iter().filter(|(kind, name)| !given.contains(&(*kind, &**name))) {
             self.set.remove(*kind, name);
-            maker.work.pool.dropped(*kind, name);
+            maker.work.pool.removed(*kind, name);
         }
     }
 

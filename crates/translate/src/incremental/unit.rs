@@ -1,6 +1,6 @@
 //! The results of units, with the keys and answers they depend on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use evenkeel_model::{Key, Reads, Snapshot, Tracked};
@@ -117,6 +117,8 @@ pub struct ResourcePool {
     resources: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
     /// Names that may have no resource any more.
     stale: Vec<(ResourceType, Arc<str>)>,
+    /// Names that a change has removed from proxies, while streams that have not sent the change yet hold their resources.
+    removed: HashSet<(ResourceType, Arc<str>)>,
     /// During a full regeneration: the earlier resources, whose causes are kept.
     earlier: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
 }
@@ -137,9 +139,16 @@ impl ResourcePool {
             // Only its position in the file has changed, so the earlier cause stays.
             cause = before.cause;
         }
-        let same_name = self.resources.entry((kind, resource.name.clone())).or_default();
+        let key = (kind, resource.name.clone());
+        // A resource that comes back is a change, even if streams still hold the one of before: its age begins now.
+        let is_change = match before {
+            Some(before) => **before != resource,
+            None => self.removed.contains(&key),
+        };
+        let same_name = self.resources.entry(key).or_default();
         same_name.retain(|weak| weak.strong_count() > 0);
-        let same = |r: &Arc<Resource>| **r == resource && r.origin == resource.origin;
+        let is_of_change = |r: &Arc<Resource>| !is_change || r.cause.generation == cause.generation;
+        let same = |r: &Arc<Resource>| **r == resource && r.origin == resource.origin && is_of_change(r);
         if let Some(found) = same_name.iter().filter_map(Weak::upgrade).find(same) {
             return found;
         }
@@ -153,12 +162,18 @@ impl ResourcePool {
 
     /// An empty pool; resources that exist in this one will keep their causes.
     pub fn renewed(self) -> Self {
-        Self { earlier: self.resources, ..Self::default() }
+        Self { earlier: self.resources, removed: self.removed, ..Self::default() }
     }
 
     /// The full regeneration is done.
     pub fn settled(&mut self) {
         self.earlier = HashMap::new();
+    }
+
+    /// Records that a change has removed a resource.
+    pub fn removed(&mut self, kind: ResourceType, name: &Arc<str>) {
+        self.dropped(kind, name);
+        self.removed.insert((kind, name.clone()));
     }
 
     /// Records that a resource was released.
@@ -169,7 +184,7 @@ impl ResourcePool {
     /// Removes resources that nobody holds. Names that are still held, by streams that have not sent the change yet,
     /// are checked again next time.
     pub fn tidy(&mut self) {
-        let Self { resources, stale, .. } = self;
+        let Self { resources, stale, removed, .. } = self;
         stale.sort_unstable();
         stale.dedup();
         stale.retain(|key| {
@@ -180,6 +195,10 @@ impl ResourcePool {
             }
             resources.contains_key(key)
         });
+        removed.retain(|key| resources.contains_key(key));
+        if removed.is_empty() {
+            removed.shrink_to_fit();
+        }
         if stale.is_empty() {
             stale.shrink_to_fit();
             let (held, room) = (resources.len(), resources.capacity());

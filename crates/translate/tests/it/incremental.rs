@@ -178,6 +178,45 @@ fn is_the_same_anew(mesh: &mut Mesh, translator: &mut Fleet, views: &[ProxyView]
     }
 }
 
+/// The age of a change that goes back to what was before is its own, not that of the first one.
+#[test]
+fn what_comes_back_has_a_new_cause() {
+    let service = |port: u16| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: x, namespace: shop}}\n\
+             spec: {{clusterIP: 10.96.0.9, ports: [{{name: http, port: 80, targetPort: {port}}}]}}\n---\n\
+             apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: x, namespace: shop}}\n\
+             spec: {{host: x, trafficPolicy: {{connectionPool: {{tcp: {{maxConnections: {port}}}}}}}}}\n"
+        )
+    };
+    let (a, b) = (service(1), service(2));
+    let mut mesh = Mesh::new();
+    let (snapshot, cause) = mesh.write([("x.yaml".to_owned(), a.as_str())]);
+    let mut translator = Fleet::new(snapshot, cause);
+    let one = view(ProxyKind::Sidecar, "a-0.shop", "10.0.0.1", &[("app", "a")]);
+    let other = view(ProxyKind::Sidecar, "b-0.shop", "10.0.0.2", &[("app", "b")]);
+    translator.join(&one);
+    translator.join(&other);
+    // A stream that has not sent a change yet holds what was before.
+    let mut held = vec![translator.set_of(&one).expect("it joined")];
+    for text in [b.as_str(), a.as_str(), "", a.as_str()] {
+        let (snapshot, cause) = mesh.write([("x.yaml".to_owned(), text)]);
+        translator.update(snapshot, cause);
+        let sets = [&one, &other].map(|view| translator.set_of(view).expect("it is there"));
+        let clusters =
+            sets.each_ref().map(|set| set.get(ResourceType::Cluster, "outbound|80||x.shop.svc.cluster.local"));
+        match clusters {
+            [None, None] => assert!(text.is_empty()),
+            [Some(one), Some(other)] => {
+                assert_eq!(one.cause.generation, cause.generation, "{text}");
+                assert!(Arc::ptr_eq(one, other), "proxies share it");
+            }
+            found => panic!("{found:?}"),
+        }
+        held.extend(sets);
+    }
+}
+
 #[test]
 fn a_host_of_routes_that_gets_a_service_stays_known() {
     let host = "x.example.com";

@@ -11,7 +11,7 @@ use super::MAX_NACK_BYTES;
 use super::interest::Interest;
 use super::refusal::named_in;
 use super::status::{Divergence, Nack, NackedResource, Status, TypeStatus};
-use super::subscription::{Allowed, Change, Held, InFlight, Subscription};
+use super::subscription::{Allowed, Change, Held, InFlight, MAX_RESPONSE_BYTES, Subscription};
 use crate::evenkeel::{self, Rejections};
 use crate::pb::google::rpc;
 use crate::resource_set::TypeSet;
@@ -304,8 +304,10 @@ impl State {
         let removals = || absences() && !others().any(Subscription::refuses);
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
-            let (change, in_flight) =
-                subscription.take(target, Allowed { removals: &removals, absences: &absences, now })?;
+            let is_list = full_listings && subscription.is_listed_whole();
+            let max_bytes = if is_list { usize::MAX } else { MAX_RESPONSE_BYTES };
+            let allowed = Allowed { removals: &removals, absences: &absences, now, max_bytes };
+            let (change, in_flight) = subscription.take(target, allowed)?;
             // State of the world cannot express the removal of names of other types. The client unsubscribes when
             // nothing refers to them.
             if !full_listings || subscription.is_listed_whole() || !change.added.is_empty() || owed {

@@ -16,11 +16,13 @@ use super::{MAX_NAME_BYTES, MAX_NAMES_PER_TYPE, RequestError};
 use crate::resource_set::{TypeSet, differences};
 use crate::{Resource, ResourceType, Version};
 
-/// Maximum size of the resources in one delta response, in bytes; the rest goes into the next one. It is far more than a
-/// change needs;
-/// it keeps the first response of a large mesh below what clients accept
-/// ([`crate::client::connection::MAX_RESPONSE_BYTES`]).
-pub(super) const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum size of one response, in bytes, unless a single resource is larger; the rest goes into the next one, after the answer.
+/// gRPC's own clients, among them Istio's agent, refuse messages of more than 4 MiB. The rest of the 4 MiB is for the head.
+/// Lists that a state-of-the-world client takes for complete cannot be divided.
+pub(super) const MAX_RESPONSE_BYTES: usize = 4 * 1024 * 1024 - 64 * 1024;
+
+/// Bytes of a resource in a response beside its content and its name, at most: tags, lengths, the cause.
+const RESOURCE_OVERHEAD: usize = 128;
 
 /// Memory that a name uses beside its own bytes, in bytes: its entries among the subscribed names and the pending ones.
 const NAME_OVERHEAD: usize = 64;
@@ -132,6 +134,8 @@ pub(super) struct Allowed<'a> {
     /// if there is such a name.
     pub absences: &'a dyn Fn() -> bool,
     pub now: Duration,
+    /// Size at which the rest is left for another response, in bytes.
+    pub max_bytes: usize,
 }
 
 impl Subscription {
@@ -457,14 +461,15 @@ impl Subscription {
         let mut left: Vec<(Arc<str>, PendingName)> = Vec::new();
         let mut bytes = 0;
         for diff in self.name_diffs(target) {
+            let size = diff.size();
             let held_back = self.refusals.holds_back(diff.name, diff.target)
                 || !diff.is_allowed(allowed)
-                || bytes > MAX_RESPONSE_BYTES;
+                || (bytes + size > allowed.max_bytes && !change.is_empty());
             if held_back {
                 left.push((diff.name.clone(), PendingName { held: diff.held, forced: diff.forced }));
                 continue;
             }
-            bytes += diff.target.map_or(0, |resource| resource.encoded_len());
+            bytes += size;
             if self.behind.contains_key(diff.name) {
                 besides.push((diff.name.clone(), diff.held));
             }
@@ -610,6 +615,12 @@ impl NameDiff<'_> {
             (None, Held::Nothing | Held::Absent) => (allowed.absences)(),
             (None, Held::Version(_) | Held::Unknown) => (allowed.removals)(),
         }
+    }
+
+    /// Its bytes in a response, at most.
+    fn size(&self) -> usize {
+        // The name may be in it twice, as that of a resource that does not exist and as its alias.
+        self.target.map_or(self.name.len(), |resource| resource.encoded_len()) + self.name.len() + RESOURCE_OVERHEAD
     }
 
     /// Whether there is really a difference, which must be sent.

@@ -129,6 +129,57 @@ fn a_secret_is_said_to_be_gone_after_what_named_it() {
     assert_eq!(sent(&mut stream).0, ["SDS -one -zero"]);
 }
 
+/// A client that comes again to a large mesh asks for everything at once, and gRPC's clients refuse more than 4 MiB.
+#[test]
+fn an_answer_of_more_than_4_mib_is_divided() {
+    const LIMIT: usize = 4 * 1024 * 1024;
+    let content = "x".repeat(300_000);
+    let names: Vec<String> = (0..40).map(|number| format!("c{number:02}")).collect();
+    let all: Vec<_> =
+        names.iter().flat_map(|name| [Cluster, Endpoint].map(|kind| (kind, name.as_str(), content.as_str()))).collect();
+    let large = "y".repeat(LIMIT + 1);
+    let all = [&all[..], &[(Cluster, "large", large.as_str())]].concat();
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &all));
+    let mut first = subscribe(Cluster, &[]);
+    first.initial_resource_versions = [("c00".to_owned(), "old".to_owned())].into();
+    stream.on_request(&first, Duration::ZERO).unwrap();
+    let (mut added, mut responses) = (Vec::new(), 0);
+    while let Some(response) = stream.poll_response(Duration::ZERO) {
+        stream.check_invariants();
+        let bytes = response.encode_to_vec();
+        let response = DeltaDiscoveryResponse::decode(&*bytes).unwrap();
+        assert!(bytes.len() <= LIMIT || response.resources.len() == 1, "{} bytes", bytes.len());
+        added.extend(response.resources.iter().map(|resource| resource.name.clone()));
+        responses += 1;
+        assert!(stream.poll_response(Duration::ZERO).is_none(), "one at a time");
+        stream.on_request(&ack(&response), Duration::ZERO).unwrap();
+    }
+    added.sort();
+    let mut expected = names.clone();
+    expected.push("large".to_owned());
+    assert_eq!((added, responses), (expected, 5));
+
+    // Of state of the world, only lists that are not taken for complete.
+    let check = |kind: ResourceType, names: &[String], responses: usize| {
+        let mut stream = sotw::Stream::new(Announcement::default());
+        stream.on_snapshot(&set(1, &all));
+        let mut request =
+            DiscoveryRequest { type_url: kind.type_url().into(), resource_names: names.to_vec(), ..Default::default() };
+        let mut sizes = Vec::new();
+        stream.on_request(&request, Duration::ZERO).unwrap();
+        while let Some(response) = stream.poll_response(Duration::ZERO) {
+            let bytes = response.encode_to_vec();
+            sizes.push(bytes.len());
+            request.response_nonce = DiscoveryResponse::decode(&*bytes).unwrap().nonce;
+            stream.on_request(&request, Duration::ZERO).unwrap();
+        }
+        assert_eq!(sizes.len(), responses, "{kind}: {sizes:?}");
+    };
+    check(Endpoint, &names, 4);
+    check(Cluster, &[], 1);
+}
+
 #[test]
 fn an_empty_wildcard_is_answered_once() {
     let mut stream = delta::Stream::new(Announcement::default());
