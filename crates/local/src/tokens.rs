@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically, write_atomically_for};
 use evenkeel_ca::files::CA_CERT_FILE;
-use evenkeel_ca::rotation::BUNDLE_FILE;
+use evenkeel_ca::rotation::{BUNDLE_FILE, Store};
 use evenkeel_ca::tokens::{GROUP_PREFIX, TOKEN_KEY_FILE};
 use evenkeel_ca::{TokenError, TokenKey, Workload};
 
@@ -56,7 +56,8 @@ pub struct Credentials {
 }
 
 impl Tokens {
-    /// Makes the key in the control plane's directory; tokens made with the previous key are no longer valid.
+    /// Makes the key in the control plane's directory; tokens made with the previous key are no longer valid. The workloads of
+    /// earlier runs have ended, so a rotation does not wait for them until their certificates expire.
     pub fn begin(control: &Path) -> Result<Self, CredentialError> {
         let old = control.join(TOKEN_KEY_FILE);
         match fs::remove_file(&old) {
@@ -65,6 +66,8 @@ impl Tokens {
             }
             _ => {}
         }
+        let forgotten = Store::at(control, "").forget_holders();
+        forgotten.map_err(|source| CredentialError::Io { path: control.to_owned(), source })?;
         Ok(Self {
             key: TokenKey::open(control)?,
             bundle: control.join(BUNDLE_FILE),

@@ -172,6 +172,15 @@ impl Store {
         self.folder.join("ledger")
     }
 
+    /// Forgets which workloads have certificates. Only for whoever has ended all of them, and every control plane of this
+    /// directory: a rotation does not wait for the forgotten ones.
+    pub fn forget_holders(&self) -> io::Result<()> {
+        match fs::remove_dir_all(self.ledgers()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the current state; `None` if there is none yet.
     pub fn load(&self) -> Result<Option<State>, StoreError> {
         let path = self.folder.join(STATE_FILE);

@@ -361,6 +361,21 @@ fn revocation_lists_of_the_operator_are_followed() {
     assert_eq!(lists(), None);
 }
 
+/// Members of a WorkloadGroup have no Pod whose end could be noticed.
+#[test]
+fn workloads_of_an_earlier_run_can_be_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(folder.path(), None, "cluster.local", now()).unwrap();
+    store.forget_holders().unwrap();
+    let mut ledger = Ledger::open(&store.ledgers(), "one", START).unwrap();
+    ledger.append(&issued("group:vm@10.0.0.1.shop", "a", "1", "b", START), START).unwrap();
+    drop(ledger);
+    assert_eq!(Ledgers::read(&store.ledgers()).unwrap().holders.len(), 1);
+    store.forget_holders().unwrap();
+    let _ledger = Ledger::open(&store.ledgers(), "two", START).unwrap();
+    assert!(Ledgers::read(&store.ledgers()).unwrap().holders.is_empty());
+}
+
 #[test]
 fn a_request_is_seen_until_it_is_answered() {
     let folder = tempfile::tempdir().unwrap();
