@@ -235,6 +235,23 @@ fn trust_domains_are_compared() {
 }
 
 #[test]
+fn texts_may_follow_what_stands_for_any_segments() {
+    let check = |template: &str, path: &str, expected: bool| {
+        let spec = format!("action: DENY, rules: [{{to: [{{operation: {{paths: ['{template}']}}}}]}}]");
+        let denied = call(&policy("p", &spec), &PLAIN_HTTP, 8080, &format!("GET web {path}"));
+        assert_eq!(denied == "denied by ns[shop]-policy[p]-rule[0]", expected, "{template} {path}: {denied}");
+    };
+    check("/{**}/path/template", "/a/b/path/template", true);
+    check("/{**}/path/template", "/a/path/template/b", false);
+    check("/a/{*}/{**}/end", "/a/b/c/d/end", true);
+    check("/a/{*}/{**}/end", "/b/b/c/end", false);
+    // One such operator, and behind the others: what is refused denies every path.
+    let refused = policy("p", "action: DENY, rules: [{to: [{operation: {paths: ['/{**}/{*}/a']}}]}]");
+    let denied = call(&refused, &PLAIN_HTTP, 8080, "GET web /");
+    assert!(denied.starts_with("denied by ns[shop]-policy[p]-refused"), "{denied}");
+}
+
+#[test]
 fn an_empty_value_is_one_and_accounts_are_of_the_policys_namespace() {
     let denied = "denied by ns[shop]-policy[p]-rule[0]";
     let check = |rule: &str, client: &Client, request: &str, expected: &str| {
