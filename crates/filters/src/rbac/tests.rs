@@ -196,7 +196,7 @@ fn a_dns_name_is_no_identity() {
         ConnectionView { peer: Some(Arc::new(peer)), ..connection(Some(WEB)) }
     };
     const PARTNER: &str = "spiffe://partner.example/ns/default/sa/web";
-    let by_expression = |text: &str| StringMatcher::Regex(full_match_regex(text).unwrap());
+    let by_expression = |text: &str| StringMatcher::Regex(Regex::whole(text).unwrap());
     for (client, matcher, matches) in [
         (names(&[WEB], &[], ""), exact(WEB), true),
         (names(&[PARTNER], &[WEB], ""), exact(WEB), false),
