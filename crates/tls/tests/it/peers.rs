@@ -218,6 +218,18 @@ async fn certificates_of_version_1_are_served_and_verified() {
     };
     let (web, info) = (ca.version1("web"), ca.version1("info"));
     let third = ca.workload(WEB);
+    // OpenSSL's root has an RSA key unless told otherwise.
+    let rsa = TestCa::rsa("root");
+    let outcome_of = async |ca: &TestCa, web: &Pair, info: &Pair| {
+        let (mut far, mut near) = (server_context(ca, info), client_context(ca, web, INFO));
+        for common in [&mut far.common, &mut near.common] {
+            checks(&mut common.validation).subject_alt_names = Vec::new();
+        }
+        let (connected, accepted) = shake(&client(&near), &server(&far)).await;
+        connected.is_ok() && accepted.is_ok()
+    };
+    assert!(outcome_of(&rsa, &rsa.version1("web"), &rsa.version1("info")).await);
+    assert!(!outcome_of(&rsa, &web, &rsa.version1("info")).await);
     for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         for (web, info) in [(&web, &info), (&web, &third), (&third, &info)] {
             assert_eq!(outcome(web, info, &|_| {}, version).await, None, "{version:?}");

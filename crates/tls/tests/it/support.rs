@@ -39,10 +39,19 @@ pub struct Pair {
 
 impl TestCa {
     pub fn new(name: &str) -> Self {
+        Self::with_key(name, KeyPair::generate().unwrap())
+    }
+
+    /// One with an RSA key, as `openssl req -newkey rsa:2048` makes it.
+    pub fn rsa(name: &str) -> Self {
+        Self::with_key(name, KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap())
+    }
+
+    fn with_key(name: &str, key: KeyPair) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
-        Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
+        Self { issuer: CertifiedIssuer::self_signed(params, key).unwrap() }
     }
 
     pub fn pem(&self) -> String {
