@@ -4,9 +4,11 @@
 pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
 /// Deepest nesting of mappings and sequences in a YAML document, in levels.
 pub const MAX_YAML_DEPTH: usize = 128;
-/// Maximum number of nodes in one YAML file, those copied by aliases included. A node takes some 300 bytes of memory; a file of
-/// [`MAX_FILE_BYTES`] with ordinary manifests has some 350,000.
+/// Maximum number of nodes in one YAML file, those copied by aliases included.
 pub const MAX_YAML_NODES: usize = 500_000;
+/// Maximum number of `,`, `[` and `{` in one YAML file. The parser keeps some 350 bytes for each part of a list or mapping in brackets
+/// until the outermost one is closed.
+pub const MAX_YAML_FLOW_PARTS: usize = 2 * MAX_YAML_NODES;
 /// Maximum number of nodes that aliases and merge keys may copy in one document.
 pub const MAX_YAML_ALIAS_NODES: usize = 20_000;
 /// Most lines of flow collections (`[…]`, `{…}`) in one file that may stand less indented than the specification asks,

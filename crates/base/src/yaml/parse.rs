@@ -10,8 +10,8 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Position, StrInp
 
 use super::{Entry, Mapping, Node, Scalar, ScalarType, Value, scalar};
 use crate::limits::{
-    MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_BYTES_AGAIN, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES,
-    MAX_YAML_SYNTAX_ERRORS,
+    MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_BYTES_AGAIN, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS,
+    MAX_YAML_FLOW_PARTS, MAX_YAML_NODES, MAX_YAML_SYNTAX_ERRORS,
 };
 use crate::{Diagnostic, Diagnostics, Span};
 
@@ -39,9 +39,12 @@ pub(super) struct Limits {
     pub nodes: usize,
     /// Number of bytes that are read again because of lines that stand too far left.
     pub bytes_again: usize,
+    /// Number of parts of lists and mappings in brackets.
+    pub flow_parts: usize,
 }
 
-const LIMITS: Limits = Limits { nodes: MAX_YAML_NODES, bytes_again: MAX_YAML_BYTES_AGAIN };
+pub(super) const LIMITS: Limits =
+    Limits { nodes: MAX_YAML_NODES, bytes_again: MAX_YAML_BYTES_AGAIN, flow_parts: MAX_YAML_FLOW_PARTS };
 
 /// Like [`parse`], and also returns where the unreadable documents are.
 pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
@@ -74,6 +77,13 @@ pub(super) fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect, limits: &L
             )
             .with_help("split it into several files"),
         );
+        broken.push(1..u32::MAX);
+        return parsed;
+    }
+    if text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() > limits.flow_parts {
+        let message = format!("the file has more than {} commas and opening brackets", limits.flow_parts);
+        let whole = Span::whole_file(file.clone());
+        diagnostics.push(Diagnostic::error("yaml-too-large", whole, message).with_help("split it into several files"));
         broken.push(1..u32::MAX);
         return parsed;
     }

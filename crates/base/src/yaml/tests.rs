@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::parse::{Dialect, Limits, parse_as};
+use super::parse::{Dialect, LIMITS, Limits, parse_as};
 use super::{Node, Value, parse, parse_all, parse_within};
-use crate::limits::{
-    MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES, MAX_YAML_SYNTAX_ERRORS,
-};
+use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_SYNTAX_ERRORS};
 use crate::{Diagnostics, Span};
 
 fn read(text: &str) -> (Vec<Node>, Diagnostics) {
@@ -111,7 +109,7 @@ fn lines_that_stand_left_cost_a_bounded_number_of_passes() {
     let keys = |count: usize| (0..count).map(|number| format!("key{number}: 1\n")).collect::<String>();
     let left = |count: usize| (0..count).map(|number| format!("left{number}: [\n]\n")).collect::<String>();
     let check = |text: String, expected: Option<&str>| {
-        let limits = Limits { nodes: MAX_YAML_NODES, bytes_again: 50_000 };
+        let limits = Limits { bytes_again: 50_000, ..LIMITS };
         let found = parse_as(&"f.yaml".into(), &text, Dialect::Kubernetes, &limits).diagnostics;
         let help = found.iter().next().and_then(|found| found.help.clone());
         assert_eq!(help.is_some(), expected.is_some(), "{help:?}");
@@ -129,11 +127,27 @@ fn lines_that_stand_left_cost_a_bounded_number_of_passes() {
 #[test]
 fn documents_behind_each_other_share_the_limit_of_a_file() {
     let document = "---\n[1, 1, 1]\n";
-    let limits = Limits { nodes: 8, bytes_again: 0 };
+    let limits = Limits { nodes: 8, bytes_again: 0, ..LIMITS };
     let found = parse_as(&"f.yaml".into(), &document.repeat(3), Dialect::Kubernetes, &limits);
     assert_eq!((found.documents.len(), found.diagnostics.len()), (2, 1));
     let text = found.diagnostics.to_string();
     assert!(text.contains("6:") && text.contains("yaml-too-large"), "{text}");
+}
+
+/// 8 MiB of `1,` took 1.4 GiB before the first value was there.
+#[test]
+fn a_list_in_brackets_has_a_bounded_number_of_parts() {
+    let limits = Limits { flow_parts: 10, ..LIMITS };
+    let check = |text: &str, expected: bool| {
+        let found = parse_as(&"f.yaml".into(), text, Dialect::Kubernetes, &limits);
+        assert_eq!(found.diagnostics.has_errors(), expected, "{text}");
+        assert!(!expected || found.documents.is_empty() && found.broken.len() == 1, "{text}");
+    };
+    check(&format!("[{}]\n", "1,".repeat(9)), false);
+    check(&format!("[{}]\n", "1,".repeat(10)), true);
+    check(&"[".repeat(11), true);
+    check(&"- a\n".repeat(20), false);
+    assert!(read(&"[1,1,1,1],".repeat(300_000)).1.to_string().contains("more than 1000000 commas"));
 }
 
 #[test]
