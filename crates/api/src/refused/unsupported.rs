@@ -93,11 +93,14 @@ struct Judged {
     targets: Vec<TargetRef>,
     /// Ports; empty = all.
     ports: Vec<u16>,
+    /// Whether refusing calls can take its place.
+    closes: bool,
 }
 
 impl Judged {
     fn everything(guarded: Guarded) -> Self {
-        Self { guarded, at: None, selector: BTreeMap::new(), targets: Vec::new(), ports: Vec::new() }
+        let closes = guarded != Guarded::Calls;
+        Self { guarded, at: None, selector: BTreeMap::new(), targets: Vec::new(), ports: Vec::new(), closes }
     }
 }
 
@@ -227,29 +230,35 @@ const PROTECTING: &[&str] = &[
     "xff_",
 ];
 
+/// The runtime of what is compiled into Envoy. Istio's filters for statistics and metadata had it; none of them judges.
+const NULL_RUNTIME: &str = "envoy.wasm.runtime.null";
+/// The word of that list which does not count where this runtime is.
+const WASM: &str = "wasm";
+
 /// Whether what a patch adds may protect. A patch that removes something protects nothing.
 fn protects(patch: &Node) -> bool {
     let Some(patch) = near_of(patch, "patch") else { return patch.as_mapping().is_some() };
     let removes = patch.get("operation").and_then(Node::as_str) == Some("REMOVE");
-    !removes && near_of(patch, "value").is_some_and(names_protection)
+    let Some(value) = near_of(patch, "value").filter(|_| !removes) else { return false };
+    let is_telemetry = any_text(value, &|text| text == NULL_RUNTIME);
+    any_text(value, &|text| is_protecting(text, is_telemetry))
 }
 
-/// Whether a name or a text of a value is one of those. Documents are not deeper than the limit of the parser.
-fn names_protection(node: &Node) -> bool {
+/// Whether some name or text of a value is such. Documents are not deeper than the limit of the parser.
+fn any_text(node: &Node, is_it: &dyn Fn(&str) -> bool) -> bool {
     match &node.value {
-        Value::Scalar(scalar) => is_protecting(&scalar.text),
-        Value::Sequence(items) => items.iter().any(names_protection),
-        Value::Mapping(mapping) => {
-            mapping.iter().any(|entry| is_protecting(&entry.key) || names_protection(&entry.value))
-        }
+        Value::Scalar(scalar) => is_it(&scalar.text),
+        Value::Sequence(items) => items.iter().any(|item| any_text(item, is_it)),
+        Value::Mapping(mapping) => mapping.iter().any(|entry| is_it(&entry.key) || any_text(&entry.value, is_it)),
     }
 }
 
-fn is_protecting(text: &str) -> bool {
+fn is_protecting(text: &str, is_telemetry: bool) -> bool {
     let lower = text.to_ascii_lowercase();
     // Fields may be in the spelling of JSON.
     let snake = snake_case(text);
-    PROTECTING.iter().any(|part| lower.contains(part) || snake.contains(part))
+    let mut parts = PROTECTING.iter().filter(|part| !is_telemetry || **part != WASM);
+    parts.any(|part| lower.contains(part) || snake.contains(part))
 }
 
 /// `mergeSlashes` as `merge_slashes`.
@@ -275,11 +284,12 @@ fn network(spec: Option<&Node>) -> Option<Judged> {
         is_on && !rules.iter().any(is_everything)
     };
     let sends = has_type("Egress") || types.is_empty() && spec.get("egress").is_some();
-    if !restricts("ingress", types.is_empty() || has_type("Ingress")) && !restricts("egress", sends) {
+    let receives = restricts("ingress", types.is_empty() || has_type("Ingress"));
+    if !receives && !restricts("egress", sends) {
         return None;
     }
     let selector = labels(spec.at_path("podSelector.matchLabels"));
-    Some(Judged { selector, ..Judged::everything(Guarded::Network) })
+    Some(Judged { selector, closes: receives, ..Judged::everything(Guarded::Network) })
 }
 
 /// The selector and the references of an object. Both together, or a reference with a mistake: everything.
@@ -317,7 +327,7 @@ fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, judged: Judg
     made(name.into(), namespace.into(), origin, policy, Arc::new(refusal))
 }
 
-/// Refuses all of that.
+/// Refuses all of that; has no rules if that cannot take its place.
 fn closing(judged: Judged, span: &Span) -> AuthorizationPolicy {
     let ports: Vec<Spanned<String>> =
         judged.ports.iter().map(|port| Spanned::new(port.to_string(), span.clone())).collect();
@@ -328,7 +338,11 @@ fn closing(judged: Judged, span: &Span) -> AuthorizationPolicy {
             selector: (!judged.selector.is_empty()).then_some(WorkloadSelector { match_labels: judged.selector }),
             action: Some(Action::Deny),
             provider: None,
-            rules: vec![Spanned::new(Rule { from: Vec::new(), to, when: Vec::new() }, span.clone())],
+            rules: judged
+                .closes
+                .then(|| Spanned::new(Rule { from: Vec::new(), to, when: Vec::new() }, span.clone()))
+                .into_iter()
+                .collect(),
             target_ref: None,
             target_refs: judged.targets,
         }),

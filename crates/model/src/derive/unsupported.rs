@@ -27,7 +27,9 @@ pub(super) fn stand_in<'a>(
 ) -> AuthorizationPolicy {
     let mesh = cx.mesh();
     let Some(unsupported) = object.unsupported() else { return policy };
+    let can_close = !policy.rules.is_empty();
     let closes = !mesh.leave_out_refused
+        && can_close
         && match unsupported.guarded {
             Guarded::Requests => true,
             Guarded::Calls => false,
@@ -44,6 +46,11 @@ pub(super) fn stand_in<'a>(
         (true, true) => {
             let message =
                 format!("{object} is not enforced on one machine; until it is removed, its Pods refuse every call");
+            found.push(finding(Diagnostic::error, object, message, WAY_OUT));
+        }
+        (false, true) if !mesh.leave_out_refused && mesh.on_one_machine => {
+            let message =
+                format!("{object} is not enforced on one machine, and nothing refuses the calls that its Pods send");
             found.push(finding(Diagnostic::error, object, message, WAY_OUT));
         }
         (false, true) if !mesh.leave_out_refused => {
