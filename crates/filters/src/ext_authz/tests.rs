@@ -1,7 +1,9 @@
 //! Questions to a service, and the handling of its answers.
 
+use std::future::ready;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 use evenkeel_envoy_api::envoy::service::auth::v3::{CheckRequest, CheckResponse, OkHttpResponse, check_response};
 use evenkeel_envoy_api::google::protobuf::value::Kind;
@@ -19,7 +21,9 @@ use prost::Message as _;
 
 use super::answer::{Action, Answer, Edit, HeaderChanges, Verdict};
 use super::{changes, check, service};
-use crate::callouts::HttpAnswer;
+use crate::callouts::{
+    CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, NoCallouts, Problem,
+};
 use crate::http::fixture::Fixture;
 use crate::http::{Body, Decision};
 use crate::wire::{Message, readable};
@@ -56,6 +60,33 @@ fn config() -> ExtAuthz {
 
 fn ask(config: ExtAuthz, body: Body<'_>) -> Decision {
     Fixture::new(HttpFilterConfig::ExtAuthz(Arc::new(config))).ask(body)
+}
+
+/// Has no place for a call.
+struct Full;
+
+impl Callouts for Full {
+    fn http(&self, _: HttpCall) -> Callout {
+        Callout::new(ready(Err(CalloutError::new(Problem::TooManyCalls, 503, "too_many_callouts"))))
+    }
+
+    fn stream(&self, cluster: &Arc<str>, head: RequestHead, options: CallOptions) -> Box<dyn HttpStream> {
+        NoCallouts.stream(cluster, head, options)
+    }
+}
+
+/// A filter that fails open lets nothing pass because many others ask.
+#[test]
+fn a_question_without_a_place_is_no_failure_of_the_service() {
+    let AuthzService::Grpc(target) = config().service else { panic!("a gRPC service") };
+    let verdict = |callouts: &dyn Callouts| {
+        let (asked, pause) = service::grpc(&target, callouts, Vec::new(), Headers::default(), Instant::now());
+        let mut wait = pause.wait.expect("a call");
+        assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        asked.take_grpc().answer.verdict
+    };
+    assert!(matches!(verdict(&Full), Verdict::Unasked));
+    assert!(matches!(verdict(&NoCallouts), Verdict::Failed));
 }
 
 #[test]
