@@ -304,6 +304,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
         labels: meta.labels,
         annotations: meta.annotations,
         owners: meta.owner_references,
+        ends: meta.deletion_timestamp.is_some(),
         resource,
         origin,
         source: SourceId::files(),

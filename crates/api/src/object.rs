@@ -22,6 +22,8 @@ pub struct Object {
     pub annotations: BTreeMap<String, Spanned<String>>,
     /// The objects that made it.
     pub owners: Vec<OwnerReference>,
+    /// It is about to end (`deletionTimestamp`).
+    pub ends: bool,
     /// Its content.
     pub resource: Resource,
     /// Where its name was written; for an object of an API server, its reference.

@@ -21,11 +21,13 @@ object! {
         annotations: BTreeMap<String, Spanned<String>> = "annotations",
         /// The objects that made it.
         owner_references: Vec<OwnerReference> = "ownerReferences",
+        /// When it is to end: a Pod with one is about to.
+        deletion_timestamp: Option<String> = "deletionTimestamp",
     }
     later: ["generateName"];
     inert: [
         "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "finalizers", "selfLink",
-        "deletionTimestamp", "deletionGracePeriodSeconds",
+        "deletionGracePeriodSeconds",
     ];
 }
 

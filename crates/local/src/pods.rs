@@ -111,6 +111,8 @@ pub struct PodStatus {
     pub pod: Arc<Pod>,
     /// Whether it may receive requests.
     pub ready: bool,
+    /// Whether it is about to end.
+    pub leaving: bool,
     /// Why not, in a few words; empty when ready.
     pub detail: String,
     /// How often its program was restarted.
@@ -187,7 +189,7 @@ fn render<'a>(pods: impl Iterator<Item = &'a PodStatus>) -> String {
 }
 
 fn render_pod(out: &mut String, status: &PodStatus) {
-    let PodStatus { pod, ready, .. } = status;
+    let PodStatus { pod, ready, leaving: ends, .. } = status;
     let quote = |text: &str| serde_json::Value::from(text).to_string();
     let mut line = |text: std::fmt::Arguments<'_>| {
         // Writing to a string cannot fail.
@@ -198,6 +200,10 @@ fn render_pod(out: &mut String, status: &PodStatus) {
     line(format_args!("  labels:{}", if pod.labels.is_empty() { " {}" } else { "" }));
     for (name, value) in &pod.labels {
         line(format_args!("    {}: {}", quote(name), quote(value)));
+    }
+    if *ends {
+        // The time does not matter: what counts is that there is one.
+        line(format_args!("  deletionTimestamp: \"1970-01-01T00:00:00Z\""));
     }
     if !pod.in_mesh {
         line(format_args!("  annotations:\n    sidecar.istio.io/inject: \"false\""));
@@ -247,7 +253,15 @@ mod tests {
             is_gateway: false,
             proxy: ProxySettings::default(),
         };
-        PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0, takeovers: 0, ends: Vec::new() }
+        PodStatus {
+            pod: Arc::new(pod),
+            ready,
+            leaving: false,
+            detail: String::new(),
+            restarts: 0,
+            takeovers: 0,
+            ends: Vec::new(),
+        }
     }
 
     #[test]
@@ -282,6 +296,8 @@ status:
       status: "True"
 "#;
         assert_eq!(render([replica(true)].iter()), expected);
+        let leaving = PodStatus { leaving: true, ..replica(false) };
+        assert!(render([leaving].iter()).contains("  deletionTimestamp: \"1970-01-01T00:00:00Z\"\n"));
     }
 
     #[tokio::test]

@@ -27,6 +27,10 @@ use crate::tools::Tools;
 /// users wait for it.
 pub const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 
+/// Details of a replica that is about to end.
+const DRAINING: &str = "draining";
+const STOPPING: &str = "stopping";
+
 /// Least time for a program to end after a `preStop` hook that used up the grace period.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
@@ -261,7 +265,7 @@ impl ReplicaTask {
         }
         let counts = Counts::of(program.as_ref(), proxy.as_ref());
         if readiness.is_ready() {
-            self.tell(false, "draining", &counts);
+            self.tell(false, DRAINING, &counts);
             let (namespace, address, mut retired) = (self.namespace.clone(), self.pod.address, self.retired.clone());
             let admin = self.pod.proxy.admin();
             let leave = async {
@@ -275,7 +279,7 @@ impl ReplicaTask {
                 _ = retired.wait_for(|retired| *retired == Retirement::Now) => {}
             }
         }
-        self.tell(false, "stopping", &counts);
+        self.tell(false, STOPPING, &counts);
         if let Some(program) = &mut program {
             let left = managed.before_stop(&self, program.pid().is_some()).await;
             program.stop(left).await;
@@ -369,7 +373,9 @@ impl ReplicaTask {
     /// Updates the replica's status in the roster; wakes its readers only if it has changed.
     fn tell(&self, ready: bool, detail: &str, counts: &Counts) {
         let Counts { restarts, takeovers, ends } = counts.clone();
-        let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts, takeovers, ends };
+        let leaving = [DRAINING, STOPPING].contains(&detail);
+        let detail = detail.to_owned();
+        let status = PodStatus { pod: self.pod.clone(), ready, leaving, detail, restarts, takeovers, ends };
         self.roster.send_if_modified(|pods| {
             let before = pods.insert(key(&self.pod), status.clone());
             before.as_ref() != Some(&status)

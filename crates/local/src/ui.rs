@@ -307,7 +307,15 @@ mod tests {
             proxy: Default::default(),
         };
         let detail = "exited with status 7".to_owned();
-        let status = PodStatus { pod: Arc::new(pod), ready, detail, restarts: 2, takeovers: 1, ends: Vec::new() };
+        let status = PodStatus {
+            pod: Arc::new(pod),
+            ready,
+            leaving: false,
+            detail,
+            restarts: 2,
+            takeovers: 1,
+            ends: Vec::new(),
+        };
         let (mut screen, _) = Screen::new("cluster.local", Style::Live);
         screen.shown = BTreeMap::from([(("shop".to_owned(), "web-1".to_owned()), status)]);
         screen.footer = "http://127.0.0.1:8080/".to_owned();

@@ -93,6 +93,8 @@ pub struct OutlierDetection {
     pub max_ejection_percent: Option<u32>,
     /// Minimum share of healthy endpoints, in percent: with fewer, all endpoints are used. 0 = never, also if not set.
     pub min_health_percent: Option<u32>,
+    /// The share of a failing endpoint's answers that are errors, in percent; 0 = off, also if not set.
+    pub failure_percentage: Option<u32>,
     /// The statuses that count as errors, ascending; empty: 5xx.
     pub error_codes: Vec<u16>,
 }
@@ -333,6 +335,7 @@ impl OutlierDetection {
             base_ejection_time: self.base_ejection_time.or(mesh.base_ejection_time),
             max_ejection_percent: self.max_ejection_percent.or(mesh.max_ejection_percent),
             min_health_percent: self.min_health_percent.or(mesh.min_health_percent),
+            failure_percentage: self.failure_percentage.or(mesh.failure_percentage),
             error_codes: if self.error_codes.is_empty() { mesh.error_codes.clone() } else { self.error_codes },
         }
     }

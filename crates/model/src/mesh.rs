@@ -141,6 +141,8 @@ pub struct MeshConfig {
     pub enable_auto_mtls: bool,
     /// The retry policy of routes without one; `None` = Istio's default (2 attempts).
     pub default_http_retry: Option<RetryPolicy>,
+    /// What a workload's own proxy sends again. `None`: what was reset before it reached the workload.
+    pub default_inbound_http_retry: Option<RetryPolicy>,
     /// `exportTo` of Services and ServiceEntries without one; empty = all namespaces.
     pub service_export_to: Vec<Arc<str>>,
     /// `exportTo` of VirtualServices without one.
@@ -355,6 +357,7 @@ impl Default for MeshConfig {
             tls_defaults: TlsRules::default(),
             enable_auto_mtls: true,
             default_http_retry: None,
+            default_inbound_http_retry: None,
             service_export_to: Vec::new(),
             virtual_service_export_to: Vec::new(),
             destination_rule_export_to: Vec::new(),

@@ -222,6 +222,8 @@ pub struct Endpoint {
     pub ready: bool,
     /// Whether it is about to end: it keeps the sessions it has, and takes no others.
     pub draining: bool,
+    /// Whether it should take traffic and cannot: it counts when proxies compare how many of a locality can.
+    pub failing: bool,
     /// The machine it runs on; empty if unknown.
     pub node: Arc<str>,
     /// Its host name below that of a headless service: `web-0`.

@@ -43,6 +43,8 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Whether it takes traffic (condition `Ready`).
     pub ready: bool,
+    /// Whether it is about to end: it is not counted among those that should take traffic.
+    pub ends: bool,
     /// Whether it has a proxy that accepts mutual TLS.
     pub has_proxy: bool,
     /// The settings of its proxy from its annotations `proxy.istio.io/config` and `sidecar.istio.io/interceptionMode`.

@@ -163,6 +163,9 @@ pub fn outbound(
     let outliers = policy.outlier_detection.as_ref().filter(|_| inner == InnerProtocol::Http);
     if inner == InnerProtocol::Http || common != CommonHttpOptions::default() {
         let naming = naming(service, &policy).filter(|_| inner == InnerProtocol::Http);
+        // Without options Envoy checks servers that are looked up by the called host, whatever the rule says.
+        let is_left = inner == InnerProtocol::Http && dynamic_dns::is_looked_up(service) && naming.is_none();
+        let speaks = if is_left && speaks == UpstreamProtocol::Http1 { UpstreamProtocol::WrittenHttp1 } else { speaks };
         set_http_options(context, common, speaks, pool, (outliers, naming), &mut cluster);
     }
     if dynamic_dns::is_looked_up(service) {
@@ -343,6 +346,8 @@ fn common_http_options(pool: Option<&ConnectionPool>) -> CommonHttpOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UpstreamProtocol {
     Http1,
+    /// The same, written down although it is the default.
+    WrittenHttp1,
     Http2,
     /// That of the request.
     AsReceived,
@@ -356,8 +361,9 @@ struct Bytes {
     http2: bool,
 }
 
-/// Requests keep the client's HTTP version, unless the rule or the port names the server's. A gateway defaults to
-/// HTTP/1.1, because a browser's HTTP/2 says nothing about what the server accepts.
+/// Servers are spoken to as the port says, whatever the client speaks: a port named `http` is HTTP/1.1. Where nothing names the protocol,
+/// sidecars keep the client's version; a gateway speaks HTTP/1.1, because a browser's HTTP/2 says nothing about what the server accepts
+/// (Istio's `setUpstreamProtocol`).
 fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> UpstreamProtocol {
     match declared {
         _ if pool.is_some_and(|pool| pool.use_client_protocol) => UpstreamProtocol::AsReceived,
@@ -366,7 +372,7 @@ fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&Con
         Protocol::Http if pool.and_then(|pool| pool.h2_upgrade).unwrap_or(context.snapshot.mesh().h2_upgrade) => {
             UpstreamProtocol::Http2
         }
-        _ if context.is_sidecar() => UpstreamProtocol::AsReceived,
+        Protocol::Auto if context.is_sidecar() => UpstreamProtocol::AsReceived,
         _ => UpstreamProtocol::Http1,
     }
 }
@@ -376,6 +382,7 @@ fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&Con
 fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
     let always = |threshold: Option<u32>| threshold.map(|count| u32_value(if count > 0 { 100 } else { 0 }));
     let split = outliers.split_local_origin;
+    let share = outliers.failure_percentage.filter(|percent| *percent > 0);
     let local = outliers.consecutive_local_origin.filter(|count| split && *count > 0);
     cluster.outlier_detection = Some(EnvoyOutlierDetection {
         enforcing_success_rate: Some(u32_value(0)),
@@ -383,6 +390,8 @@ fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
         enforcing_consecutive_5xx: always(outliers.consecutive_5xx),
         consecutive_gateway_failure: outliers.consecutive_gateway.map(u32_value),
         enforcing_consecutive_gateway_failure: always(outliers.consecutive_gateway),
+        failure_percentage_threshold: share.map(u32_value),
+        enforcing_failure_percentage: always(share),
         consecutive_local_origin_failure: local.map(u32_value),
         enforcing_consecutive_local_origin_failure: always(local),
         split_external_local_origin_errors: split,
@@ -778,7 +787,9 @@ fn set_http_options(
         {
             return;
         }
-        UpstreamProtocol::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
+        UpstreamProtocol::Http1 | UpstreamProtocol::WrittenHttp1 => {
+            explicit(ProtocolConfig::HttpProtocolOptions(http1))
+        }
         UpstreamProtocol::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),
         UpstreamProtocol::AsReceived => {
             UpstreamProtocolOptions::UseDownstreamProtocolConfig(http_options::UseDownstreamHttpConfig {

@@ -52,7 +52,12 @@ pub fn of_cluster(
     out: &mut Output,
 ) {
     let keeps_sessions = sessions::are_kept(service);
-    let is_used = |e: &&Endpoint| (e.ready || e.draining && keeps_sessions) && context.may_reach(service, e);
+    // As in Istio 1.31: proxies do not use them, but learn how much of a locality fails. With a panic threshold they would use them.
+    let panics = policy.outlier_detection.as_ref().and_then(|outliers| outliers.min_health_percent);
+    let tells_failing = panics.unwrap_or(0) == 0;
+    let is_used = |e: &&Endpoint| {
+        (e.ready || e.draining && keeps_sessions || e.failing && tells_failing) && context.may_reach(service, e)
+    };
     let ready = context.snapshot.endpoints(service, port).iter().filter(is_used).filter(|e| takes(e));
     // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
@@ -127,9 +132,11 @@ fn lb_endpoint(endpoint: &Endpoint) -> LbEndpoint {
         host_identifier: Some(at(address)),
         load_balancing_weight: Some(u32_value(endpoint.weight.max(1))),
         metadata: tls,
-        health_status: match endpoint.draining && !endpoint.ready {
-            true => HealthStatus::Draining as i32,
-            false => HealthStatus::Unknown as i32,
+        health_status: match endpoint {
+            Endpoint { ready: true, .. } => HealthStatus::Unknown as i32,
+            Endpoint { failing: true, .. } => HealthStatus::Unhealthy as i32,
+            Endpoint { draining: true, .. } => HealthStatus::Draining as i32,
+            _ => HealthStatus::Unknown as i32,
         },
     }
 }

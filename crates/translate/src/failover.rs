@@ -191,6 +191,7 @@ mod tests {
             port: 80,
             ready: true,
             draining: false,
+            failing: false,
             node: "".into(),
             labels: Default::default(),
             host_name: None,

@@ -149,6 +149,8 @@ object! {
         max_ejection_percent: Option<Spanned<u32>> = "maxEjectionPercent",
         /// Minimum share of healthy endpoints: with fewer, all are used.
         min_health_percent: Option<Spanned<u32>> = "minHealthPercent",
+        /// The share of a failing endpoint's answers that are errors, in percent; 0 = off.
+        failure_percentage_threshold: Option<Spanned<u32>> = "failurePercentageThreshold",
         /// The statuses that count as errors, instead of 5xx.
         http_error_codes: Vec<Spanned<u32>> = "outlierDetectionHttpErrorCodes",
     }
@@ -515,6 +517,7 @@ fn check_percent(value: Option<&Spanned<u32>>, name: &str, cx: &mut Context) {
 fn check_outliers(outliers: &OutlierDetection, _: &Node, cx: &mut Context) {
     check_percent(outliers.max_ejection_percent.as_ref(), "maxEjectionPercent", cx);
     check_percent(outliers.min_health_percent.as_ref(), "minHealthPercent", cx);
+    check_percent(outliers.failure_percentage_threshold.as_ref(), "failurePercentageThreshold", cx);
     for (index, code) in outliers.http_error_codes.iter().enumerate() {
         if !(100..600).contains(&code.value) {
             let message = format!("{} is not a response status", code.value);

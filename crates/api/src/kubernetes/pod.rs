@@ -251,9 +251,13 @@ impl PodStatus {
         addresses
     }
 
+    /// Whether all of its containers have ended.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
     /// Whether it takes traffic: it is ready, and has not ended (`Succeeded`, `Failed`).
     pub fn is_ready(&self) -> bool {
-        let ended = matches!(self.phase.as_deref(), Some("Succeeded" | "Failed"));
-        !ended && self.conditions.iter().any(|c| c.kind == "Ready" && c.status.value == "True")
+        !self.has_ended() && self.conditions.iter().any(|c| c.kind == "Ready" && c.status.value == "True")
     }
 }

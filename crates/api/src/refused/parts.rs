@@ -25,6 +25,7 @@ pub(super) fn made(
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         owners: Vec::new(),
+        ends: false,
         resource,
         origin,
         source: SourceId::files(),

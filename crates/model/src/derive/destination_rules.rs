@@ -487,6 +487,7 @@ pub(super) fn outlier_detection(outliers: &istio::OutlierDetection) -> OutlierDe
         base_ejection_time: outliers.base_ejection_time,
         max_ejection_percent: outliers.max_ejection_percent.as_ref().map(|percent| percent.value),
         min_health_percent: outliers.min_health_percent.as_ref().map(|percent| percent.value),
+        failure_percentage: outliers.failure_percentage_threshold.as_ref().map(|percent| percent.value),
         error_codes: {
             let codes = outliers.http_error_codes.iter().filter_map(|code| u16::try_from(code.value).ok());
             codes.collect::<BTreeSet<_>>().into_iter().collect()

@@ -167,6 +167,7 @@ fn of_workload(
             port,
             ready: workload.ready || not_ready_too,
             draining: false,
+            failing: !(workload.ready || not_ready_too || workload.ends),
             node: workload.node.clone(),
             host_name: host_name.cloned(),
             labels: workload.labels.clone(),
@@ -187,6 +188,7 @@ fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
         port,
         ready: true,
         draining: false,
+        failing: false,
         node: "".into(),
         host_name: None,
         labels: Labels::new(),
@@ -255,6 +257,7 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
         let found = addresses.filter_map(|(e, address)| slice_endpoint(cx, service, e, address, number.0));
         for mut endpoint in found {
             endpoint.ready |= not_ready_too;
+            endpoint.failing &= !endpoint.ready;
             match list.iter_mut().find(|known| (&known.address, known.port) == (&endpoint.address, endpoint.port)) {
                 Some(known) => known.draining |= endpoint.draining && !known.ready,
                 None => list.push(endpoint),
@@ -279,6 +282,8 @@ fn slice_endpoint(
     let ready = condition(|c| c.ready).unwrap_or(true);
     // Istio's `endpointHealthStatus`.
     let draining = !ready && condition(|c| c.serving).unwrap_or(true) && condition(|c| c.terminating).unwrap_or(true);
+    let ends = condition(|c| c.terminating).unwrap_or(false);
+    let failing = !(ready || draining || ends);
     let known = match workload {
         None => bare(service, address, port),
         Some(w) => Endpoint {
@@ -297,5 +302,5 @@ fn slice_endpoint(
     };
     let host_name = endpoint.hostname.as_ref().filter(|_| service.headless).map(|name| name.0.clone());
     let node = endpoint.node_name.as_deref().map_or_else(|| known.node.clone(), Into::into);
-    Some(Endpoint { ready, draining, node, locality, host_name, ..known })
+    Some(Endpoint { ready, draining, failing, node, locality, host_name, ..known })
 }

@@ -133,6 +133,9 @@ fn traffic(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     if let Some(policy) = &said.default_http_retry_policy {
         mesh.default_http_retry = Some(retries_of(policy));
     }
+    if let Some(policy) = &said.default_inbound_http_retry_policy {
+        mesh.default_inbound_http_retry = Some(retries_of(policy));
+    }
 }
 
 /// Services are derived after the settings, so whether the service exists is reported elsewhere (`sidecars::mesh_step`).

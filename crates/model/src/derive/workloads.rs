@@ -104,6 +104,7 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         identity: identity(cx, object, account, found)?,
         locality: locality(&object.labels),
         ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
+        ends: object.ends || pod.status.as_ref().is_some_and(|s| s.has_ended()),
         has_proxy: has_proxy(cx, object, &pod.spec) && !is_router(cx, object),
         proxy_config: proxy_config(object),
         mutual: None,
@@ -140,6 +141,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
         identity: identity(cx, object, account, found)?,
         locality: spec.locality.as_ref().map_or_else(|| locality(&labels), |locality| locality.as_str().into()),
         ready: entry.is_healthy(&object.annotations),
+        ends: object.ends,
         has_proxy: match labels.get(TLS_MODE_LABEL) {
             Some(mode) => mode == "istio",
             None => spec.takes_mtls(),

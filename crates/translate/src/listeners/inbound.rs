@@ -114,6 +114,8 @@ struct Target {
     port: Option<u16>,
     port_protocol: PortProtocol,
     calls: Calls,
+    /// Only for gRPC, whose clients repeat calls themselves.
+    grpc: bool,
     cluster: String,
     /// The prefix of the statistics of its TCP connections; empty: the cluster's name.
     stat: String,
@@ -132,6 +134,7 @@ impl Target {
             port: None,
             port_protocol: PortProtocol::Auto,
             calls: Calls::Any,
+            grpc: false,
             cluster: INBOUND_PASSTHROUGH_CLUSTER.to_owned(),
             stat: String::new(),
             service_port: 0,
@@ -154,6 +157,7 @@ impl Target {
             port: Some(port.port),
             port_protocol: PortProtocol::of(port.protocol)?,
             calls: Calls::of_grpc_web(port.protocol == Protocol::GrpcWeb),
+            grpc: matches!(port.protocol, Protocol::Grpc | Protocol::GrpcWeb),
             cluster: names::inbound_cluster(port.port),
             stat: stat_names::inbound(context, port),
             service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
@@ -224,7 +228,8 @@ fn ingress_tls_chain(context: Context<'_>, target: &Target, server: &ServerTls) 
 }
 
 fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
-    let routes = routes::inbound::to_workload(context, &target.cluster, target.host.as_ref(), target.service_port);
+    let (host, port) = (target.host.as_ref(), target.service_port);
+    let routes = routes::inbound::to_workload(context, &target.cluster, host, port, !target.grpc);
     let stat = match target.port {
         Some(port) => format!("inbound_0.0.0.0_{port}"),
         None => target.cluster.clone(),

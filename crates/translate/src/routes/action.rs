@@ -19,7 +19,7 @@ use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecif
 use crate::pb::config::route::weighted_cluster::{ClusterWeight, cluster_weight};
 use crate::pb::config::route::{
     DirectResponseAction, RedirectAction, RetryPolicy as EnvoyRetryPolicy, RouteAction, WeightedCluster,
-    redirect_action, route,
+    redirect_action, route, route_action,
 };
 use crate::pb::core::{DataSource, data_source};
 use crate::pb::matcher::RegexMatchAndSubstitute;
@@ -30,6 +30,8 @@ use crate::traffic::InnerProtocol;
 
 /// Default retry conditions, as in Istio: no request that a server may have processed is sent twice.
 const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
+/// The retry condition of a workload's own proxy, as in Istio: what has not reached the workload is sent again.
+const INBOUND_RETRY_ON: &str = "reset-before-request";
 /// Default number of retries, as in Istio.
 const DEFAULT_RETRIES: u32 = 2;
 /// Number of attempts to choose a host that was not tried yet.
@@ -91,22 +93,47 @@ pub fn port_of(route_context: RouteContext<'_>, destination: &Destination, servi
 
 /// A route to one cluster without timeout and with the default retries.
 pub fn to_cluster(cluster: String, mesh: &MeshConfig, balancer: Option<&LoadBalancer>) -> route::Action {
-    route::Action::Route(RouteAction {
+    let mut forward = RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
-        timeout: Some(duration(Duration::ZERO)),
         retry_policy: retry_policy(None, mesh),
         hash_policy: balancer.and_then(load_balancer::hash_policy).into_iter().collect(),
         ..Default::default()
-    })
+    };
+    set_timeout(&mut forward, Duration::ZERO);
+    route::Action::Route(forward)
 }
 
 /// A route to one cluster without timeout and without retries.
 pub fn pass_to(cluster: &str) -> route::Action {
+    let mut forward =
+        RouteAction { cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())), ..Default::default() };
+    set_timeout(&mut forward, Duration::ZERO);
+    route::Action::Route(forward)
+}
+
+/// A route to the workload, without timeout. `repeats`: requests that were reset before they reached the workload are sent again, as the
+/// mesh says.
+pub fn to_workload(cluster: &str, mesh: &MeshConfig, repeats: bool) -> route::Action {
+    let no_limit = Some(duration(Duration::ZERO));
     route::Action::Route(RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
-        timeout: Some(duration(Duration::ZERO)),
+        timeout: no_limit,
+        // The client's own limit (`grpc-timeout`) ends the call. Istio also sets `max_stream_duration` to 0, which would make the proxy's own
+        // setting have no effect.
+        max_stream_duration: Some(route_action::MaxStreamDuration {
+            grpc_timeout_header_max: no_limit,
+            ..Default::default()
+        }),
+        retry_policy: repeats.then(|| inbound_retry_policy(mesh)).flatten(),
         ..Default::default()
     })
+}
+
+/// Sets the timeout; 0: none. A gRPC client may ask for less (`grpc-timeout`), as in Istio's `setTimeout`.
+#[allow(deprecated)] // Istio uses this field for Envoy: `max_stream_duration` counts from the start of the request.
+fn set_timeout(forward: &mut RouteAction, timeout: Duration) {
+    forward.timeout = Some(duration(timeout));
+    forward.max_grpc_timeout = Some(duration(timeout));
 }
 
 /// An answer without body.
@@ -119,7 +146,7 @@ pub fn action(route_context: RouteContext<'_>, action: &HttpAction) -> route::Ac
     match action {
         HttpAction::Route { destinations, rewrite, timeout, retries, mirrors } => {
             let mut forward = forward(route_context, destinations);
-            forward.timeout = Some(duration(timeout.unwrap_or_default()));
+            set_timeout(&mut forward, timeout.unwrap_or_default());
             let balancers = destinations.iter().filter_map(|d| route_context.load_balancer(&d.destination));
             forward.hash_policy = balancers.filter_map(|balancer| load_balancer::hash_policy(&balancer)).collect();
             forward.retry_policy = retry_policy(retries.as_ref(), route_context.context.snapshot.mesh());
@@ -208,9 +235,25 @@ fn apply_rewrite(rewrite: &Rewrite, forward: &mut RouteAction) {
     }
 }
 
+/// The policy of a workload's own proxy (Istio's `BuildDefaultHTTPInboundRoute`): the workload may close an idle connection just when that is
+/// used again.
+fn inbound_retry_policy(mesh: &MeshConfig) -> Option<EnvoyRetryPolicy> {
+    match &mesh.default_inbound_http_retry {
+        Some(own) => policy_of(Some(own)),
+        None => Some(EnvoyRetryPolicy {
+            retry_on: INBOUND_RETRY_ON.to_owned(),
+            num_retries: Some(u32_value(DEFAULT_RETRIES)),
+            ..Default::default()
+        }),
+    }
+}
+
 fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRetryPolicy> {
     // As in Istio, a route's own policy replaces the mesh's default as a whole.
-    let own = own.or(mesh.default_http_retry.as_ref());
+    policy_of(own.or(mesh.default_http_retry.as_ref()))
+}
+
+fn policy_of(own: Option<&RetryPolicy>) -> Option<EnvoyRetryPolicy> {
     let retries = own.map_or(DEFAULT_RETRIES, |policy| policy.attempts);
     if retries == 0 {
         return None;

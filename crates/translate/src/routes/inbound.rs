@@ -7,18 +7,19 @@ use crate::context::Context;
 use crate::pb::config::route::{Route, RouteConfiguration, VirtualHost};
 use crate::tracing;
 
-/// Routes everything to one cluster. There are no retries here, because the client's proxy retries. `host`: the service's, by which
-/// spans are called.
+/// Routes everything to one cluster. `host`: the service's, by which spans are called. `repeats`: what was reset before it reached the workload
+/// is sent again; further retries are those of the client's proxy.
 pub fn to_workload(
     context: Context<'_>,
     cluster: &str,
     host: Option<&Hostname>,
     service_port: u16,
+    repeats: bool,
 ) -> RouteConfiguration {
     let mut route = Route {
         name: "default".to_owned(),
         r#match: Some(matches::everything()),
-        action: Some(action::pass_to(cluster)),
+        action: Some(action::to_workload(cluster, context.snapshot.mesh(), repeats)),
         ..Default::default()
     };
     if let Some(host) = host {

@@ -42,6 +42,7 @@ fn clusters() {
     check(&upgrade(", http2KeepAlive: {interval: 10s}"), &http2("connection_keepalive/interval"), json!("10s"));
     let preserved = format!("{OPTIONS}/use_downstream_protocol_config/http2_protocol_options/allow_connect");
     check("{connectionPool: {http: {useClientProtocol: true}}}", &preserved, json!(true));
+    check("{connectionPool: {http: {useClientProtocol: false}}}", OPTIONS, json!(null));
     // Retry budgets: Istio's defaults are 20 % and 3.
     let budget = limit("retry_budget");
     let of = |percent: f64, least: u32| json!({"budget_percent": {"value": percent}, "min_retry_concurrency": least});
@@ -58,6 +59,9 @@ fn clusters() {
     check("{outlierDetection: {consecutive5xxErrors: 2}}", &outlier("consecutive_5xx"), json!(2));
     check("{outlierDetection: {consecutiveGatewayErrors: 2}}", &outlier("consecutive_gateway_failure"), json!(2));
     check("{outlierDetection: {maxEjectionPercent: 50}}", &outlier("max_ejection_percent"), json!(50));
+    check("{outlierDetection: {failurePercentageThreshold: 40}}", &outlier("failure_percentage_threshold"), json!(40));
+    check("{outlierDetection: {failurePercentageThreshold: 40}}", &outlier("enforcing_failure_percentage"), json!(100));
+    check("{outlierDetection: {failurePercentageThreshold: 0}}", &outlier("enforcing_failure_percentage"), json!(null));
     let codes = "{outlierDetection: {outlierDetectionHttpErrorCodes: [503, 429]}}";
     let matcher = format!("{OPTIONS}/outlier_detection/error_matcher/http_response_headers_match/headers/0");
     check(codes, &format!("{matcher}/name"), json!(":status"));

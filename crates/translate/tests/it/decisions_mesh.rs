@@ -530,10 +530,10 @@ fn http1_is_upgraded_where_the_mesh_or_a_rule_says_so() {
         let cluster = format!("outbound|{port}||web.shop.svc.cluster.local");
         assert_eq!(upstream(settings, rule, &cluster), expected, "{settings} {rule} {port}");
     };
-    check("", "", 80, "as received");
+    check("", "", 80, "http1");
     check(upgrade, "", 80, "http2");
-    check("h2UpgradePolicy: DO_NOT_UPGRADE", "", 80, "as received");
-    check(upgrade, &rule("h2UpgradePolicy: DO_NOT_UPGRADE"), 80, "as received");
+    check("h2UpgradePolicy: DO_NOT_UPGRADE", "", 80, "http1");
+    check(upgrade, &rule("h2UpgradePolicy: DO_NOT_UPGRADE"), 80, "http1");
     check(upgrade, &rule("h2UpgradePolicy: DEFAULT"), 80, "http2");
     check("", &rule("h2UpgradePolicy: UPGRADE"), 80, "http2");
     check(upgrade, &rule("useClientProtocol: true"), 80, "as received");
@@ -659,6 +659,75 @@ accessLogFormat: '{"b": {"method": "%REQ(:METHOD)%", "deep": {"x": ["%PROTOCOL%"
     );
     let (json, _) = log("defaultProviders: {accessLogging: [envoy]}");
     assert_eq!(json["path"], "/dev/stdout");
+}
+
+/// A port named `http` is HTTP/1.1 towards the server, whatever the client speaks, on both sides of the call.
+#[test]
+fn a_server_is_spoken_to_as_its_port_says() {
+    let check = |cluster: &str, expected: &str| assert_eq!(upstream("", "", cluster), expected, "{cluster}");
+    check("outbound|80||web.shop.svc.cluster.local", "http1");
+    check("inbound|8080||", "http1");
+    check("outbound|81||web.shop.svc.cluster.local", "http2");
+    check("inbound|8081||", "http2");
+    // Nothing says what it speaks.
+    check("outbound|83||web.shop.svc.cluster.local", "as received");
+    check("inbound|8083||", "as received");
+    check("PassthroughCluster", "as received");
+    check("InboundPassthroughCluster", "as received");
+}
+
+/// The action of the first route to a port of the workload.
+fn inbound_action(settings: &str, port: u16) -> Value {
+    let listener = resource(settings, "", "sidecar web-0.shop", "LDS", "virtualInbound");
+    let chains = listener["filter_chains"].as_array().expect("chains").clone();
+    let chain = chains.iter().find(|chain| chain["name"] == format!("0.0.0.0_{port}")).expect("a chain");
+    let filters = chain["filters"].as_array().expect("filters");
+    let manager = filters.iter().find(|filter| filter["typed_config"]["route_config"].is_object()).expect("routes");
+    manager["typed_config"]["route_config"]["virtual_hosts"][0]["routes"][0]["route"].clone()
+}
+
+#[test]
+fn what_did_not_reach_the_workload_is_sent_again() {
+    let check = |settings: &str, port: u16, expected: Value| {
+        let policy = inbound_action(settings, port)["retry_policy"].clone();
+        assert_eq!(policy, expected, "{settings} {port}");
+    };
+    let unsent = || serde_json::json!({"retry_on": "reset-before-request", "num_retries": 2});
+    check("", 8080, unsent());
+    check("", 8083, unsent());
+    // Clients of gRPC repeat calls themselves.
+    check("", 8081, Value::Null);
+    check("defaultInboundHttpRetryPolicy: {}", 8080, Value::Null);
+    check("defaultInboundHttpRetryPolicy: {attempts: 0}", 8080, Value::Null);
+    check("defaultInboundHttpRetryPolicy: {attempts: 5}", 8081, Value::Null);
+    let own = "defaultInboundHttpRetryPolicy: {attempts: 5, retryOn: \"connect-failure,503\", retryIgnorePreviousHosts: false}";
+    check(
+        own,
+        8080,
+        serde_json::json!({
+            "retry_on": "connect-failure,retriable-status-codes", "num_retries": 5, "retriable_status_codes": [503],
+        }),
+    );
+    // The clients' own policy is another one.
+    check("defaultHttpRetryPolicy: {attempts: 7}", 8080, unsent());
+}
+
+/// `grpc-timeout` of a client ends its call at the proxies.
+#[test]
+fn clients_of_grpc_may_ask_for_less_time() {
+    let limit = |more: &str, name: &str| {
+        let found = resource("", more, "sidecar web-0.shop", "RDS", "80");
+        let hosts = found["virtual_hosts"].as_array().expect("hosts").clone();
+        let host = hosts.iter().find(|host| host["name"] == name).expect("a host");
+        let route = &host["routes"][0]["route"];
+        [route["timeout"].clone(), route["max_grpc_timeout"].clone()]
+    };
+    let web = "web.shop.svc.cluster.local:80";
+    assert_eq!(limit("", web), ["0s", "0s"]);
+    assert_eq!(limit("", "allow_any"), ["0s", "0s"]);
+    let routes = "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: shop}\nspec: {hosts: [web], http: [{timeout: 3s, route: [{destination: {host: web}}]}]}\n";
+    assert_eq!(limit(routes, web), ["3s", "3s"]);
+    assert_eq!(inbound_action("", 8081)["max_stream_duration"]["grpc_timeout_header_max"], "0s");
 }
 
 #[test]

@@ -148,7 +148,11 @@ fn cluster(mesh: &Mesh, proxy: &str, name: &str) -> String {
             };
             let tls = &endpoint["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
             text.push_str(if tls["tlsMode"] == "istio" { "+mtls" } else { "" });
-            text.push_str(if endpoint["health_status"] == "DRAINING" { "+draining" } else { "" });
+            text.push_str(match endpoint["health_status"].as_str() {
+                Some("DRAINING") => "+draining",
+                Some("UNHEALTHY") => "+unhealthy",
+                _ => "",
+            });
             match endpoint["load_balancing_weight"].as_u64().unwrap_or(1) {
                 1 => {}
                 weight => text.push_str(&format!("*{weight}")),
@@ -527,15 +531,15 @@ fn workload_entries_are_endpoints() {
         &[
             (
                 "outbound|80||vm.example.com",
-                "EDS 10.244.0.8:80+mtls 10.5.0.2:80 10.5.0.5:80 10.5.0.1:8088+mtls*3@north/a/1",
+                "EDS 10.244.0.8:80+mtls 10.5.0.2:80 10.5.0.4:80+unhealthy 10.5.0.5:80 10.5.0.1:8088+mtls*3@north/a/1",
             ),
             (
                 "outbound|9000||vm.example.com",
-                "EDS 10.244.0.8:9001+mtls 10.5.0.2:9001 10.5.0.5:9001 10.5.0.1:9001+mtls*3@north/a/1",
+                "EDS 10.244.0.8:9001+mtls 10.5.0.2:9001 10.5.0.4:9001+unhealthy 10.5.0.5:9001 10.5.0.1:9001+mtls*3@north/a/1",
             ),
             (
                 "outbound|80||vm.shop.svc.cluster.local",
-                "EDS 10.244.0.8:8080+mtls 10.5.0.2:8080 10.5.0.5:8080 10.5.0.1:8088+mtls*3@north/a/1",
+                "EDS 10.244.0.8:8080+mtls 10.5.0.2:8080 10.5.0.4:8080+unhealthy 10.5.0.5:8080 10.5.0.1:8088+mtls*3@north/a/1",
             ),
             ("outbound|81||vm.shop.svc.cluster.local", "EDS 10.5.0.1:8181+mtls*3@north/a/1"),
             (
@@ -721,7 +725,33 @@ fn endpoints_that_end_keep_only_their_sessions() {
     check(session, ending, " 10.1.0.2:80+draining");
     check("istio.io/persistent-session-header: x-session", ending, " 10.1.0.2:80+draining");
     check(session, "ready: false, serving: false, terminating: true", "");
-    check(session, "ready: false, serving: true, terminating: false", "");
+    check(session, "ready: false, serving: true, terminating: false", " 10.1.0.2:80+unhealthy");
+}
+
+/// Proxies are told of endpoints that should take traffic and cannot, so that they know how much of a locality fails; not where a rule
+/// makes them use unhealthy ones, and not of those that are about to end.
+#[test]
+fn endpoints_that_fail_are_told_and_not_used() {
+    let check = |pod_fields: &str, status: &str, policy: &str, expected: &str| {
+        let broken = pod("web-1", "web", "10.1.0.2")
+            .replace("\"True\"", &format!("\"{status}\""))
+            .replace("name: web-1, namespace: shop", &format!("name: web-1, namespace: shop{pod_fields}"));
+        let rule = format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: r, namespace: shop}}\n\
+             spec: {{host: web, trafficPolicy: {{outlierDetection: {{{policy}}}}}}}\n"
+        );
+        let web = service("web", "{selector: {app: web}, ports: [{name: http, port: 80}]}");
+        let text = client() + &web + &pod("web-0", "web", "10.1.0.1") + &broken + &rule;
+        let found = cluster(&Mesh::read(&text), "sidecar client-0.shop", "outbound|80||web.shop.svc.cluster.local");
+        assert_eq!(found.replace("+mtls", ""), format!("EDS 10.1.0.1:80{expected}"), "{pod_fields} {status} {policy}");
+    };
+    check("", "True", "", " 10.1.0.2:80");
+    check("", "False", "", " 10.1.0.2:80+unhealthy");
+    check("", "False", "consecutive5xxErrors: 3", " 10.1.0.2:80+unhealthy");
+    check("", "False", "minHealthPercent: 50", "");
+    check("", "False", "minHealthPercent: 0", " 10.1.0.2:80+unhealthy");
+    check(", deletionTimestamp: '2026-01-01T00:00:00Z'", "False", "", "");
+    check(", deletionTimestamp: '2026-01-01T00:00:00Z'", "True", "", " 10.1.0.2:80");
 }
 
 #[test]

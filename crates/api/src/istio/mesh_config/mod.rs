@@ -147,6 +147,8 @@ object! {
         tls_defaults: Option<TlsConfig> = "tlsDefaults",
         /// The retry policy of routes without one.
         default_http_retry_policy: Option<HttpRetry> = "defaultHttpRetryPolicy",
+        /// What a workload's own proxy sends again, except on ports for gRPC; what was reset before it reached the workload if not given.
+        default_inbound_http_retry_policy: Option<HttpRetry> = "defaultInboundHttpRetryPolicy",
         /// Who sees Services and ServiceEntries without `exportTo`.
         default_service_export_to: Vec<Spanned<String>> = "defaultServiceExportTo",
         /// Who sees VirtualServices without `exportTo`.
