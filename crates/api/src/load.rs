@@ -15,7 +15,7 @@ use crate::foreign::{self, foreign_file};
 use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
 use crate::refused;
-use crate::resource::{Named, named};
+use crate::resource::{Named, named, substitute};
 use crate::unread::unread;
 use crate::{Guarded, Kind, Object, ObjectKey, ObjectMeta, Refusal};
 
@@ -199,7 +199,7 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             let message =
                 format!("the kind {kind} ({api_version}) is known, but not supported yet; this document is ignored");
             diagnostics.push(
-                Diagnostic::warning("unsupported-kind", kind_span, message).with_help("the other documents apply"),
+                Diagnostic::warning("unsupported-kind", kind_span, message).with_help(substitute(api_version, kind)),
             );
         }
         Named::Foreign(help) if refused::guards(&document) => {

@@ -193,10 +193,34 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
     if let Some((_, successor)) = REMOVED.iter().find(|(removed, _)| *removed == group) {
         return Named::Unknown(format!("Istio has removed this group: write {successor} instead"));
     }
-    misspelt(group, kind).map_or_else(
-        || Named::Foreign("the other documents apply; `.evenkeelignore` excludes whole files".to_owned()),
-        Named::Unknown,
-    )
+    misspelt(group, kind)
+        .map_or_else(|| Named::Foreign("`.evenkeelignore` excludes whole files".to_owned()), Named::Unknown)
+}
+
+/// What to write instead of a kind that is known and not supported.
+const SUBSTITUTES: &[(&str, &str, &str)] = &[
+    (
+        "telemetry.istio.io",
+        "Telemetry",
+        "use `defaultProviders`, `extensionProviders` and `accessLogFile` of the mesh's settings (docs/mesh-config.md)",
+    ),
+    ("extensions.istio.io", "WasmPlugin", "for authorization use an AuthorizationPolicy with `action: CUSTOM`"),
+    ("networking.k8s.io", "NetworkPolicy", "use an AuthorizationPolicy (docs/control-plane.md)"),
+    ("gateway.networking.k8s.io", "Gateway", "use a Gateway of networking.istio.io"),
+    ("gateway.networking.k8s.io", "GatewayClass", "use a Gateway of networking.istio.io"),
+    ("gateway.networking.k8s.io", "ReferenceGrant", "put the Secret into the gateway's namespace"),
+    ("gateway.networking.k8s.io", "", "use a VirtualService of networking.istio.io"),
+    ("apps", "ReplicaSet", "use a Deployment"),
+    ("", "ReplicationController", "use a Deployment"),
+    ("", "Endpoints", "use an EndpointSlice"),
+    ("batch", "", "run it by hand in a workload's place: `evenkeel exec WORKLOAD -- COMMAND`"),
+];
+
+/// What to do about a kind that is known and not supported.
+pub(crate) fn substitute(api_version: &str, kind: &str) -> &'static str {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let is_it = |(of, named, _): &&(&str, &str, &str)| *of == group && (*named == kind || named.is_empty());
+    SUBSTITUTES.iter().find(is_it).map_or("`.evenkeelignore` excludes whole files", |(_, _, instead)| *instead)
 }
 
 /// The kind that is probably meant, if group or kind look like a misspelling of a known one. A misspelt security policy

@@ -142,6 +142,8 @@ pub struct StreamReport {
     pub status: Arc<Status>,
     /// Generation of the last change of its resources that it was told of.
     pub told: u64,
+    /// The last generation that it has acknowledged after it was told of it, and how long after the change was noticed.
+    pub converged: Option<(u64, Duration)>,
     holding: Holding,
     shared: Arc<ResourceSet>,
 }

@@ -61,7 +61,7 @@ pub fn run(
     match (output, pages.as_slice()) {
         (Output::Json, [page]) if failures.is_empty() => writeln!(out, "{page:#}")?,
         (Output::Json, pages) => writeln!(out, "{:#}", Value::Array(pages.to_vec()))?,
-        (Output::Table, pages) => out.write_all(table(pages).as_bytes())?,
+        (Output::Table, pages) => out.write_all(table(pages, wanted.is_some()).as_bytes())?,
     }
     for error in &failures {
         writeln!(std::io::stderr(), "error: {error:#}")?;
@@ -162,7 +162,8 @@ fn page(control_plane: SocketAddr) -> anyhow::Result<Value> {
     }
 }
 
-fn table(pages: &[Value]) -> String {
+/// `asked`: about one workload, of which more is told.
+fn table(pages: &[Value], asked: bool) -> String {
     let mut head: Vec<String> = ["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect();
     head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
@@ -189,7 +190,7 @@ fn table(pages: &[Value]) -> String {
     rows.sort();
     rows.insert(0, head);
     notes.sort();
-    notes.extend(in_agents(pages).map(|line| (String::new(), line)));
+    notes.extend(in_agents(pages).filter(|_| asked).map(|line| (String::new(), line)));
     let mut printed = aligned(&rows);
     if !notes.is_empty() || !wrong.is_empty() {
         printed.push('\n');
@@ -263,7 +264,12 @@ fn in_agents(pages: &[Value]) -> Option<String> {
         more => format!(" and {more} more"),
     };
     let named = first.join(", ");
-    (!names.is_empty()).then(|| format!("without a filter of system calls, inside their agents: {named}{more}\n"))
+    (!names.is_empty()).then(|| {
+        format!(
+            "no filter of system calls (seccomp) limits the proxies of {named}{more}: they run in their agents' processes, which start \
+             programs (docs/hardening.md)\n"
+        )
+    })
 }
 
 /// Whether a stream is a proxy's. An agent has a stream of its own under the proxy's node id, on which it asks only for
@@ -365,10 +371,13 @@ web-0.shop   sidecar   SYNCED   -     STALE 12 s   NACKED   -      2.0 ms    4.0
 gw.shop held other CDS resources than it was sent; corrected: a, b
 one.edge is not confined: seccomp=off (not asked for) landlock=off (not asked for) capabilities=none user=0
 two.edge is confined in part: seccomp=on landlock=partly capabilities=none user=0
-without a filter of system calls, inside their agents: api-0.shop
 web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
-        assert_eq!(table(&[page]), expected);
+        assert_eq!(table(std::slice::from_ref(&page), false), expected);
+        // Where nothing is wrong, what holds for every proxy of `up` is told of those that are asked about.
+        let asked =
+            "no filter of system calls (seccomp) limits the proxies of api-0.shop: they run in their agents' processes";
+        assert!(table(&[page], true).contains(asked));
     }
 
     #[test]
@@ -405,7 +414,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         let reason = "vm-0.shop is not registered: there is no WorkloadGroup\n";
         assert_eq!(config_problems(&unregistered).concat(), reason);
         // Two control planes that read the same files report a finding once.
-        assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
+        assert_eq!(table(&[ill.clone(), ill], false), format!("no proxy is connected to one or one\n{said}"));
     }
 
     #[test]
@@ -442,7 +451,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
             |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "kind": "sidecar", "types": []});
         let page = |name: &str, proxies: &[Value]| json!({"control_plane": name, "proxies": proxies});
         let pages = [page("one", &[proxy("b"), proxy("c")]), page("two", &[proxy("a")]), page("three", &[])];
-        let printed = table(&pages);
+        let printed = table(&pages, false);
         let column =
             |n: usize| -> Vec<&str> { printed.lines().filter_map(|row| row.split_whitespace().nth(n)).collect() };
         assert_eq!(column(0), ["NAME", "a.shop", "b.shop", "c.shop"]);
@@ -450,6 +459,6 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
             printed.lines().zip(["CONTROL PLANE", "two", "one", "one"]).all(|(row, end)| row.ends_with(end)),
             "{printed}"
         );
-        assert_eq!(table(&[page("one", &[]), page("two", &[])]), "no proxy is connected to one or two\n");
+        assert_eq!(table(&[page("one", &[]), page("two", &[])], false), "no proxy is connected to one or two\n");
     }
 }

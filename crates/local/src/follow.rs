@@ -22,6 +22,10 @@ use crate::workloads::{Build, Manifest};
 
 /// Quiet time after a file event before files are read, because editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(50);
+/// Changed objects that are named, in objects.
+const MAX_OBJECTS: usize = 5;
+/// A ticket that is always served: the page then tells of the last change.
+const SETTLED: &str = "/debug/settle?ticket=0";
 /// How often the control plane's findings are fetched.
 const FINDINGS_PERIOD: Duration = Duration::from_millis(500);
 
@@ -187,6 +191,8 @@ struct Findings {
     refused: BTreeSet<String>,
     /// Resources that proxies refuse, with the number of proxies.
     nacks: BTreeSet<String>,
+    /// The last generation that was told to be in force; none before the first look.
+    in_force: Option<u64>,
 }
 
 /// Identifies a finding even if its line has moved: severity, code, file and message.
@@ -198,6 +204,30 @@ struct Page {
     #[serde(default)]
     never_accepted: BTreeSet<String>,
     diagnostics: Vec<Finding>,
+}
+
+/// The control plane's last change, and who runs it.
+#[derive(Debug, Deserialize)]
+struct Settled {
+    read: bool,
+    generation: u64,
+    behind: Vec<String>,
+    refusing: Vec<serde_json::Value>,
+    change: LastChange,
+}
+
+#[derive(Debug, Deserialize)]
+struct LastChange {
+    causes: Vec<LastCause>,
+    proxies: usize,
+    changed: usize,
+    after_ms: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct LastCause {
+    object: String,
+    file: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -276,7 +306,7 @@ impl Status {
 impl Findings {
     fn new(directory: &Path) -> Self {
         let directory = format!("{}/", directory.display());
-        Self { directory, told: BTreeMap::new(), refused: BTreeSet::new(), nacks: BTreeSet::new() }
+        Self { directory, told: BTreeMap::new(), refused: BTreeSet::new(), nacks: BTreeSet::new(), in_force: None }
     }
 
     /// The changes since the last call, if the control plane answers.
@@ -287,7 +317,36 @@ impl Findings {
         let status = status.and_then(|answer| serde_json::from_str::<Status>(&answer.body).ok());
         let mut text = self.compare(page).unwrap_or_default();
         text.extend(status.and_then(|status| self.compare_proxies(status.refusals())));
+        let settled = Call::get("localhost", SETTLED).send(None, CONTROL_DEBUG).await.ok();
+        let settled = settled.and_then(|answer| serde_json::from_str::<Settled>(&answer.body).ok());
+        text.extend(settled.and_then(|settled| self.settled(&settled)));
         (!text.is_empty()).then_some(text)
+    }
+
+    /// Tells once that a change of the user's files is in force everywhere.
+    fn settled(&mut self, settled: &Settled) -> Option<String> {
+        let Settled { read, generation, behind, refusing, change } = settled;
+        if !read || !behind.is_empty() || self.in_force == Some(*generation) {
+            return None;
+        }
+        // What runs at the start is no news, nor is what `up` itself writes about replicas.
+        self.in_force.replace(*generation)?;
+        let is_users = |cause: &&LastCause| cause.file.starts_with(&self.directory);
+        let mut files: Vec<&str> = change.causes.iter().filter(is_users).map(|cause| self.short(&cause.file)).collect();
+        files.dedup();
+        let what = match files.as_slice() {
+            [] => return None,
+            [file] => (*file).to_owned(),
+            [first, others @ ..] => format!("{first} and {} more files", others.len()),
+        };
+        let objects = change.causes.iter().filter(is_users).map(|cause| cause.object.clone());
+        let objects = objects.take(MAX_OBJECTS).collect::<Vec<_>>().join(", ");
+        let (all, refusing) = (change.proxies, refusing.len());
+        let after = match change.after_ms {
+            Some(ms) => format!("after {ms:.0} ms ({} had something to change)", change.changed),
+            None => "none had anything to change".to_owned(),
+        };
+        Some(format!("{what} in force at {} of {all} proxies, {after}: {objects}\n", all.saturating_sub(refusing)))
     }
 
     fn compare_proxies(&mut self, refusals: BTreeSet<String>) -> Option<String> {
@@ -397,6 +456,31 @@ mod tests {
         check(&["gw-0"], None);
         check(&["gw-0", "gw-1"], Some(&format!("error: gw-0.shop and 1 more refuse {refused}")));
         check(&[], Some("all proxies accept their configuration again\n"));
+    }
+
+    #[test]
+    fn a_change_that_is_in_force_is_told_once() {
+        let mut findings = Findings::new(Path::new("/app"));
+        let mut check =
+            |generation: u64, file: &str, (behind, after): (&[&str], Option<f64>), expected: Option<&str>| {
+                let page = serde_json::json!({
+                    "read": true, "generation": generation, "behind": behind, "refusing": [],
+                    "change": {
+                        "causes": [{"object": "VirtualService shop/web", "file": file}],
+                        "proxies": 5, "changed": 2, "after_ms": after,
+                    },
+                });
+                let settled = serde_json::from_value(page).expect("the page");
+                assert_eq!(findings.settled(&settled).as_deref(), expected, "{generation}");
+            };
+        let told = "routing.yaml in force at 5 of 5 proxies, after 6 ms (2 had something to change): VirtualService shop/web\n";
+        check(1, "/app/routing.yaml", (&[], Some(6.2)), None);
+        check(2, "/app/routing.yaml", (&["web-0"], Some(6.2)), None);
+        check(2, "/app/routing.yaml", (&[], Some(6.2)), Some(told));
+        check(2, "/app/routing.yaml", (&[], Some(6.2)), None);
+        check(3, "/state/runtime/web-0.yaml", (&[], Some(6.2)), None);
+        let nobody = "routing.yaml in force at 5 of 5 proxies, none had anything to change: VirtualService shop/web\n";
+        check(4, "/app/routing.yaml", (&[], None), Some(nobody));
     }
 
     #[test]

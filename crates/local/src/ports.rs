@@ -77,6 +77,8 @@ pub struct GatewayPort {
     pub protocol: String,
     /// A host name that its server serves; `None` if it serves any.
     pub host: Option<String>,
+    /// A path that a route serves.
+    pub path: String,
     /// The file with its server's certificate; `None` if it has no certificate file.
     pub certificate: Option<String>,
     /// Whether clients must present a certificate, too.
@@ -179,7 +181,7 @@ impl HostPort {
         match self.scheme {
             "https" => {}
             "tcp" => return format!("{} (TCP)", self.address),
-            scheme => return format!("{scheme}://{}/", self.address),
+            scheme => return self.plain_usage(scheme),
         }
         let (ip, port) = (self.address.ip(), self.address.port());
         let (host, resolve) = match &self.gateway.host {
@@ -192,7 +194,16 @@ impl HostPort {
             _ => ("-k".to_owned(), "  # -k: its certificate is not checked"),
         };
         let own = if self.gateway.is_mutual { " --cert YOURS.pem --key YOURS.key" } else { "" };
-        format!("curl {trust}{own}{resolve} https://{host}:{port}/{note}")
+        let path = &self.gateway.path;
+        format!("curl {trust}{own}{resolve} {}{note}", quoted(&format!("https://{host}:{port}{path}")))
+    }
+
+    fn plain_usage(&self, scheme: &str) -> String {
+        let url = format!("{scheme}://{}{}", self.address, self.gateway.path);
+        match &self.gateway.host {
+            None => url,
+            Some(host) => format!("{url}  # curl -H {} {}", quoted(&format!("Host: {host}")), quoted(&url)),
+        }
     }
 }
 
@@ -265,7 +276,17 @@ mod tests {
     fn gateway(number: u16) -> GatewayPort {
         let (protocol, span) = ("HTTP".to_owned(), Span::at("gateway.yaml", 9, 7));
         let owner = ("istio-system".to_owned(), "istio-ingressgateway".to_owned());
-        GatewayPort { owner, number, listener: number, protocol, host: None, certificate: None, is_mutual: false, span }
+        GatewayPort {
+            owner,
+            number,
+            listener: number,
+            protocol,
+            host: None,
+            path: "/".to_owned(),
+            certificate: None,
+            is_mutual: false,
+            span,
+        }
     }
 
     #[test]
@@ -332,7 +353,8 @@ mod tests {
             assert_eq!(port.usage().replace(&port.address.port().to_string(), "PORT"), expected);
             Ok::<_, PortError>(())
         };
-        check("HTTP", Some("a.test"), None, "http://127.0.0.1:PORT/")?;
+        let by_host = "http://127.0.0.1:PORT/  # curl -H 'Host: a.test' http://127.0.0.1:PORT/";
+        check("HTTP", Some("a.test"), None, by_host)?;
         check("GRPC", None, None, "http://127.0.0.1:PORT/")?;
         check("TCP", None, None, "127.0.0.1:PORT (TCP)")?;
         let unchecked = "# -k: its certificate is not checked";

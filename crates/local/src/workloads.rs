@@ -6,6 +6,7 @@ mod gateways;
 mod groups;
 mod probes;
 mod proxy_config;
+mod served;
 mod sidecar;
 mod texts;
 mod volumes;

@@ -32,8 +32,10 @@ pub const ALL: &[Check] = &[
     services::port_names,
     services::external_names,
     services::addresses_required,
+    services::other_protocols,
     workloads::injection_labels,
     workloads::reserved_users,
     workloads::sidecars_of_one_workload,
     workloads::target_ports,
+    workloads::undeclared_targets,
 ];

@@ -1,5 +1,6 @@
 //! Services and ServiceEntries.
 
+use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::Resolution;
 use evenkeel_api::kubernetes::{ServiceType, TransportProtocol};
 use evenkeel_api::{Object, Resource};
@@ -29,6 +30,46 @@ pub fn port_names(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
             let help =
                 "name it PROTOCOL or PROTOCOL-SUFFIX (http, http2, grpc, https, tls, tcp, …), or set `appProtocol`";
             found.push(finding.with_help(help).about(object.reference()));
+        }
+    }
+}
+
+/// Ports of widespread protocols that are no HTTP.
+const OTHER_PROTOCOLS: [(u16, &str); 9] = [
+    (3306, "MySQL"),
+    (5432, "PostgreSQL"),
+    (5672, "AMQP"),
+    (6379, "Redis"),
+    (6380, "Redis"),
+    (9042, "Cassandra"),
+    (9092, "Kafka"),
+    (11211, "Memcached"),
+    (27017, "MongoDB"),
+];
+
+/// Ports named after HTTP that lead to a port of another protocol: the proxies would refuse what its clients say.
+pub fn other_protocols(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    for object in objects {
+        let Resource::Service(service) = &object.resource else { continue };
+        for port in &service.spec.ports {
+            let name = port.name.as_ref().map_or("", |name| &name.0);
+            let target = port.target_port.as_ref().and_then(|target| match &target.value {
+                IntOrString::Port(target) => Some(target.0),
+                IntOrString::Name(_) => None,
+            });
+            let number = target.unwrap_or(port.port.0);
+            let Some((_, spoken)) = OTHER_PROTOCOLS.iter().find(|(known, _)| *known == number) else { continue };
+            let protocol = Protocol::detect(false, port.app_protocol.as_deref(), name);
+            if !matches!(protocol, Protocol::Http | Protocol::Http2 | Protocol::Grpc | Protocol::GrpcWeb) {
+                continue;
+            }
+            let what = if port.app_protocol.is_some() { "`appProtocol`" } else { "its name" };
+            let message = format!(
+                "{object}: port {} is HTTP by {what}, and port {number} is usually {spoken}, which proxies would refuse there",
+                port.port.0
+            );
+            let finding = Diagnostic::warning("other-protocol", port.port.span.clone(), message);
+            found.push(finding.with_help("name it `tcp` or `tcp-…` if it is not HTTP").about(object.reference()));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_api::kubernetes::{Container, PodTemplate};
+use evenkeel_api::kubernetes::{Container, PodTemplate, TransportProtocol};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_model::Snapshot;
@@ -128,6 +128,43 @@ pub fn target_ports(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) 
                     Some(_) => {}
                     None => drop(known.insert(target, (number, owner, span))),
                 }
+            }
+        }
+    }
+}
+
+/// Ports of Services that lead to a port that no container of the selected Pods declares, though they declare others.
+pub fn undeclared_targets(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
+    for owner in objects {
+        let Resource::Service(service) = &owner.resource else { continue };
+        let selected: Vec<(&&Object, &PodTemplate)> = objects
+            .iter()
+            .filter(|object| object.namespace == owner.namespace && !service.spec.selector.is_empty())
+            .filter_map(|object| Some((object, template(object)?)))
+            .filter(|(_, template)| selects(&service.spec.selector, &template.labels()))
+            .collect();
+        for port in
+            service.spec.ports.iter().filter(|port| port.protocol.is_none_or(|own| own == TransportProtocol::Tcp))
+        {
+            for (object, template) in &selected {
+                let declared: Vec<u16> = template.spec.tcp_ports().map(|own| own.container_port.0).collect();
+                let target =
+                    port.target_port.as_ref().map_or(Some(port.port.0), |target| template.spec.target_port(target));
+                if declared.is_empty() || target.is_some_and(|target| declared.contains(&target)) {
+                    continue;
+                }
+                let span = port.target_port.as_ref().map_or(&port.port.span, |target| &target.span);
+                let leads = match target {
+                    Some(target) => format!("leads to port {target}"),
+                    None => "leads to a port by a name".to_owned(),
+                };
+                let message =
+                    format!("{owner}: its port {} {leads}, which no container of {object} declares", port.port.0);
+                let ports: Vec<String> = declared.iter().map(ToString::to_string).collect();
+                let help = format!("they declare {}; if a program listens there, declare it, too", ports.join(", "));
+                found.push(
+                    Diagnostic::warning("target-port", span.clone(), message).with_help(help).about(owner.reference()),
+                );
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Each code: a mesh that has it, at its line, and one that does not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_analyze::{Finding, Suppression, analyze};
@@ -141,6 +142,31 @@ fn mutual_tls_is_agreed_on() {
     let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: shop, labels: {app: web}}\nspec: {containers: [{name: web}]}\nstatus: {podIP: 10.0.0.1, phase: Running, conditions: [{type: Ready, status: 'True'}]}\n";
     check(&format!("{strict}{pod}"), &["error IST0113:13"]);
     check(&format!("{}{pod}", strict.replace("STRICT", "PERMISSIVE")), &[]);
+}
+
+#[test]
+fn ports_lead_where_a_program_listens_and_speak_its_protocol() {
+    let service = |ports: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: db, namespace: shop}}\nspec: {{selector: {{app: db}}, ports: [{ports}]}}\n"
+        )
+    };
+    let workload = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: db, namespace: shop}\nspec: {selector: {matchLabels: {app: db}}, \
+                    template: {metadata: {labels: {app: db}}, spec: {containers: [{name: db, ports: [{containerPort: 8080, name: web}]}]}}}\n";
+    let check = |ports: &str, expected: &[&str]| {
+        let found = findings(&(service(ports) + workload), &[]);
+        let codes = found.iter().map(|finding| finding.diagnostic.code);
+        let told: BTreeSet<&str> = codes.filter(|code| ["target-port", "other-protocol"].contains(code)).collect();
+        assert_eq!(told.into_iter().collect::<Vec<_>>(), expected, "{ports}");
+    };
+    check("{name: http, port: 80, targetPort: 8080}", &[]);
+    check("{name: http, port: 80, targetPort: web}", &[]);
+    check("{name: http, port: 80, targetPort: 8081}", &["target-port"]);
+    check("{name: http, port: 80}", &["target-port"]);
+    check("{name: http, port: 80, targetPort: nosuch}", &["target-port"]);
+    check("{name: http-redis, port: 6379, targetPort: 8080}", &[]);
+    check("{name: http-redis, port: 6379}", &["other-protocol", "target-port"]);
+    check("{name: tcp-redis, port: 6379}", &["target-port"]);
 }
 
 #[test]

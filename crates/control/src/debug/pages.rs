@@ -339,6 +339,7 @@ impl Pages {
             "behind": behind.map(|report| &report.client.node).collect::<Vec<_>>(),
             "refusing": refusing.collect::<Vec<_>>(),
             "refused": refused(&world),
+            "change": change(&world, &reports),
         }))
     }
 
@@ -471,4 +472,22 @@ fn index() -> String {
 fn json_page(value: &Value) -> Page {
     let text = serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
     (StatusCode::OK, "application/json", text + "\n")
+}
+
+/// The last change: its objects, and which proxies run it, after which time.
+fn change(world: &World, reports: &[StreamReport]) -> Value {
+    let proxies: BTreeSet<&str> = reports.iter().map(|report| &*report.client.node).collect();
+    let concerned = reports.iter().filter_map(|report| Some((report, report.converged?)));
+    let concerned: Vec<(&str, Duration)> = concerned
+        .filter(|(_, (generation, _))| *generation == world.generation)
+        .map(|(report, (_, after))| (&*report.client.node, after))
+        .collect();
+    let causes = world.causes.iter().map(|cause| json!({ "object": cause.object, "file": &*cause.place.file }));
+    let changed: BTreeSet<&str> = concerned.iter().map(|(node, _)| *node).collect();
+    json!({
+        "causes": causes.collect::<Vec<_>>(),
+        "proxies": proxies.len(),
+        "changed": changed.len(),
+        "after_ms": concerned.iter().map(|(_, after)| after.as_secs_f64() * 1e3).reduce(f64::max),
+    })
 }

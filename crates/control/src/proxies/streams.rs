@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_translate::{Changed, ClassId, Holding, Joined, ProxyView};
 use evenkeel_xds::ResourceSet;
@@ -82,6 +82,8 @@ struct Stream {
     interest: Interest,
     /// Generation of the resources it was last told of, and when the change behind them was noticed.
     told: (u64, Instant),
+    /// The last generation that it has acknowledged after it was told of it, and how long after the change was noticed.
+    converged: Option<(u64, Duration)>,
     status: Arc<Status>,
     admitted: Admitted,
 }
@@ -145,7 +147,8 @@ impl Streams {
         state.by_view.entry(view.clone()).or_default().insert(id);
         state.enter(holding.class, shared);
         let (client, status) = (Arc::new(client), Arc::default());
-        let stream = Stream { client, view, holding, notice, interest: interest.clone(), told, status, admitted };
+        let (interest_of, converged) = (interest.clone(), None);
+        let stream = Stream { client, view, holding, notice, interest: interest_of, told, converged, status, admitted };
         state.streams.insert(id, stream);
         drop(state);
         self.metrics.plane.shift(plane::Gauge::pilot_xds, 1);
@@ -242,7 +245,8 @@ impl Streams {
                 next = id + 1;
                 let Some((holding, shared)) = state.held_by(*id) else { continue };
                 let (client, status, told) = (stream.client.clone(), stream.status.clone(), stream.told.0);
-                reports.push(StreamReport { client, status, told, holding, shared });
+                let converged = stream.converged;
+                reports.push(StreamReport { client, status, told, converged, holding, shared });
             }
         }
     }
@@ -315,10 +319,15 @@ impl Registration {
             settled.insert(self.id);
         }
         let (client, (told, noticed)) = (stream.client.clone(), stream.told);
+        let converges = (before.settled_generation + 1..=status.settled_generation).contains(&told);
+        let after = noticed.elapsed();
+        if converges {
+            stream.converged = Some((told, after));
+        }
         drop(state);
         observe::step(metrics, &client.node, &before, &status, client.since.elapsed().unwrap_or_default());
-        if (before.settled_generation + 1..=status.settled_generation).contains(&told) {
-            metrics.converged(noticed.elapsed());
+        if converges {
+            metrics.converged(after);
         }
     }
 }

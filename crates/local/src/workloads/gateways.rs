@@ -11,6 +11,7 @@ use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::proxy_config::ProxyConfigs;
+use super::served;
 use super::{Sidecar, Workload, WorkloadKind};
 use crate::lifecycle::Lifecycle;
 use crate::pods::ContainerPort;
@@ -98,6 +99,8 @@ struct Server {
     number: u16,
     protocol: String,
     host: Option<String>,
+    /// A path that a route serves.
+    path: String,
     certificate: Option<String>,
     is_mutual: bool,
     span: Span,
@@ -111,7 +114,8 @@ pub(super) fn settle(
     workloads: &mut Vec<Workload>,
     diagnostics: &mut Diagnostics,
 ) -> Vec<GatewayPort> {
-    let wanted: Vec<Wanted<'_>> = objects.iter().filter_map(of_gateway).chain(of_ingresses(proxies)).collect();
+    let of_gateways = objects.iter().filter_map(|object| of_gateway(objects, object));
+    let wanted: Vec<Wanted<'_>> = of_gateways.chain(of_ingresses(proxies)).collect();
     for one in &wanted {
         let selects = |labels: &BTreeMap<String, String>| selects(one.selector, labels);
         if workloads.iter().any(|workload| workload.sidecar == Sidecar::Gateway && selects(&workload.labels)) {
@@ -161,13 +165,14 @@ fn not_served(one: &Wanted<'_>) -> Diagnostic {
     Diagnostic::warning("no-gateway", one.span.clone(), message).with_help(help)
 }
 
-fn of_gateway(object: &Object) -> Option<Wanted<'_>> {
+fn of_gateway<'a>(objects: &[Object], object: &'a Object) -> Option<Wanted<'a>> {
     let Resource::Gateway(gateway) = &object.resource else { return None };
-    let servers = servers(gateway);
+    let servers = servers(gateway, &served::path(objects, object));
     Some(Wanted { selector: &gateway.spec.selector, servers, object: object.to_string(), span: object.origin.clone() })
 }
 
-fn servers(gateway: &Gateway) -> Vec<Server> {
+/// `path`: one that its routes serve.
+fn servers(gateway: &Gateway, path: &str) -> Vec<Server> {
     let servers = gateway.spec.servers.iter().map(|server| {
         let (port, tls) = (&server.port, server.tls.as_ref());
         let mode = tls.and_then(|tls| tls.mode);
@@ -175,6 +180,7 @@ fn servers(gateway: &Gateway) -> Vec<Server> {
             number: port.number.0,
             protocol: port.protocol.value.clone(),
             host: server.hosts.iter().find_map(|host| name_of(host)),
+            path: path.to_owned(),
             certificate: tls.and_then(|tls| tls.server_certificate.clone()),
             is_mutual: matches!(mode, Some(ServerTlsMode::Mutual | ServerTlsMode::IstioMutual)),
             span: port.number.span.clone(),
@@ -190,6 +196,7 @@ fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = Wanted<'_>> {
             number: server.port,
             protocol: server.protocol.to_string(),
             host: server.hosts.iter().find_map(|host| name_of(host.host.as_str())),
+            path: "/".to_owned(),
             certificate: None,
             is_mutual: false,
             span: server.origin.clone(),
@@ -253,6 +260,7 @@ impl Server {
             listener,
             protocol: self.protocol.clone(),
             host: self.host.clone(),
+            path: self.path.clone(),
             certificate: self.certificate.clone(),
             is_mutual: self.is_mutual,
             span: self.span.clone(),

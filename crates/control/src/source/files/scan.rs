@@ -131,8 +131,9 @@ pub fn is_configuration(path: &Path) -> bool {
 
 fn limit(path: &Path, what: &str, limit: usize) -> Diagnostic {
     let span = Span::whole_file(path.to_string_lossy());
-    Diagnostic::new(Severity::Error, "too-many-files", span, format!("{what} {limit}; the rest is not read"))
-        .with_help("give `--config` a directory that holds only the mesh's configuration")
+    Diagnostic::new(Severity::Error, "too-many-files", span, format!("{what} {limit}; the rest is not read")).with_help(
+        "give a directory that holds only the mesh's configuration, or exclude others by a file `.evenkeelignore`",
+    )
 }
 
 /// Reads a file; an error if it is not text, or is too long.
