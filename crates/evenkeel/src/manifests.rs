@@ -9,7 +9,8 @@ use std::time::SystemTime;
 use anyhow::Context;
 use evenkeel_api::{Object, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
-use evenkeel_control::jwks::settings::JwksSettings;
+use evenkeel_control::jwks::{self, settings::JwksSettings};
+use evenkeel_control::registration;
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_explain::World;
 use evenkeel_local::applied::Applied;
@@ -64,7 +65,7 @@ impl Manifests {
         World::of_mesh(self.objects, self.texts, self.addresses, self.mesh)
     }
 
-    /// Reads what the running mesh runs: its directory, applied objects, and its replicas.
+    /// Reads what the running mesh runs: its directory, applied objects, its replicas, and what its control plane has added.
     fn running(state: Option<&Path>) -> anyhow::Result<Self> {
         let state = StateDir::new(&state.map_or_else(StateDir::default_path, Path::to_path_buf))?;
         let directory = state.running().with_context(|| {
@@ -73,7 +74,10 @@ impl Manifests {
         })?;
         let applied = Applied::of(&state, &directory).folder().to_owned();
         let mut all = Self::default();
-        all.directories([directory, applied, state.runtime()].into_iter().filter(|path| path.is_dir()).collect());
+        // The control plane's own objects: the keys that it has fetched, and registered workloads.
+        let own = [jwks::FOLDER, registration::FOLDER].map(|name| state.control().join(name));
+        let folders = [directory, applied, state.runtime()].into_iter().chain(own);
+        all.directories(folders.filter(|path| path.is_dir()).collect());
         all.objects = in_force(std::mem::take(&mut all.objects));
         // Without the file, addresses are searched as the control plane does.
         let book = std::fs::read(state.control().join("addresses.json")).ok();

@@ -120,7 +120,7 @@ pub fn run(arguments: &MtlsArguments, out: &mut dyn Write) -> anyhow::Result<u8>
         Output::Text => write!(out, "{}", ledger.to_text())?,
     }
     let is_known = reported.is_some_and(|reported| reported.iter().all(|(_, answer)| answer.is_ok()));
-    Ok(match (arguments.fail_on_plaintext, ledger.edges.iter().any(|row| row.plaintext), is_known) {
+    Ok(match (arguments.fail_on_plaintext, ledger.has_plaintext(), is_known) {
         (false, ..) | (true, false, true) => 0,
         (true, true, _) => PLAINTEXT,
         (true, false, false) => UNKNOWN,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use clap::Args;
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
-use evenkeel_explain::plan::Sampled;
+use evenkeel_explain::plan::{EXAMPLES as EXAMPLES_OF_GROUP, Sampled};
 use evenkeel_explain::{Plan, World};
 
 use crate::admin;
@@ -60,6 +60,10 @@ pub struct PlanArguments {
     #[arg(long, value_name = "WORKLOAD.NAMESPACE")]
     proxy: Option<String>,
 
+    /// Examples of each group.
+    #[arg(long, value_name = "N", default_value_t = EXAMPLES_OF_GROUP)]
+    examples: usize,
+
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -94,7 +98,7 @@ pub fn run(arguments: &PlanArguments, out: &mut dyn Write) -> anyhow::Result<u8>
         };
         sampled.push(Sampled { pod, namespace: proxy.namespace, request });
     }
-    let mut plan = Plan::new(&before, &after, &sampled);
+    let mut plan = Plan::new(&before, &after, &sampled, arguments.examples);
     plan.notes.extend(collected.problems.into_iter().map(|problem| format!("not asked: {problem}")));
     match arguments.output {
         Output::Json => writeln!(out, "{:#}", plan.to_json())?,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::{Node, Value};
 use evenkeel_model::{GatewayRef, HttpAction, Labels, RouteSet, Selectable, Service, Viewer, Workload};
 use serde::Serialize;
@@ -83,6 +84,12 @@ impl World {
             None => Hostname::parse(host).map_err(|error| format!("`{host}` is not a host: {error}"))?,
         };
         let mut all = Vec::new();
+        if service.is_none() && !self.is_named(&full) {
+            let names = self.snapshot.services.iter().map(|service| service.host.to_string()).collect::<Vec<_>>();
+            let near = closest(host, names.iter().map(String::as_str));
+            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            return Err(format!("nothing in these files is about the host `{host}`{near}"));
+        }
         if let Some(service) = &service {
             self.service_settings(service, &mut all);
         }
@@ -99,6 +106,12 @@ impl World {
             |workload| format!("{}.{}", workload.workload_name, workload.namespace),
         );
         Ok(Effective { host: full.to_string(), client, settings: all })
+    }
+
+    /// Whether routes name the host, or a wildcard of its domain; those for every host are about none in particular.
+    fn is_named(&self, host: &Hostname) -> bool {
+        let mut hosts = self.snapshot.route_sets.iter().flat_map(|set| set.hosts.iter());
+        hosts.any(|own| own.value.as_str() != "*" && own.value.covers(host))
     }
 
     fn service_named(&self, host: &str, workload: Option<&Workload>) -> Option<Arc<Service>> {

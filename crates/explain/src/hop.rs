@@ -62,6 +62,17 @@ pub struct Arrival {
     pub random: u64,
 }
 
+impl Side {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Outbound => "outbound",
+            Self::Inbound => "inbound",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
 impl Arrival {
     /// The address or the socket that was called, as text.
     pub fn called(&self) -> String {
@@ -70,7 +81,7 @@ impl Arrival {
 }
 
 /// A client that speaks TLS.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsClient {
     /// The name in its ClientHello.
     pub server_name: Option<String>,
@@ -81,7 +92,7 @@ pub struct TlsClient {
 }
 
 /// The call as it leaves a proxy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departure {
     /// The endpoint.
     pub to: SocketAddr,
@@ -139,11 +150,7 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
 
 fn name(side: Side, workload: &Workload) -> ProxyName {
     ProxyName {
-        side: match side {
-            Side::Outbound => "outbound",
-            Side::Inbound => "inbound",
-            Side::Gateway => "gateway",
-        },
+        side: side.as_str(),
         workload: workload.workload_name.to_string(),
         pod: workload.pod.to_string(),
         namespace: workload.namespace.to_string(),
@@ -232,7 +239,7 @@ pub fn asked(arrival: &Arrival, listeners: Vec<String>) -> QueriedCall {
         server_name: tls.server_name.clone(),
         alpn: tls.alpn.clone(),
         identities: tls.identity.iter().cloned().collect(),
-        dns_names: Vec::new(),
+        ..QueriedTls::default()
     });
     let request = arrival.request.as_ref().map(|request| QueriedHead {
         method: request.method.clone(),
@@ -632,28 +639,49 @@ fn departure(
     arrival: &Arrival,
     hop: &mut Hop,
 ) -> Option<Departure> {
-    let healthy = cluster.endpoints.hosts.iter().filter(|host| host.health == Health::Healthy);
-    let endpoint = healthy.min_by_key(|host| host.priority);
     if hop.proxy.side == "inbound" {
         return None;
     }
+    let endpoint = first_healthy(cluster, None);
     hop.transport = Some(transport::describe(world, &proxy.workload, cluster, endpoint.map(AsRef::as_ref)));
+    let (departure, tls) = leaving(world, proxy, (cluster, None), trace, arrival)?;
+    let is_passthrough = *cluster.name == *PASSTHROUGH_CLUSTER;
+    if let (Some(tls), true, Some(transport)) = (tls, is_passthrough, &mut hop.transport) {
+        (transport.mode, transport.identity) = ("mtls", tls.identity);
+        transport.reason = "automatic: the workload at this address requires mutual TLS".to_owned();
+    }
+    Some(departure)
+}
+
+/// The endpoint that a call goes to: the files do not show which are busy. `known`: the one that a proxy has chosen.
+fn first_healthy(cluster: &Compiled, known: Option<SocketAddr>) -> Option<&Arc<Host>> {
+    let is_known = |host: &&&Arc<Host>| known.is_some_and(|known| host.address == EndpointAddress::Socket(known));
+    let healthy: Vec<&Arc<Host>> =
+        cluster.endpoints.hosts.iter().filter(|host| host.health == Health::Healthy).collect();
+    healthy.iter().find(is_known).or_else(|| healthy.iter().min_by_key(|host| host.priority)).copied()
+}
+
+/// The call as it leaves a proxy towards a cluster, and the TLS that the proxy itself begins. `known`: the endpoint that the proxy
+/// has chosen.
+pub fn leaving(
+    world: &World,
+    proxy: &Proxy,
+    (cluster, known): (&Compiled, Option<SocketAddr>),
+    trace: &Trace,
+    arrival: &Arrival,
+) -> Option<(Departure, Option<TlsClient>)> {
+    let endpoint = first_healthy(cluster, known);
     let to = match (&cluster.discovery, endpoint.map(|endpoint| &endpoint.address)) {
         (Discovery::OriginalDst(_), _) => arrival.destination,
         (_, Some(EndpointAddress::Socket(address))) => *address,
         (_, Some(EndpointAddress::Pipe(_)) | None) => return None,
     };
-    let tls = tls_to(world, proxy, cluster, (to, endpoint.map(AsRef::as_ref)), trace.sent.is_some());
-    let is_passthrough = *cluster.name == *PASSTHROUGH_CLUSTER;
-    if let (Some(tls), true, Some(transport)) = (&tls, is_passthrough, &mut hop.transport) {
-        (transport.mode, transport.identity) = ("mtls", tls.identity.clone());
-        transport.reason = "automatic: the workload at this address requires mutual TLS".to_owned();
-    }
+    let own = tls_to(world, proxy, cluster, (to, endpoint.map(AsRef::as_ref)), trace.sent.is_some());
     // A client's own TLS passes through.
-    let tls =
-        tls.or_else(|| arrival.tls.clone().filter(|_| trace.chain.as_ref().is_some_and(|chain| chain.tls.is_none())));
+    let passed = || arrival.tls.clone().filter(|_| trace.chain.as_ref().is_some_and(|chain| chain.tls.is_none()));
+    let tls = own.clone().or_else(passed);
     let request = trace.sent.clone().or_else(|| arrival.request.clone().filter(|_| tls_inside(arrival, trace)));
-    Some(Departure { to, tls, request })
+    Some((Departure { to, tls, request }, own))
 }
 
 /// ALPN protocols that sidecars offer each other for HTTP/1.1.

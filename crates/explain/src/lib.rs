@@ -10,7 +10,7 @@
 //! | which Pods are there if none runs? | `stand_ins.rs` |
 //! | what does a host name resolve to, for this workload? | `names.rs` |
 //! | what does one proxy do with a connection? | `hop.rs`; its configuration: `proxy.rs` |
-//! | which proxy is next? | `walk.rs` |
+//! | which proxy is next? | `walk.rs`; which connections pass no proxy: `capture.rs` |
 //! | which rules did not match, and why? | `considered.rs`, `mismatch.rs` |
 //! | what do policies say, and what was missing? | `policies.rs`, `near_miss.rs` |
 //! | what holds for a host, and what lost? | `effective.rs` |
@@ -28,6 +28,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod answer;
+mod capture;
 mod columns;
 mod considered;
 pub mod effective;

@@ -48,6 +48,8 @@ pub struct Row {
     pub tls: Option<EdgeTls>,
     /// Connections, as the side says that has seen more.
     pub connections: u64,
+    /// Connections that the server's proxy refused: STRICT asks for mutual TLS, or the client's certificate is not accepted.
+    pub refused: u64,
     /// Requests, likewise.
     pub requests: u64,
     /// Bytes in both directions, likewise.
@@ -153,6 +155,7 @@ impl World {
             plaintext: edge.tls.is_none(),
             tls: edge.tls.clone(),
             connections: 0,
+            refused: 0,
             requests: 0,
             bytes: 0,
             seen_by: "",
@@ -160,6 +163,7 @@ impl World {
             by_server: None,
             disagreement: None,
         });
+        row.refused += edge.refused;
         row.client.identity = row.client.identity.take().or(client.identity);
         row.server.identity = row.server.identity.take().or(server.identity);
         let side = if is_client { &mut row.by_client } else { &mut row.by_server };
@@ -209,6 +213,7 @@ fn namespace(id: &str) -> Option<String> {
 fn secured(row: &Row) -> String {
     match &row.tls {
         None => "plain text".to_owned(),
+        Some(tls) if tls.version.is_empty() => "TLS".to_owned(),
         Some(tls) => {
             let parts = [&*tls.version, &tls.cipher, &tls.group];
             parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
@@ -220,7 +225,11 @@ fn secured(row: &Row) -> String {
 fn add_disagreements(rows: &mut [Row], silent: &[String]) {
     let before = rows.to_vec();
     for row in rows.iter_mut() {
-        if silent.contains(&row.client.name) || silent.contains(&row.server.name) || row.seen_by == "both" {
+        if row.connections == 0
+            || silent.contains(&row.client.name)
+            || silent.contains(&row.server.name)
+            || row.seen_by == "both"
+        {
             continue;
         }
         // The other side's report of the same edge.
@@ -229,7 +238,8 @@ fn add_disagreements(rows: &mut [Row], silent: &[String]) {
             (&other.client.name, &other.server.name, other.port) == (&row.client.name, &row.server.name, row.port)
                 && if by_server { other.by_client.is_some() } else { other.by_server.is_some() }
         };
-        let others: Vec<String> = before.iter().filter(is_other).map(secured).collect();
+        let others: Vec<String> =
+            before.iter().filter(is_other).filter(|other| other.connections > 0).map(secured).collect();
         if !others.is_empty() {
             let (own, other) = if by_server { ("server", "client") } else { ("client", "server") };
             row.disagreement =
@@ -250,6 +260,11 @@ impl Ledger {
         self.edges.retain(|row| is_it(&row.client) || is_it(&row.server));
         self.sum();
         self
+    }
+
+    /// Whether anything went in plain text. What was refused did not.
+    pub fn has_plaintext(&self) -> bool {
+        self.edges.iter().any(|row| row.plaintext && row.connections > 0)
     }
 
     fn sum(&mut self) {
@@ -337,6 +352,16 @@ status: {phase: Running, podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.2}], conditions: 
             vec![edge("inbound", "10.0.0.1", false, 1), edge("inbound", "192.0.2.7", true, 1)],
             &["web-0.shop db-0.data 5432 plain 1 server", "192.0.2.7 db-0.data 5432 TLSv1.3 1 server"],
         );
+    }
+
+    #[test]
+    fn what_strict_refuses_is_told_and_is_no_traffic() {
+        let refused = Edge { refused: 3, connections: 0, bytes_sent: 0, ..edge("inbound", "10.0.0.1", false, 0) };
+        let ledger = world().ledger(&[of("db-0", "data", vec![refused, edge("inbound", "10.0.0.1", true, 2)])]);
+        assert_eq!((ledger.plaintext_connections, ledger.has_plaintext()), (0, false));
+        let text = ledger.to_text();
+        assert!(text.contains("refused: web-0.shop → db-0.data:5432: 3 connections in plain text"), "{text}");
+        assert!(text.contains("✓ nothing in plain text"), "{text}");
     }
 
     #[test]

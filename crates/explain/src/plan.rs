@@ -1,32 +1,31 @@
 //! The effect of a change on recent requests: each is decided twice, in the mesh as it is and in the mesh with the change.
 
+mod path;
+
 use std::collections::BTreeMap;
 
-use evenkeel_filters::explain::query::{Decision, RecentRequest};
+use evenkeel_filters::explain::query::Decision;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::hop::short;
 use crate::place::Source;
+use crate::recent;
 use crate::replay::Replayed;
 use crate::text::{Style, Text};
 use crate::world::World;
 
-/// Examples of each group, in requests.
-const MAX_EXAMPLES: usize = 3;
+use self::path::{Coming, Records};
+
+pub use self::path::Sampled;
+
+/// Examples of each group, in requests, if the question does not say how many.
+pub const EXAMPLES: usize = 3;
 /// Groups that the text shows, in groups.
 const MAX_SHOWN: usize = 20;
 
-/// A recent request of one proxy.
-#[derive(Debug, Clone)]
-pub struct Sampled {
-    /// The Pod.
-    pub pod: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// The request.
-    pub request: RecentRequest,
-}
+/// Why a request that the change does not affect is not judged.
+const CONTRARY: &str = "the mesh as it is decides otherwise than the proxy did, which had another configuration then";
 
 /// The effect of a change on recent requests.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -114,8 +113,8 @@ pub struct Example {
 }
 
 impl Plan {
-    /// Replays the requests. `before`: the mesh as it is.
-    pub fn new(before: &World, after: &World, sampled: &[Sampled]) -> Self {
+    /// Replays the requests. `before`: the mesh as it is. `most_examples`: of each group.
+    pub fn new(before: &World, after: &World, sampled: &[Sampled], most_examples: usize) -> Self {
         let mut plan = Self { decisions: sampled.len(), ..Self::default() };
         let mut ids: Vec<&str> = sampled.iter().map(|sample| &*sample.request.id).collect();
         ids.sort_unstable();
@@ -126,11 +125,12 @@ impl Plan {
         (plan.requests, plan.proxies) = (ids.len(), pods.len());
         let times = || sampled.iter().map(|sample| sample.request.started_us);
         plan.period_ms = times().max().unwrap_or(0).saturating_sub(times().min().unwrap_or(0)) / 1000;
-        let mut groups: BTreeMap<(Ending, Ending, Vec<String>), Group> = BTreeMap::new();
+        let records = Records::new(sampled);
+        let mut groups = Groups { most_examples, ..Groups::default() };
         for sample in sampled {
-            plan.judge(before, after, sample, &mut groups);
+            plan.judge((before, after), sample, &records, &mut groups);
         }
-        let mut groups: Vec<Group> = groups.into_values().collect();
+        let mut groups: Vec<Group> = groups.all.into_values().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.decisions));
         for group in groups {
             let list = match (group.from.is_failure(), group.to.is_failure()) {
@@ -147,10 +147,10 @@ impl Plan {
 
     fn judge(
         &mut self,
-        before: &World,
-        after: &World,
+        (before, after): (&World, &World),
         sample: &Sampled,
-        groups: &mut BTreeMap<(Ending, Ending, Vec<String>), Group>,
+        records: &Records<'_>,
+        groups: &mut Groups,
     ) {
         let Sampled { pod, namespace, request } = sample;
         let mut not_judged = |reason: String| *self.not_judged.entry(reason).or_default() += 1;
@@ -158,45 +158,58 @@ impl Plan {
         else {
             return not_judged("its Pod is not in the configuration".to_owned());
         };
+        if !recent::is_read(request) {
+            return not_judged("its head was not read: what came was no request".to_owned());
+        }
         let unknown = [&from, &to].into_iter().flat_map(|own| own.decision.unknown_headers.clone()).next();
         if let Some(name) = unknown {
-            return not_judged(format!("a route asks for {name}, whose value is not kept"));
+            return not_judged(format!("a route or a filter asks for {name}, whose value is not kept"));
         }
         if request.call.request.as_ref().is_some_and(|head| head.left_out > 0) {
             return not_judged("not all of its headers were kept".to_owned());
         }
-        let mut differs = differences(&from.decision, &to.decision);
+        let to = match records.coming((before, after), sample) {
+            Coming::Same => to,
+            Coming::Otherwise(to) => *to,
+            // The proxy that sent it tells where it goes.
+            Coming::Gone => {
+                self.unaffected += 1;
+                return;
+            }
+            Coming::Assumed
+                if to.fails() != from.fails() && [&from, &to].iter().any(|own| own.decision.outcome == "reset") =>
+            {
+                return not_judged(
+                    "how the client's proxy connects decides, and that proxy has no record of it".to_owned(),
+                );
+            }
+            Coming::Assumed => to,
+        };
         let by_chance = from.decision.by_chance || to.decision.by_chance;
+        if let Some((later_from, later_to)) = records.later((before, after), (&from, &to), request) {
+            let differs = told(differences(&later_from.decision, &later_to.decision));
+            let example = Example { proxy: later_to.proxy(), ..Example::of(sample) };
+            return groups.add((Ending::of(&later_from), Ending::of(&later_to), differs), by_chance, example);
+        }
+        let mut differs = differences(&from.decision, &to.decision);
         let by_state = to.decision.by_state && !from.decision.by_state;
+        let is_contrary = recent::is_contrary(request, &from.decision);
         let (from, to) = (Ending::of(&from), Ending::of(&to));
         if !from.goes_as(&to) {
             // Another route has other limits, and filters may explain the difference.
-            differs
-                .retain(|line| line.starts_with(['-', '+']) && (line.contains(" RBAC:") || line.contains(" filter ")));
+            differs = told(differs);
         }
         if from.is_as(&to) && differs.is_empty() {
-            self.unaffected += 1;
+            match is_contrary {
+                true => not_judged(CONTRARY.to_owned()),
+                false => self.unaffected += 1,
+            }
             return;
         }
         if by_state && from.is_as(&to) {
             return not_judged("a filter of the change depends on bodies, answers or earlier requests".to_owned());
         }
-        let key = (from.clone(), to.clone(), differs.clone());
-        let group = groups.entry(key).or_insert_with(|| Group {
-            from,
-            to,
-            differs,
-            decisions: 0,
-            by_chance: 0,
-            examples: Vec::new(),
-        });
-        group.decisions += 1;
-        group.by_chance += usize::from(by_chance);
-        let example = Example::of(sample);
-        let is_other = |known: &Example| (&known.request, &known.client) != (&example.request, &example.client);
-        if group.examples.len() < MAX_EXAMPLES && group.examples.iter().all(is_other) {
-            group.examples.push(example);
-        }
+        groups.add((from, to, differs), by_chance, Example::of(sample));
     }
 
     fn add_notes(&mut self, sampled: &[Sampled]) {
@@ -284,6 +297,33 @@ impl Plan {
     }
 }
 
+/// Decisions by the way in which they change.
+#[derive(Default)]
+struct Groups {
+    most_examples: usize,
+    all: BTreeMap<(Ending, Ending, Vec<String>), Group>,
+}
+
+impl Groups {
+    fn add(&mut self, key: (Ending, Ending, Vec<String>), by_chance: bool, example: Example) {
+        let (from, to, differs) = key.clone();
+        let (decisions, examples) = (0, Vec::new());
+        let group = self.all.entry(key).or_insert(Group { from, to, differs, decisions, by_chance: 0, examples });
+        group.decisions += 1;
+        group.by_chance += usize::from(by_chance);
+        let is_other = |known: &Example| (&known.request, &known.client) != (&example.request, &example.client);
+        if group.examples.len() < self.most_examples && group.examples.iter().all(is_other) {
+            group.examples.push(example);
+        }
+    }
+}
+
+/// The differences that explain another end.
+fn told(mut differs: Vec<String>) -> Vec<String> {
+    differs.retain(|line| line.starts_with(['-', '+']) && (line.contains(" RBAC:") || line.contains(" filter ")));
+    differs
+}
+
 fn counted(count: usize, what: &str) -> String {
     match (count, what.strip_suffix('y')) {
         (1, _) => format!("1 {what}"),
@@ -348,7 +388,7 @@ impl Ending {
 
     fn is_failure(&self) -> bool {
         matches!(&*self.outcome, "deny" | "reset")
-            || self.status.is_some_and(|status| status >= 500)
+            || self.status.is_some_and(|status| status >= 400)
             || self.response_flag.is_some()
     }
 

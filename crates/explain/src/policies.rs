@@ -97,6 +97,26 @@ fn asked(
     }
 }
 
+/// The policy of a workload that an RBAC filter has named.
+pub fn by_name(world: &World, workload: &Workload, name: &str) -> Option<Policy> {
+    let all = world.snapshot.policies_for(&workload.namespace, &workload.labels);
+    all.into_iter().find_map(|policy| {
+        let rule = rule_of(policy, name)?;
+        let field = rule.map_or_else(|| "metadata.name".to_owned(), |rule| format!("spec.rules[{rule}]"));
+        let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+        Some(Policy {
+            action: policy.action.to_string(),
+            provider: policy.provider.as_ref().map(ToString::to_string),
+            source: world.source(object, &policy.origin, &field),
+            matches: true,
+            decides: true,
+            rule,
+            missing: Vec::new(),
+            at: format!("{}.{}", workload.pod, workload.namespace),
+        })
+    })
+}
+
 /// The number of the rule, if an RBAC filter's name is this policy's: `ns[NAMESPACE]-policy[NAME]-rule[N]`. A refused
 /// policy's name has no number.
 fn rule_of(policy: &AuthorizationPolicy, name: &str) -> Option<Option<usize>> {

@@ -12,7 +12,7 @@ mod words;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_api::annotations::{CaptureRules, is_dry_run};
+use evenkeel_api::annotations::is_dry_run;
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::yaml::Node;
 use evenkeel_model::authz_provider::AuthzProtocol;
@@ -120,35 +120,6 @@ impl World {
             ports.push(port(0, None));
         }
         ports
-    }
-
-    /// Which connections to a Pod its proxy gets.
-    pub(crate) fn capture_of(&self, workload: &Workload) -> CaptureRules {
-        let is_it = |object: &&Object| {
-            object.kind() == Kind::Pod && object.name == workload.pod && object.namespace == workload.namespace
-        };
-        let pod = self.objects().iter().chain(&self.stand_ins).find(is_it);
-        let rules = pod.map(|pod| CaptureRules::of(&pod.annotations)).unwrap_or_default();
-        if !rules.is_default() {
-            return rules;
-        }
-        // A running mesh tells of its Pods without their annotations: those of what made them are theirs.
-        let owned = self.objects().iter().filter(|object| {
-            object.name == workload.workload_name && object.namespace == workload.namespace && object.refused.is_none()
-        });
-        let template = |object: &Object| match &object.resource {
-            Resource::Deployment(set) => {
-                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
-            }
-            Resource::StatefulSet(set) => {
-                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
-            }
-            Resource::DaemonSet(set) => {
-                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
-            }
-            _ => None,
-        };
-        owned.filter_map(template).next().map(|annotations| CaptureRules::of(&annotations)).unwrap_or_default()
     }
 
     fn policies_at(&self, workload: &Workload) -> Vec<Policy> {

@@ -38,7 +38,7 @@ use evenkeel_model::policy::ConditionKey;
 use evenkeel_model::{Snapshot, Workload};
 
 use self::call_path::CallPath;
-use self::call_paths::Client;
+use self::call_paths::{Client, Kind};
 use self::search::{Found, search};
 use crate::question::QuestionError;
 use crate::world::World;
@@ -64,15 +64,17 @@ impl World {
         }
         let mut blocked: Vec<CallPath> = Vec::new();
         let mut known = BTreeSet::new();
-        // Requests first, then what is no request: a witness that can be read is worth more.
-        for requests in [true, false] {
+        // Requests first, then what is no request, and ports that objects name before others: a witness that can be read and tried is
+        // worth more.
+        for (requests, unnamed_port) in [(true, false), (true, true), (false, false), (false, true)] {
             if !requests && (claim.path.is_some() || claim.method.is_some()) {
                 continue;
             }
             for client in &clients {
                 for call_path in find::of(self, claim, client, &targets, &mut proof) {
-                    if requests != (call_path.dialled.kind == call_paths::Kind::Http) || !known.insert(call_path.same())
-                    {
+                    let dialled = &call_path.dialled;
+                    let is_next = (requests, unnamed_port) == (dialled.kind == Kind::Http, dialled.unnamed_port);
+                    if !is_next || !known.insert(call_path.same()) {
                         continue;
                     }
                     proof.call_paths += 1;

@@ -6,7 +6,8 @@ use evenkeel_filters::explain::query::{Decision, ProxyDecision, REDACTED, Recent
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::answer::{ProxyName, Route, written};
+use crate::answer::{Policy, ProxyName, Route, written};
+use crate::policies;
 use crate::text::{Style, Text, at};
 use crate::world::World;
 
@@ -25,6 +26,15 @@ const OF_PROXIES: [&str; 6] = [
     "x-envoy-decorator-operation",
     "accept-encoding",
 ];
+
+/// How the details of requests begin that a policy has refused.
+const REFUSALS: [&str; 2] = [BY_POLICY, BY_TOKEN];
+/// By an AuthorizationPolicy.
+const BY_POLICY: &str = "rbac_access_denied";
+/// By a RequestAuthentication.
+const BY_TOKEN: &str = "jwt_authn_access_denied";
+/// By an external authorizer.
+const BY_SERVICE: &str = "ext_authz";
 
 /// A recent request.
 #[derive(Debug, Clone, Serialize)]
@@ -52,6 +62,10 @@ pub struct RecentHop {
     pub server: Option<String>,
     /// The route, with its place.
     pub route: Option<Route>,
+    /// The policies that refused the request: the one that denied it, or those of which none allows it.
+    pub policies: Vec<Policy>,
+    /// The rules that judge tokens, if the token was the reason; one sentence each.
+    pub tokens: Vec<String>,
     /// The proxy's decision now.
     pub now: Now,
 }
@@ -141,13 +155,33 @@ fn hop(world: Option<&World>, kept: RecordedRequest) -> RecentHop {
     };
     let source = of_files.or_else(of_proxy);
     let route = request.route.clone().map(|name| Route { name, source });
+    let (policies, tokens) = world.map(|world| refused_by(world, &proxy, &request)).unwrap_or_default();
     RecentHop {
+        policies,
+        tokens,
         caller: request.call.source.and_then(|source| pod_at(&source.to_string())),
         server: request.endpoint.as_deref().and_then(pod_at),
         now: compare(&request, now),
         proxy,
         route,
         request,
+    }
+}
+
+/// The policies, or the rules about tokens, that refused a request.
+fn refused_by(world: &World, proxy: &ProxyName, request: &RecentRequest) -> (Vec<Policy>, Vec<String>) {
+    let (details, nothing) = (&*request.details, (Vec::new(), Vec::new()));
+    let Ok(workload) = world.find(&proxy.pod, Some(&proxy.namespace)) else { return nothing };
+    if details.starts_with(BY_TOKEN) {
+        return (Vec::new(), policies::tokens(world, &workload));
+    }
+    let all = || world.retake(&workload, request).policies;
+    let of = |fits: fn(&Policy) -> bool| (all().into_iter().filter(fits).collect(), Vec::new());
+    match details.strip_prefix(BY_POLICY).and_then(|rest| rest.strip_prefix("_matched_policy[")?.strip_suffix(']')) {
+        Some("none") => of(|policy| policy.action == "ALLOW"),
+        Some(name) => (policies::by_name(world, &workload, name).into_iter().collect(), Vec::new()),
+        None if details.starts_with(BY_SERVICE) => of(|policy| policy.action == "CUSTOM" && policy.matches),
+        None => nothing,
     }
 }
 
@@ -165,6 +199,9 @@ fn compare(then: &RecentRequest, now: Result<ProxyDecision, String>) -> Now {
     if now.outcome == "hold" {
         return unknown("the proxy no longer holds the configuration for it, and would ask for it first".to_owned());
     }
+    if !is_read(then) {
+        return unknown("its head was not read: what came was no request".to_owned());
+    }
     let differs = differences(then, &now);
     Now { same: Some(differs.is_empty()), differs, by_chance, unknown: None }
 }
@@ -180,7 +217,9 @@ fn differences(then: &RecentRequest, now: &Decision) -> Vec<String> {
     differ("route", text(then.route.as_deref()), text(now.route.as_deref()));
     let is_other_share =
         now.by_chance && now.clusters.iter().any(|(name, _)| Some(name.as_str()) == then.cluster.as_deref());
-    if !is_other_share {
+    // A cluster that does not exist is not noted.
+    let is_missing = then.cluster.is_none() && now.response_flag.as_deref() == Some("NC");
+    if !is_other_share && !is_missing {
         differ("cluster", text(then.cluster.as_deref()), text(now.cluster.as_deref()));
     }
     let was_local = then.endpoint.is_none() && then.details != "via_upstream";
@@ -202,6 +241,21 @@ fn differences(then: &RecentRequest, now: &Decision) -> Vec<String> {
         _ => {}
     }
     differs
+}
+
+/// Whether the proxy could read the request's head.
+pub(crate) fn is_read(request: &RecentRequest) -> bool {
+    request.call.request.as_ref().is_some_and(|head| !head.method.is_empty())
+}
+
+/// Whether a decision contradicts what became of the request: a proxy lets it pass and the other does not, and neither chance nor
+/// the state of filters and endpoints is the reason.
+pub(crate) fn is_contrary(then: &RecentRequest, now: &Decision) -> bool {
+    let is_judged = |outcome: &str| matches!(outcome, "deny" | "reset" | "direct" | "redirect");
+    let was_denied = then.endpoint.is_none() && REFUSALS.iter().any(|of| then.details.starts_with(of));
+    let passes = now.outcome == "forward" && now.status.is_none();
+    let is_certain = !now.by_chance && !now.by_state;
+    is_certain && ((then.endpoint.is_some() && is_judged(&now.outcome)) || (was_denied && passes))
 }
 
 fn is_failure(request: &RecentRequest) -> bool {
@@ -279,6 +333,9 @@ impl RecentHop {
         lines.push(format!("{first}end after {}", short(request.duration_us)));
         lines.push(format!("{} bytes received, {} bytes sent", request.bytes_received, request.bytes_sent));
         out.fact("response", &lines);
+        let mut refused: Vec<String> = self.policies.iter().flat_map(|policy| out.policy(policy, true)).collect();
+        refused.extend(self.tokens.iter().cloned());
+        out.fact("refused by", &refused);
         let chance = if self.now.by_chance { ", as far as chance does not decide" } else { "" };
         let mut lines = match (&self.now.same, &self.now.unknown) {
             (Some(true), _) => vec![format!("{good}✓{end} the proxy would decide the same{chance}")],

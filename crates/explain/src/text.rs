@@ -208,7 +208,8 @@ impl Text {
         }
     }
 
-    fn policy(&self, policy: &Policy, denied: bool) -> Vec<String> {
+    /// What one policy says, and what the call lacks.
+    pub fn policy(&self, policy: &Policy, denied: bool) -> Vec<String> {
         let Style { dim, good, bad, warn, end, .. } = self.style;
         let is_deny = policy.action == "DENY";
         let rule = policy.rule.map(|rule| format!(" rule {rule}")).unwrap_or_default();

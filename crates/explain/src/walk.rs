@@ -1,6 +1,7 @@
 //! The path of a call: the proxies it passes, one after the other.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
@@ -17,7 +18,7 @@ use crate::running;
 use crate::world::World;
 
 /// Maximum number of proxies on a call's path: an egress gateway makes three, more would be a loop.
-const MAX_HOPS: usize = 6;
+pub const MAX_HOPS: usize = 6;
 /// A client outside the mesh (RFC 5737).
 const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
 
@@ -75,8 +76,10 @@ impl World {
 
     fn asked_by_workload(&self, question: &Question, workload: &Arc<Workload>) -> Answer {
         let target = &question.target;
-        let proxy = workload.has_proxy.then(|| self.proxy(workload));
-        let resolved = names::resolve(target.host(), workload, proxy.as_deref(), &self.snapshot);
+        let own = workload.has_proxy.then(|| self.proxy(workload));
+        let resolved = names::resolve(target.host(), workload, own.as_deref(), &self.snapshot);
+        let proxy =
+            own.filter(|_| self.leaves_through_proxy(workload, SocketAddr::new(resolved.address, target.port())));
         let source = SocketAddr::new(workload.addresses.first().copied().unwrap_or(OUTSIDE.into()), CLIENT_PORT);
         let arrival = Arrival {
             source,
@@ -95,11 +98,13 @@ impl World {
                 answer.notes.extend(to);
             }
             None => {
-                let text = format!(
-                    "{}.{} has no sidecar: its call is not routed by the mesh",
-                    workload.pod, workload.namespace
-                );
-                answer.notes.push(text);
+                let why = match workload.has_proxy {
+                    true => "excludes this from capture (traffic annotations)",
+                    false => "has no sidecar",
+                };
+                answer
+                    .notes
+                    .push(format!("{}.{} {why}: its call is not routed by the mesh", workload.pod, workload.namespace));
                 let to = self.without_proxy(&resolved, arrival.destination);
                 let departure = Departure { to, tls: arrival.tls.clone(), request: arrival.request.clone() };
                 self.follow(departure, &arrival, &mut answer);
@@ -203,12 +208,7 @@ impl World {
 
     /// Takes a call on to where it was sent.
     fn follow(&self, departure: Departure, from: &Arrival, answer: &mut Answer) {
-        let Some(workload) = self.snapshot.workload_at(departure.to.ip()) else { return };
-        let side = match (self.is_gateway(workload), workload.has_proxy) {
-            (true, _) => Side::Gateway,
-            (false, true) => Side::Inbound,
-            (false, false) => return,
-        };
+        let Some((proxy, side)) = self.next(departure.to) else { return };
         let Departure { to, tls, request } = departure;
         let arrival = Arrival {
             source: from.source,
@@ -219,7 +219,18 @@ impl World {
             host: from.host.clone(),
             random: from.random,
         };
-        self.walk(&self.proxy(workload), side, arrival, answer);
+        self.walk(&proxy, side, arrival, answer);
+    }
+
+    /// The proxy that serves connections to this address.
+    pub(crate) fn next(&self, to: SocketAddr) -> Option<(Rc<Proxy>, Side)> {
+        let workload = self.snapshot.workload_at(to.ip())?;
+        let side = match (self.is_gateway(workload), self.arrives_at_proxy(workload, to.port())) {
+            (true, _) => Side::Gateway,
+            (false, true) => Side::Inbound,
+            (false, false) => return None,
+        };
+        Some((self.proxy(workload), side))
     }
 
     /// Returns where the cluster's own network routes a call: a service's address leads to one of its endpoints.

@@ -41,7 +41,7 @@ pub use http::{
     Setup, TrailersContext, Wait, Woken,
 };
 pub use info::edges;
-pub use info::{ConnectionInfo, Form, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
+pub use info::{ConnectionInfo, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;
 pub use remark::Remark;
 pub use resolution::{ForwardProxyFacts, HostLookup, LookupError, Resolved};

@@ -72,6 +72,24 @@ impl Edges {
         }
     }
 
+    /// Counts a client's connection that is refused: `tls` if the client speaks TLS.
+    pub(crate) fn refused(&self, info: &ConnectionInfo, tls: bool, now: Instant) {
+        let is_inbound = info.listener.as_ref().is_some_and(|own| own.direction == TrafficDirection::Inbound);
+        // Clients of gateways may be anybody.
+        if !is_inbound || !self.is_edge(info) {
+            return;
+        }
+        self.refusal((info.view.direct_remote.ip(), info.view.local.port()), tls, now);
+    }
+
+    fn refusal(&self, (client, port): (IpAddr, u16), tls: bool, now: Instant) {
+        let (address, tls) = (Some(client.to_canonical()), tls.then_some(("", "", "")));
+        match self.find(Key { outbound: false, local: None, peer: None, address, port, tls }, now) {
+            Some(edge) => edge.refusal(now),
+            None => self.left_out.set(self.left_out.get() + 1),
+        }
+    }
+
     /// The edge of a client's connection; `None`: it comes from the proxy's own workload, or there are too many.
     pub(crate) fn of_client(&self, info: &ConnectionInfo, now: Instant) -> Option<Rc<EdgeCounts>> {
         if !self.is_edge(info) {
@@ -195,6 +213,7 @@ fn told(key: &Key, counts: &EdgeCounts, now: Instant) -> Edge {
             group: group.to_owned(),
         }),
         connections: counts.connections.get(),
+        refused: counts.refused.get(),
         requests: counts.requests.get(),
         bytes_received: counts.bytes_received.get(),
         bytes_sent: counts.bytes_sent.get(),
@@ -236,6 +255,20 @@ mod tests {
         let [one] = kept.as_slice() else { panic!("{kept:?}") };
         assert_eq!((one.connections, one.requests, one.bytes_received, one.bytes_sent, one.idle_ms), (1, 2, 7, 5, 7));
         assert_eq!((one.direction.as_str(), one.port, left_out), ("inbound", 80, 0));
+    }
+
+    #[test]
+    fn what_is_refused_is_counted_apart() {
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        let info = ConnectionInfo::new(1, std::time::Instant::now(), address, address);
+        let (edges, now) = (Edges::default(), Instant::now());
+        edges.refused(&info, false, now);
+        assert_eq!(edges.kept(now).0.len(), 0, "nobody knows which listener took it");
+        [false, false, true].into_iter().for_each(|tls| edges.refusal((address.ip(), 80), tls, now));
+        let mut kept: Vec<_> =
+            edges.kept(now).0.into_iter().map(|edge| (edge.tls.is_some(), edge.connections, edge.refused)).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [(false, 0, 2), (true, 0, 1)]);
     }
 
     #[test]

@@ -19,6 +19,12 @@ pub(crate) trait FilterNeeds {
         false
     }
 
+    /// Whether its decision may depend on the value of this header, or of the query parameter NAME for `?NAME`. Filters that ask a
+    /// service, or that draw random numbers, tell so when they decide.
+    fn reads(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Why a connection manager may have only one such filter, if that is so.
     fn why_once(&self) -> Option<&'static str> {
         None

@@ -36,6 +36,11 @@ macro_rules! http_filters {
                 }
             }
 
+            /// Whether its decision may depend on the value of this header, or of the query parameter NAME for `?NAME`.
+            pub fn reads(&self, name: &str) -> bool {
+                self.needs().reads(name)
+            }
+
             /// The full name of its message.
             pub(crate) fn message_name(&self) -> String {
                 match self {

@@ -44,6 +44,13 @@ impl FilterNeeds for JwtAuthn {
         });
         remote.collect()
     }
+
+    fn reads(&self, name: &str) -> bool {
+        let of_rules = self.rules.iter().filter_map(|rule| rule.requirement.as_ref());
+        let of_state = self.filter_state.iter().flat_map(|rules| rules.requirements.iter().map(|(_, own)| own));
+        let named = self.named.iter().map(|(_, own)| own);
+        of_rules.chain(of_state).chain(named).any(|requirement| requirement.reads(name))
+    }
 }
 
 impl JwtAuthn {
@@ -107,6 +114,17 @@ pub enum Requirement {
     },
     /// All of these are required.
     All(Vec<Requirement>),
+}
+
+impl Requirement {
+    /// Whether a token may be in this header, or in the query parameter NAME for `?NAME`.
+    fn reads(&self, name: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Provider { locations, .. } | Self::Lenient { locations, .. } => locations.have(name),
+            Self::Any { children, .. } | Self::All(children) => children.iter().any(|child| child.reads(name)),
+        }
+    }
 }
 
 /// Which requests pass although no token is valid.
@@ -222,6 +240,17 @@ pub struct Locations {
     pub cookies: Vec<(Box<str>, Issuers)>,
     /// Headers that the providers fill.
     pub filled: Vec<Box<str>>,
+}
+
+impl Locations {
+    /// Whether a token may be in this header, or in the query parameter NAME for `?NAME`.
+    fn have(&self, name: &str) -> bool {
+        match name.strip_prefix('?') {
+            Some(parameter) => self.parameters.iter().any(|(own, _)| **own == *parameter),
+            None if name == "cookie" => !self.cookies.is_empty() || self.headers.iter().any(|own| *own.name == *name),
+            None => self.headers.iter().any(|own| *own.name == *name),
+        }
+    }
 }
 
 /// A header that may carry tokens.

@@ -60,6 +60,11 @@ impl CidrSet {
 }
 
 impl HeaderMatcher {
+    /// Whether the value of this header decides, and not only whether there is one.
+    pub fn reads(&self, name: &str) -> bool {
+        *self.name == *name && !matches!(self.value, HeaderValueMatcher::Present(_))
+    }
+
     /// Whether the request's header matches, by any of its values. A value matcher never matches an absent header, inverted or not, unless
     /// `treat_missing_as_empty` is set.
     pub fn matches(&self, request: &impl RequestView) -> bool {

@@ -30,6 +30,10 @@ impl FilterNeeds for RbacFilter {
     fn may_stand_upstream(&self) -> bool {
         true
     }
+
+    fn reads(&self, name: &str) -> bool {
+        self.rules.iter().flat_map(|rules| rules.policies()).any(|policy| policy.reads_header(name))
+    }
 }
 
 /// `envoy.filters.network.rbac`.

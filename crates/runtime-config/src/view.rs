@@ -110,7 +110,7 @@ impl PeerIdentity {
 }
 
 /// A request as plain data, for explanations and tests.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlainRequest {
     /// `:method`.
     pub method: String,

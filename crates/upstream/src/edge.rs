@@ -10,6 +10,8 @@ use tokio::time::Instant;
 pub struct EdgeCounts {
     /// Connections.
     pub connections: Cell<u64>,
+    /// Connections that were refused before they carried anything.
+    pub refused: Cell<u64>,
     /// HTTP requests.
     pub requests: Cell<u64>,
     /// Bytes from client to server.
@@ -24,6 +26,12 @@ impl EdgeCounts {
     /// Counts a connection.
     pub fn connection(&self, now: Instant) {
         self.connections.set(self.connections.get() + 1);
+        self.last.set(Some(now));
+    }
+
+    /// Counts a connection that is refused.
+    pub fn refusal(&self, now: Instant) {
+        self.refused.set(self.refused.get() + 1);
         self.last.set(Some(now));
     }
 

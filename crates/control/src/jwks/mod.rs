@@ -42,7 +42,7 @@ use client::FetchError;
 pub(crate) use client::{Client, system_roots_pem};
 
 /// Directory of the keys in the state directory.
-const FOLDER: &str = "jwks";
+pub const FOLDER: &str = "jwks";
 /// The refresh interval is shortened at random by up to this share, so that sources are not all fetched at once.
 const JITTER_PERCENT: u32 = 10;
 /// Keys are removed if they could not be fetched again for this long, as in Istio: the issuer may have revoked them.

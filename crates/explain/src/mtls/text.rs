@@ -12,7 +12,18 @@ impl Ledger {
                 .to_vec(),
         ];
         let mut below = Vec::new();
+        let mut refused = Vec::new();
         for row in &self.edges {
+            if row.refused > 0 {
+                let how = if row.plaintext { "in plain text" } else { "with TLS, whose handshake failed" };
+                let (client, server) = (&row.client.name, &row.server.name);
+                let count =
+                    if row.refused == 1 { "1 connection".to_owned() } else { format!("{} connections", row.refused) };
+                refused.push(format!("✗ refused: {client} → {server}:{}: {count} {how}", row.port));
+            }
+            if row.connections == 0 && row.refused > 0 {
+                continue;
+            }
             let (secured, group) = match &row.tls {
                 None => ("plain text".to_owned(), String::new()),
                 Some(tls) => (format!("{} {}", tls.version, tls.cipher), tls.group.clone()),
@@ -37,11 +48,13 @@ impl Ledger {
                 below.push(format!("! {} → {}:{}: {text}", row.client.name, row.server.name, row.port));
             }
         }
-        let mut out = match self.edges.is_empty() {
+        let mut out = match rows.len() <= 1 {
             true => "no traffic was seen\n".to_owned(),
             false => columns(&rows),
         };
         below.iter().for_each(|line| out.push_str(&format!("{line}\n")));
+        refused.iter().for_each(|line| out.push_str(&format!("\n{line}")));
+        out.push_str(if refused.is_empty() { "" } else { "\n" });
         if !self.edges.is_empty() {
             out.push_str(&match self.plaintext_connections {
                 0 => "\n✓ nothing in plain text\n".to_owned(),

@@ -203,7 +203,7 @@ fn add_seen(
     servers: &[Arc<Workload>],
     all: &mut BTreeMap<(String, String, u16), Broken>,
 ) {
-    for row in seen.edges.iter().filter(|row| row.plaintext && row.by_server.is_some()) {
+    for row in seen.edges.iter().filter(|row| row.plaintext && row.connections > 0 && row.by_server.is_some()) {
         let is_it = |own: &&Arc<Workload>| format!("{}.{}", own.workload_name, own.namespace) == row.server.name;
         let Some(server) = servers.iter().find(is_it) else { continue };
         if after.snapshot.mtls_mode(&server.namespace, &server.labels, row.port) != MtlsMode::Strict {

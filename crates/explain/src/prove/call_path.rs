@@ -114,9 +114,10 @@ impl CallPath {
 
     /// The connection as the workload's own proxy sees it; `None`: there is none.
     pub fn at_server(&self, world: &World) -> Option<ProxyArrival> {
-        let server = self.server.as_ref().filter(|server| {
-            call_paths::arrives_at_proxy(world, server, self.upstream.to.port()) || world.is_gateway(server)
-        })?;
+        let server = self
+            .server
+            .as_ref()
+            .filter(|server| world.arrives_at_proxy(server, self.upstream.to.port()) || world.is_gateway(server))?;
         let side = if world.is_gateway(server) { Side::Gateway } else { Side::Inbound };
         let source = self.source().unwrap_or(call_paths::OUTSIDE.into());
         let tls = self.upstream.tls.clone();

@@ -68,6 +68,8 @@ pub struct Dialled {
     pub kind: Kind,
     /// The client's TLS, where a proxy may end it.
     pub tls: Option<TlsClient>,
+    /// The port stands for all that no object names.
+    pub unnamed_port: bool,
 }
 
 /// A connection as it arrives at a proxy, and the filter chain that serves it.
@@ -92,19 +94,19 @@ impl ProxyArrival {
         let listener = hop::listener(&self.proxy, self.side, self.destination)?;
         let destination = hop::at_listener(self.side, listener, self.destination);
         let source = SocketAddr::new(self.source, hop::CLIENT_PORT);
-        let offered: Vec<&str> = match &self.tls {
-            Some(tls) => tls.alpn.iter().map(String::as_str).collect(),
-            None if self.kind == Kind::Http && listener.listener_filters.inspects_http(destination.port()) => {
-                vec!["http/1.1"]
-            }
-            None => Vec::new(),
+        let (filters, port) = (&listener.listener_filters, destination.port());
+        let seen = self.tls.as_ref().filter(|_| filters.inspects_tls(port));
+        let offered: Vec<&str> = match (&self.tls, seen) {
+            (_, Some(tls)) => tls.alpn.iter().map(String::as_str).collect(),
+            (None, _) if self.kind == Kind::Http && filters.inspects_http(port) => vec!["http/1.1"],
+            _ => Vec::new(),
         };
         let input = ChainInput {
             destination,
             source,
             direct_source: source,
-            server_name: self.tls.as_ref().and_then(|tls| tls.server_name.as_deref()),
-            transport_protocol: if self.tls.is_some() { "tls" } else { "raw_buffer" },
+            server_name: seen.and_then(|tls| tls.server_name.as_deref()),
+            transport_protocol: if seen.is_some() { "tls" } else { "raw_buffer" },
             application_protocols: &offered,
         };
         Some((Arc::clone(listener), Arc::clone(listener.find_filter_chain(&input)?)))
@@ -159,29 +161,33 @@ pub fn dialled(world: &World, targets: &[Arc<Workload>], (host, port): (Option<&
             for address in addresses_of(world, service, service_port.number) {
                 let name = host.map_or_else(|| service.host.to_string(), str::to_owned);
                 let name = if name.contains('*') { address.to_string() } else { name };
-                all.push((SocketAddr::new(address, service_port.number), Some(service.host.clone()), name));
+                all.push((SocketAddr::new(address, service_port.number), Some(service.host.clone()), name, false));
             }
         }
     }
     for workload in targets.iter().filter(|_| host.is_none_or(|host| host.parse::<IpAddr>().is_ok())) {
         for address in workload.addresses.iter().filter(|address| host.is_none_or(|host| host.parse() == Ok(**address)))
         {
-            let ports = own_ports(world, workload).into_iter().filter(|number| is_port(*number));
-            all.extend(ports.map(|number| (SocketAddr::new(*address, number), None, address.to_string())));
+            let (named, unnamed) = own_ports(world, workload);
+            let ports = named.into_iter().map(|number| (number, false)).chain(unnamed.map(|number| (number, true)));
+            let ports = ports.filter(|(number, _)| is_port(*number));
+            all.extend(
+                ports.map(|(number, unnamed)| (SocketAddr::new(*address, number), None, address.to_string(), unnamed)),
+            );
         }
     }
     let mut known = BTreeSet::new();
-    all.retain(|(address, host, _)| known.insert((*address, host.as_ref().map(ToString::to_string))));
-    let each = |(address, host, name): (SocketAddr, Option<Hostname>, String)| {
+    all.retain(|(address, host, ..)| known.insert((*address, host.as_ref().map(ToString::to_string))));
+    let each = |(address, host, name, unnamed_port): (SocketAddr, Option<Hostname>, String, bool)| {
         [Kind::Http, Kind::Bytes, Kind::Tls].map(|kind| {
             let server_name = name.parse::<IpAddr>().is_err().then(|| name.clone());
             let tls = (kind == Kind::Tls).then(|| TlsClient { server_name, alpn: Vec::new(), identity: None });
-            Dialled { address, host: host.clone(), name: name.clone(), kind, tls }
+            Dialled { address, host: host.clone(), name: name.clone(), kind, tls, unnamed_port }
         })
     };
     let mut all: Vec<Dialled> = all.into_iter().flat_map(each).collect();
-    // Requests are asked about first.
-    all.sort_by_key(|dialled| dialled.kind != Kind::Http);
+    // Requests are asked about first, and ports at which a program is known to listen.
+    all.sort_by_key(|dialled| (dialled.unnamed_port, dialled.kind != Kind::Http));
     all
 }
 
@@ -210,7 +216,7 @@ fn addresses_of(world: &World, service: &Service, port: u16) -> Vec<IpAddr> {
 }
 
 /// Returns the ports of a workload, and one that no object names.
-pub fn own_ports(world: &World, workload: &Workload) -> Vec<u16> {
+pub fn own_ports(world: &World, workload: &Workload) -> (Vec<u16>, Option<u16>) {
     let mut ports: Vec<u16> = workload.inbound_ports().iter().map(|port| port.port).collect();
     ports.extend(workload.ports.iter().map(|port| port.number));
     let named = world.snapshot.peer_authentications_of(&workload.namespace);
@@ -218,28 +224,7 @@ pub fn own_ports(world: &World, workload: &Workload) -> Vec<u16> {
     ports.sort_unstable();
     ports.dedup();
     let unnamed = (1..=u16::MAX).rev().find(|port| !ports.contains(port));
-    ports.extend(unnamed);
-    ports
-}
-
-/// Whether a workload's connections to an address pass its sidecar.
-pub fn leaves_through_proxy(world: &World, workload: &Workload, to: SocketAddr) -> bool {
-    let capture = world.capture_of(workload);
-    let in_ranges =
-        capture.outbound_ranges.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&to.ip())));
-    let excepted = capture.except_outbound_ranges.iter().any(|range| range.contains(&to.ip()))
-        || capture.except_outbound_ports.contains(&to.port());
-    workload.has_proxy && !excepted && (in_ranges || capture.outbound_ports.contains(&to.port()))
-}
-
-/// Whether connections to a port of a workload pass its sidecar.
-pub fn arrives_at_proxy(world: &World, workload: &Workload, port: u16) -> bool {
-    let capture = world.capture_of(workload);
-    let included = match &capture.inbound_ports {
-        None => !capture.except_inbound_ports.contains(&port),
-        Some(ports) => ports.contains(&port),
-    };
-    workload.has_proxy && included
+    (ports, unnamed)
 }
 
 /// The names by which clients may ask a gateway's listener for TLS, one for each filter chain; no TLS for the others.
@@ -289,7 +274,14 @@ pub fn elsewhere(claim: &super::answer::Claim) -> Vec<Dialled> {
             let server_name = name.parse::<IpAddr>().is_err().then(|| name.clone());
             let tls = (kind == Kind::Tls).then(|| TlsClient { server_name, alpn: Vec::new(), identity: None });
             let host = Hostname::parse(&name).ok();
-            Dialled { address: SocketAddr::new(address, port), host, name: name.clone(), kind, tls }
+            Dialled {
+                address: SocketAddr::new(address, port),
+                host,
+                name: name.clone(),
+                kind,
+                tls,
+                unnamed_port: false,
+            }
         })
     };
     ports.into_iter().flat_map(each).collect()

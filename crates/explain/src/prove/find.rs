@@ -73,7 +73,7 @@ fn of_workload(
     };
     dialled.sort_by_cached_key(|dialled| (dialled.kind != Kind::Http, !leads(dialled)));
     for dialled in dialled {
-        if !call_paths::leaves_through_proxy(world, workload, dialled.address) {
+        if !world.leaves_through_proxy(workload, dialled.address) {
             for to in world.without_proxy_all(dialled.host.as_ref(), dialled.address) {
                 let Some(server) = target_at(world, targets, to) else { continue };
                 let upstream = UpstreamConnection { to, tls: dialled.tls.clone() };
@@ -119,7 +119,8 @@ fn of_outside(
                 }
                 let name = claim.host.clone().or_else(|| tls.as_ref()?.server_name.clone());
                 let name = name.unwrap_or_else(|| address.to_string());
-                let dialled = Dialled { address: destination, host: None, name, kind, tls: tls.clone() };
+                let dialled =
+                    Dialled { address: destination, host: None, name, kind, tls: tls.clone(), unnamed_port: false };
                 let met = |world: &World| ProxyArrival {
                     proxy: world.proxy(gateway),
                     side: Side::Gateway,

@@ -53,6 +53,9 @@ pub fn tried(call_path: &CallPath, world: &World, values: &BTreeMap<Name, Value>
         None => policy.source.object,
     });
     let witness = witness(call_path, (method, authority, path, headers), (source, draw), allowed_by);
+    let port = call_path.dialled.address.port();
+    let is_open = || format!("a program listens on port {port}, which stands for every port that no object names");
+    let provided = provided.into_iter().chain(call_path.dialled.unnamed_port.then(is_open)).collect();
     Some(Witness { provided, ..witness })
 }
 
@@ -137,14 +140,14 @@ fn witness(
             (format!("evenkeel exec {} -n {} -- ", own.workload_name, own.namespace), String::new())
         }
         Client::Outside(_) if tls.is_some() => {
-            (String::new(), format!(" -k --resolve {shown}:{}:GATEWAY", address.port()))
+            (String::new(), format!(" -k --connect-to ::{}", on_this_machine(address.port())))
         }
-        Client::Outside(_) => (String::new(), format!(" --connect-to ::GATEWAY:{}", address.port())),
+        Client::Outside(_) => (String::new(), format!(" --connect-to ::{}", on_this_machine(address.port()))),
         Client::Anyone => (String::new(), String::new()),
     };
     let curl = match kind {
         Kind::Http => format!("{prefix}curl -sS --path-as-is{method_option}{options}{resolve} {}", quoted(&url)),
-        Kind::Bytes => format!("{prefix}curl -sS {}", quoted(&format!("telnet://{at}"))),
+        Kind::Bytes => format!("{prefix}nc -v {}", quoted_address(&shown, address.port())),
         Kind::Tls => format!("{prefix}curl -sSk {}", quoted(&format!("https://{at}/"))),
     };
     let from = match &call_path.client {
@@ -184,6 +187,16 @@ fn witness(
         curl,
         explain,
     }
+}
+
+/// Where `evenkeel up` serves a port of the gateway.
+fn on_this_machine(port: u16) -> String {
+    format!("127.0.0.1:{}", if port < 1024 { port + 8000 } else { port })
+}
+
+/// Host and port as netcat takes them.
+fn quoted_address(host: &str, port: u16) -> String {
+    format!("{} {port}", quoted(host.trim_matches(['[', ']'])))
 }
 
 /// Returns the random number to try: first one that chooses the destination, then others.

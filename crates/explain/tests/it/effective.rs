@@ -81,5 +81,9 @@ fn what_lost_is_listed_too() {
         RULES,
         &["lost: VirtualService shop/wide (VirtualService shop/wide, more.yaml:8): shop/reviews serves the host first"],
     );
+    // Routes for every host are about no host in particular.
+    let every = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: all, namespace: shop}\n\
+                 spec: {hosts: ['*'], gateways: [edge], http: [{route: [{destination: {host: reviews}}]}]}\n";
+    check("nosuch", None, every, &["nothing in these files is about the host `nosuch`"]);
     check("nowhere.example.com", None, "", &["nothing in these files is about the host `nowhere.example.com`"]);
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use evenkeel_explain::Plan;
-use evenkeel_explain::plan::Sampled;
+use evenkeel_explain::plan::{EXAMPLES, Sampled};
+use evenkeel_filters::explain::query::{QueriedTls, RecentRequest};
 use evenkeel_testkit::golden;
 
 use crate::mesh::{recent, with, world};
@@ -60,7 +61,7 @@ fn people_read_this() {
         ("plan_changes", slower, vec![to_web("a"), to_web("b")]),
         ("plan_nothing", CHANGE, Vec::new()),
     ] {
-        let text = Plan::new(&world(""), &with(change), &sample).to_text(false);
+        let text = Plan::new(&world(""), &with(change), &sample, EXAMPLES).to_text(false);
         assert!(!text.contains('\u{1b}'), "{text}");
         golden::check(folder.join(format!("{name}.txt")), &text);
     }
@@ -68,7 +69,7 @@ fn people_read_this() {
 
 #[test]
 fn programs_read_it_too() {
-    let plan = Plan::new(&world(""), &with(CHANGE), &sample());
+    let plan = Plan::new(&world(""), &with(CHANGE), &sample(), EXAMPLES);
     let json = plan.to_json();
     let count = |list: &str| {
         let groups = json[list].as_array().expect("a list");
@@ -87,7 +88,7 @@ fn programs_read_it_too() {
 #[test]
 fn what_is_renamed_or_deleted_in_use_shows_before_it_is_done() {
     let judged = |change: &str| {
-        let json = Plan::new(&world(""), &with(change), &sample()).to_json();
+        let json = Plan::new(&world(""), &with(change), &sample(), EXAMPLES).to_json();
         let count = |list: &str| {
             let groups = json[list].as_array().expect("a list");
             groups.iter().filter_map(|group| group["decisions"].as_u64()).sum::<u64>()
@@ -108,4 +109,77 @@ fn what_is_renamed_or_deleted_in_use_shows_before_it_is_done() {
     let ([fails, moves, repairs], json) = judged(renamed);
     assert_eq!((fails, repairs), (0, 1), "{json:#}");
     assert!(moves > 0, "{json:#}");
+}
+
+/// The end, and the proxy, of what fails.
+fn failing(before: &str, change: &str, sample: &[Sampled]) -> Vec<(String, String)> {
+    let objects = |more: &str| with(&format!("{before}---\n{more}"));
+    let plan = Plan::new(&objects("# nothing\n"), &objects(change), sample, EXAMPLES);
+    assert!(plan.not_judged.is_empty(), "{:#}", plan.to_json());
+    let one = |group: &evenkeel_explain::plan::Group| {
+        let proxy = group.examples.first().map(|example| example.proxy.clone()).unwrap_or_default();
+        (group.to.outcome.clone(), proxy)
+    };
+    plan.fails.iter().map(one).collect()
+}
+
+#[test]
+fn what_a_later_proxy_refuses_fails() {
+    let at = |pod: &str, arrival| Sampled {
+        pod: pod.to_owned(),
+        namespace: "shop".to_owned(),
+        request: recent("one", "GET http://reviews/x", arrival),
+    };
+    let check = |change: &str, expected: Option<&str>| {
+        let failing = failing("", change, &[at("web-0", ("outbound", "10.96.1.2:80"))]);
+        let told: Vec<&str> = failing.iter().map(|(outcome, _)| &**outcome).collect();
+        assert_eq!(told, expected.into_iter().collect::<Vec<_>>(), "{change}");
+        assert!(failing.iter().all(|(_, proxy)| proxy.starts_with("reviews-")), "{failing:?}");
+    };
+    let deny = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: none, namespace: shop}\n\
+                spec: {action: DENY, selector: {matchLabels: {app: reviews}}, rules: [{to: [{operation: {paths: [/x]}}]}]}\n";
+    check(deny, Some("deny"));
+    check(&deny.replace("[/x]", "[/y]"), None);
+    // The client's sidecar no longer speaks mutual TLS, which the server asks for.
+    let plain = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: reviews, namespace: shop}\n\
+                 spec: {host: reviews, trafficPolicy: {tls: {mode: DISABLE}}, subsets: [{name: v1, labels: {version: v1}}, \
+                 {name: v2, labels: {version: v2}}]}\n";
+    check(plain, Some("reset"));
+}
+
+/// What filter chains of PERMISSIVE are selected by: a client's protocols as it offers them, not the one that was agreed on.
+#[test]
+fn a_client_is_known_by_what_it_offers() {
+    let permissive = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: strict, namespace: shop}\n\
+                      spec: {mtls: {mode: PERMISSIVE}}\n";
+    let strict = permissive
+        .replace("name: strict", "name: web")
+        .replace("PERMISSIVE", "STRICT")
+        .replace("mtls:", "selector: {matchLabels: {app: reviews}}, mtls:");
+    let deny = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: none, namespace: shop}\n\
+                spec: {action: DENY, selector: {matchLabels: {app: reviews}}, rules: [{}]}\n";
+    let mut request = recent("one", "GET http://reviews/x", ("inbound", "10.244.0.2:9080"));
+    request.call.source = Some("192.0.2.9:40000".parse().expect("an address"));
+    let mut mutual = request.clone();
+    mutual.call.tls = Some(QueriedTls {
+        alpn: ["istio-http/1.1", "istio", "http/1.1"].map(str::to_owned).to_vec(),
+        identities: vec!["spiffe://cluster.local/ns/shop/sa/web".to_owned()],
+        ..QueriedTls::default()
+    });
+    let check = |request: &RecentRequest, change: &str, expected: &[&str]| {
+        let (pod, namespace) = ("reviews-v1-0".to_owned(), "shop".to_owned());
+        let failing = failing(permissive, change, &[Sampled { pod, namespace, request: request.clone() }]);
+        assert_eq!(failing.iter().map(|(outcome, _)| &**outcome).collect::<Vec<_>>(), expected, "{change}");
+    };
+    check(&mutual, &strict, &[]);
+    check(&mutual, deny, &["deny"]);
+    let open = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: readers, namespace: shop}\nspec: {rules: [{}]}\n";
+    let plain = |change: &str, expected: &[&str]| {
+        let (pod, namespace) = ("reviews-v1-0".to_owned(), "shop".to_owned());
+        let before = format!("{permissive}---\n{open}");
+        let failing = failing(&before, change, &[Sampled { pod, namespace, request: request.clone() }]);
+        assert_eq!(failing.iter().map(|(outcome, _)| &**outcome).collect::<Vec<_>>(), expected, "{change}");
+    };
+    plain(&strict, &["reset"]);
+    plain(deny, &["deny"]);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use evenkeel_explain::Recent;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::recent::RecordedRequest;
-use evenkeel_filters::explain::query::{Decision, ProxyDecision, RecentRequest};
+use evenkeel_filters::explain::query::{Decision, ProxyDecision, QueriedTls, RecentRequest};
 use evenkeel_testkit::golden;
 
 use crate::mesh::{recent, world};
@@ -32,6 +32,48 @@ fn served() -> RecentRequest {
         first_byte_us: Some(900),
         ..request
     }
+}
+
+/// A request that the server's sidecar has refused.
+fn refused(details: &str, words: &str) -> RecentRequest {
+    let mut request = recent("0-1", words, ("inbound", "10.244.0.2:9080"));
+    request.call.tls = Some(QueriedTls {
+        alpn: vec!["istio".to_owned()],
+        identities: vec!["spiffe://cluster.local/ns/shop/sa/web".to_owned()],
+        ..QueriedTls::default()
+    });
+    RecentRequest { status: 403, details: details.to_owned(), ..request }
+}
+
+#[test]
+fn what_refused_a_request_is_told_with_its_place() {
+    let check = |details: &str, words: &str, expected: &[(&str, u64)]| {
+        let (workload, pod, namespace) = ("reviews-v1".to_owned(), "reviews-v1-0".to_owned(), "shop".to_owned());
+        let proxy = ProxyName { side: "", workload, pod, namespace };
+        let record = RecordedRequest { proxy, request: refused(details, words), now: Err("not asked".to_owned()) };
+        let recent = Recent::new(Some(&world("")), vec![record]);
+        let json = recent.to_json();
+        let policies = json["hops"][0]["policies"].as_array().cloned().unwrap_or_default();
+        let told: Vec<(String, u64)> = policies
+            .iter()
+            .map(|policy| {
+                let source = &policy["source"];
+                (source["object"].as_str().unwrap_or_default().to_owned(), source["line"].as_u64().unwrap_or(0))
+            })
+            .collect();
+        let told: Vec<(&str, u64)> = told.iter().map(|(object, line)| (&**object, *line)).collect();
+        assert_eq!(told, expected, "{details}: {json:#}");
+        let text = recent.to_text(false, 0);
+        assert!(
+            expected.iter().all(|(object, line)| text.contains(object) && text.contains(&format!("mesh.yaml:{line}"))),
+            "{text}"
+        );
+    };
+    let denied = |name: &str| format!("rbac_access_denied_matched_policy[{name}]");
+    let no_admin = "AuthorizationPolicy shop/no-admin";
+    check(&denied("ns[shop]-policy[no-admin]-rule[0]"), "GET http://reviews/admin", &[(no_admin, 159)]);
+    check(&denied("none"), "DELETE http://reviews/x", &[("AuthorizationPolicy shop/readers", 150)]);
+    check("route_not_found", "GET http://reviews/x", &[]);
 }
 
 /// The mesh's own decision now.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::demand::listeners_of;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::matching::QueryParameterMatcher;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand};
@@ -27,11 +28,13 @@ pub struct QueriedCall {
     pub listeners: Vec<String>,
     /// The client's address.
     pub source: Option<SocketAddr>,
+    /// The address of the socket's peer, if it is not the client's: a proxy told the client's (PROXY protocol).
+    pub direct_source: Option<SocketAddr>,
     /// The address that it called.
     pub destination: Option<SocketAddr>,
     /// TLS, if the client speaks it.
     pub tls: Option<QueriedTls>,
-    /// `http/1.1` or `h2c`, as far as a listener detects it; empty: `http/1.1` for requests.
+    /// `http/1.0`, `http/1.1` or `h2c`, as far as a listener detects it; empty: `http/1.1` for requests.
     pub protocol: String,
     /// The request; none: a connection that carries bytes.
     pub request: Option<QueriedHead>,
@@ -51,6 +54,10 @@ pub struct QueriedTls {
     pub identities: Vec<String>,
     /// The DNS names in its certificate.
     pub dns_names: Vec<String>,
+    /// The subject of its certificate.
+    pub subject: String,
+    /// The SHA-256 of its certificate, in hexadecimal digits; empty: not known.
+    pub sha256: String,
 }
 
 /// A request's head.
@@ -201,8 +208,24 @@ pub struct Decision {
     pub steps: Vec<String>,
 }
 
+impl QueriedTls {
+    /// The names of the verified certificate; none: the client presented none.
+    fn peer(&self) -> Option<PeerIdentity> {
+        let Self { identities, dns_names, subject, sha256, .. } = self.clone();
+        let has_any = !(identities.is_empty() && dns_names.is_empty() && subject.is_empty() && sha256.is_empty());
+        has_any.then(|| PeerIdentity {
+            uri_sans: identities,
+            dns_sans: dns_names,
+            subject,
+            sha256,
+            ..PeerIdentity::default()
+        })
+    }
+}
+
 impl QueriedHead {
-    fn plain(&self) -> PlainRequest {
+    /// As the request that a proxy decides about.
+    pub fn plain(&self) -> PlainRequest {
         PlainRequest {
             method: self.method.clone(),
             path: self.path.clone(),
@@ -215,18 +238,26 @@ impl QueriedHead {
 
 /// Decides about a call, as the proxy with this configuration does.
 pub fn decide(explainer: &mut Explainer, config: &Config, asked: &QueriedCall) -> Decision {
+    decide_traced(explainer, config, asked).0
+}
+
+/// The same, with the objects that took part.
+pub fn decide_traced(explainer: &mut Explainer, config: &Config, asked: &QueriedCall) -> (Decision, Trace) {
+    let ended = |outcome: &str, step: Step| {
+        (
+            Decision { outcome: outcome.to_owned(), steps: vec![step.to_string()], ..Decision::default() },
+            Trace::default(),
+        )
+    };
     if let Some(demand) = demand(config, asked) {
-        let steps = vec![Step::Unanswered { demand }.to_string()];
-        return Decision { outcome: "hold".to_owned(), steps, ..Decision::default() };
+        return ended("hold", Step::Unanswered { demand });
     }
     let found = asked.listeners.iter().find_map(|name| config.listeners.get(name.as_str()));
     let Some(listener) = found else {
-        let name = asked.listeners.first().cloned().unwrap_or_default();
-        let step = Step::NoListener { name }.to_string();
-        return Decision { outcome: "reset".to_owned(), steps: vec![step], ..Decision::default() };
+        return ended("reset", Step::NoListener { name: asked.listeners.first().cloned().unwrap_or_default() });
     };
     let (explanation, trace) = trace(explainer, config, listener, asked);
-    Decision::of(&explanation, &trace, (config, listener), asked)
+    (Decision::of(&explanation, &trace, (config, listener), asked), trace)
 }
 
 /// Returns the listener that is requested from the control plane before the connection is served.
@@ -249,31 +280,32 @@ pub fn trace(
 ) -> (Explanation, Trace) {
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let (source, destination) = (asked.source.unwrap_or(nowhere), asked.destination.unwrap_or(nowhere));
+    let direct_source = asked.direct_source.unwrap_or(source);
     let (filters, port) = (&listener.listener_filters, destination.port());
     let tls = asked.tls.as_ref();
+    // As in the proxy, what no listener filter looks for is not known when the chain is selected.
+    let seen = tls.filter(|_| filters.inspects_tls(port));
     let protocol = if asked.protocol.is_empty() { "http/1.1" } else { &asked.protocol };
-    let offered: Vec<&str> = match tls {
-        Some(tls) => tls.alpn.iter().map(String::as_str).collect(),
-        None if asked.request.is_some() && filters.inspects_http(port) => vec![protocol],
-        None => Vec::new(),
+    let offered: Vec<&str> = match (tls, seen) {
+        (_, Some(tls)) => tls.alpn.iter().map(String::as_str).collect(),
+        (None, _) if asked.request.is_some() && filters.inspects_http(port) => vec![protocol],
+        _ => Vec::new(),
     };
     let chain = ChainInput {
         destination,
         source,
-        direct_source: source,
-        server_name: tls.and_then(|tls| tls.server_name.as_deref()),
-        transport_protocol: if tls.is_some() { "tls" } else { "raw_buffer" },
+        direct_source,
+        server_name: seen.and_then(|tls| tls.server_name.as_deref()),
+        transport_protocol: if seen.is_some() { "tls" } else { "raw_buffer" },
         application_protocols: &offered,
     };
     // Without TLS termination the proxy sees neither a request nor an identity.
     let ends_tls = listener.find_filter_chain(&chain).is_some_and(|chain| chain.tls.is_some());
-    let has_identity = |tls: &&QueriedTls| ends_tls && !(tls.identities.is_empty() && tls.dns_names.is_empty());
-    let peer = tls.filter(has_identity).map(|tls| {
-        let (uri_sans, dns_sans) = (tls.identities.clone(), tls.dns_names.clone());
-        Arc::new(PeerIdentity { uri_sans, dns_sans, ..PeerIdentity::default() })
-    });
+    let peer = tls.filter(|_| ends_tls).and_then(QueriedTls::peer).map(Arc::new);
+    let known = if ends_tls { tls } else { seen };
     let connection = ConnectionView {
-        server_name: tls.and_then(|tls| tls.server_name.as_deref()).map(Into::into),
+        direct_remote: direct_source,
+        server_name: known.and_then(|tls| tls.server_name.as_deref()).map(Into::into),
         tls: tls.is_some() && ends_tls,
         peer,
         ..ConnectionView::plaintext(source, destination)
@@ -417,14 +449,24 @@ fn clusters(trace: &Trace) -> Vec<(String, u32)> {
     all.into_iter().take(MAX_CLUSTERS).map(|(name, weight)| (name.to_string(), weight.max(alone))).collect()
 }
 
-/// The redacted headers that some route of the virtual host asks for: another value might lead elsewhere.
+/// The redacted headers that some route of the virtual host, or a filter, asks for: another value might lead elsewhere.
 fn unknown_headers(trace: &Trace, asked: &QueriedCall) -> Vec<String> {
     let Some(head) = asked.request.as_ref().filter(|head| !head.redacted.is_empty()) else { return Vec::new() };
     let routes = trace.host.iter().flat_map(|host| &host.routes);
     let matches: Vec<_> = routes.map(|route| &route.matches).collect();
-    let is_asked_for = |name: &&String| match name.strip_prefix('?') {
-        Some(parameter) => matches.iter().any(|own| own.query_parameters.iter().any(|asked| *asked.name == *parameter)),
-        None => matches.iter().any(|own| own.headers.iter().any(|asked| *asked.name == ***name)),
+    let filters = match trace.chain.as_ref().map(|chain| &chain.terminal) {
+        Some(Terminal::Http(manager)) => manager.filters.as_slice(),
+        _ => &[],
+    };
+    let is_asked_for = |name: &&String| {
+        let by_route = match name.strip_prefix('?') {
+            Some(parameter) => {
+                let asks = |asked: &QueryParameterMatcher| *asked.name == *parameter && asked.value.is_some();
+                matches.iter().any(|own| own.query_parameters.iter().any(asks))
+            }
+            None => matches.iter().any(|own| own.headers.iter().any(|asked| asked.reads(name))),
+        };
+        by_route || filters.iter().any(|filter| filter.config.reads(name))
     };
     let mut unknown: Vec<String> = head.redacted.iter().filter(is_asked_for).cloned().collect();
     unknown.dedup();

@@ -10,6 +10,18 @@ use evenkeel_runtime_config::listener::{FilterChain, Listener};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 
+/// What a client's first bytes show of its protocol.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Hello {
+    /// Nothing was looked for, or it is neither TLS nor HTTP.
+    #[default]
+    Other,
+    /// HTTP in plain text: `http/1.0`, `http/1.1` or `h2c`.
+    Http(&'static str),
+    /// TLS, with the application protocols that the client offers; the session has the one that was agreed on.
+    Tls(Arc<[Box<str>]>),
+}
+
 /// Data about a downstream connection. The record is completed while the listener handles the connection. From the moment a
 /// filter chain serves it, it is shared by its requests, by filters and logs, and by the other worker if the connection moves
 /// there.
@@ -21,6 +33,8 @@ pub struct ConnectionInfo {
     pub accepted: Instant,
     /// The data that matchers and filters may inspect: its addresses, the server name, the client's certificate.
     pub view: ConnectionView,
+    /// What its first bytes show, which filter chains are selected by.
+    pub hello: Hello,
     /// The TLS session, as far as the handshake got.
     pub session: Option<Arc<Session>>,
     /// The listener that serves it.
@@ -36,6 +50,7 @@ impl ConnectionInfo {
             id,
             accepted,
             view: ConnectionView::plaintext(remote, local),
+            hello: Hello::default(),
             session: None,
             listener: None,
             chain: None,
@@ -44,7 +59,7 @@ impl ConnectionInfo {
 
     /// Creates a record with only what matchers may inspect.
     pub fn of_view(accepted: Instant, view: ConnectionView) -> Self {
-        Self { id: 0, accepted, view, session: None, listener: None, chain: None }
+        Self { id: 0, accepted, view, hello: Hello::default(), session: None, listener: None, chain: None }
     }
 
     /// The path of the Unix socket that it came to, if it did. Its addresses are then unspecified.

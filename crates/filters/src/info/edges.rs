@@ -37,6 +37,8 @@ pub struct Edge {
     pub tls: Option<EdgeTls>,
     /// Connections.
     pub connections: u64,
+    /// Connections that the proxy refused: no filter chain takes them, or their TLS handshake failed. Of these, TLS has no version.
+    pub refused: u64,
     /// HTTP requests.
     pub requests: u64,
     /// Bytes of bodies, or of TCP connections that have ended, from client to server.
@@ -51,7 +53,7 @@ pub struct Edge {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EdgeTls {
-    /// `TLSv1.2` or `TLSv1.3`.
+    /// `TLSv1.2` or `TLSv1.3`; empty if no handshake has succeeded.
     pub version: String,
     /// The cipher suite, by OpenSSL's name.
     pub cipher: String,
@@ -78,6 +80,7 @@ impl Edge {
     /// Adds what another worker has counted.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
+        self.refused += other.refused;
         self.requests += other.requests;
         self.bytes_received += other.bytes_received;
         self.bytes_sent += other.bytes_sent;

@@ -6,7 +6,7 @@ mod flags;
 mod stream;
 mod times;
 
-pub use connection::ConnectionInfo;
+pub use connection::{ConnectionInfo, Hello};
 pub use flags::ResponseFlags;
 pub use stream::{Form, HostOverride, StateObject, StreamInfo};
 pub use times::Times;

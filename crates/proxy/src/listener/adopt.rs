@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::Hello;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_upstream::conn::Buffer;
@@ -123,6 +124,7 @@ impl Adopted {
         if chain.tls.is_some() || !same_kind || worker.generation().network_filters(&chain).follow() {
             return None;
         }
+        info.hello = if packed.detected.is_some() { Hello::Http("http/1.1") } else { Hello::Other };
         info.listener = Some(Arc::clone(placement.listener()));
         info.chain = Some(chain);
         let since = Instant::from_std(info.accepted);

@@ -5,13 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::ConnectionInfo;
+use evenkeel_filters::{ConnectionInfo, Hello};
 use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::PeerIdentity;
 use evenkeel_tls::{PeerCertificate, Session};
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::Stream;
+use evenkeel_upstream::turn;
 use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 
@@ -48,15 +49,20 @@ pub(super) async fn establish(
     let detected = detected.map_err(|error| refuse(worker, stats, (&listener, &info), &error)).ok()?;
     let Some(chain) = detected.chain else {
         stats.listener.inc(listener::Counter::no_filter_chain_match);
+        worker.edges.refused(&info, detected.inspected.hello.is_some(), turn::now());
         log::unmatched(worker, &listener, &info);
         return None;
     };
     info.chain = Some(Arc::clone(&chain));
     let inspected = detected.inspected;
-    let server_name = &mut info.view.server_name;
-    *server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
+    if let Some(protocol) = inspected.http {
+        info.hello = Hello::Http(protocol);
+    }
+    if let Some(hello) = &inspected.hello {
+        handshake::note_hello(&mut info, hello);
+    }
     let (stream, input) = match &chain.tls {
-        Some(tls) => match handshake::accept(stream, (&listener, &chain, tls), inspected, server_name).await {
+        Some(tls) => match handshake::accept(stream, (&listener, &chain, tls), inspected, &mut info).await {
             Ok(stream) => {
                 count_handshake(counted.serving(), &listener, &stream);
                 complete(&mut info, &stream, &chain);
@@ -132,6 +138,7 @@ fn refuse_handshake(
         }
         Blame::Other => {}
     }
+    worker.edges.refused(&info, matches!(info.hello, Hello::Tls(_)), turn::now());
     let generation = worker.generation();
     match &chain.terminal {
         Terminal::Http(hcm) => {

@@ -4,9 +4,10 @@
 use std::io;
 use std::sync::Arc;
 
+use evenkeel_filters::{ConnectionInfo, Hello};
 use evenkeel_runtime_config::hcm::Codec;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal, TrafficDirection};
-use evenkeel_tls::{DownstreamTls, FailedHandshake, HandshakeError, SanMismatch, Session};
+use evenkeel_tls::{ClientHello, DownstreamTls, FailedHandshake, HandshakeError, SanMismatch, Session};
 use evenkeel_upstream::alpn::MULTIPLEXED_HTTP1;
 use evenkeel_upstream::conn::burst;
 use evenkeel_upstream::stream::Stream;
@@ -37,20 +38,26 @@ pub(super) enum Blame {
     Other,
 }
 
-/// Accepts a TLS connection, within the chain's handshake timeout. `server_name` is set to the name that the client
-/// asks for, whether the handshake succeeds or not.
+/// Accepts a TLS connection, within the chain's handshake timeout. `info` gets what the client asks for, whether the
+/// handshake succeeds or not.
 pub(super) async fn accept(
     stream: TcpStream,
     (listener, chain, tls): (&Listener, &FilterChain, &DownstreamTls),
     inspected: Inspected,
-    server_name: &mut Option<Arc<str>>,
+    info: &mut ConnectionInfo,
 ) -> Result<Stream, Failure> {
     let multiplexed = takes_multiplexed(listener.direction, chain, tls);
-    let accepting = Box::pin(shake(stream, tls, inspected, multiplexed, server_name));
+    let accepting = Box::pin(shake(stream, tls, inspected, multiplexed, info));
     match tokio::time::timeout(chain.handshake_timeout, accepting).await {
         Ok(accepted) => accepted,
         Err(_) => Err(Failure { reason: String::new(), session: Session::default(), blame: Blame::Timeout }),
     }
+}
+
+/// Notes the name that a client asks for, and the protocols that it offers.
+pub(super) fn note_hello(info: &mut ConnectionInfo, hello: &ClientHello) {
+    info.view.server_name = hello.server_name().map(Arc::from);
+    info.hello = Hello::Tls(hello.alpn().iter().map(|name| String::from_utf8_lossy(name).into()).collect());
 }
 
 /// Whether clients of ours may multiplex HTTP/1.1 requests on a connection: only where a sidecar accepts connections of
@@ -67,13 +74,16 @@ async fn shake(
     tls: &DownstreamTls,
     inspected: Inspected,
     multiplexed: bool,
-    server_name: &mut Option<Arc<str>>,
+    info: &mut ConnectionInfo,
 ) -> Result<Stream, Failure> {
     let hello = match inspected.hello {
         Some(hello) => hello,
-        None => inspect::client_hello(&stream, inspected.bytes).await?,
+        None => {
+            let hello = inspect::client_hello(&stream, inspected.bytes).await?;
+            note_hello(info, &hello);
+            hello
+        }
     };
-    *server_name = hello.server_name().map(Arc::from);
     let preferred = multiplexed.then_some(MULTIPLEXED_HTTP1);
     let accepting = Box::pin(tls.accept_preferring(*hello, stream, preferred));
     let accepted = burst::ahead_of(accepting).await.map_err(|failed| Failure::from(*failed))?;

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use evenkeel_filters::explain::query::{QueriedCall, QueriedHead, QueriedTls, REDACTED, RecentRequest};
-use evenkeel_filters::{ConnectionInfo, StreamInfo};
+use evenkeel_filters::{ConnectionInfo, Hello, StreamInfo};
 use evenkeel_http::{HeaderId, RequestHead, Version};
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::substitution_format::TimePoint;
@@ -71,22 +71,14 @@ pub(crate) fn recorded(
     (started, now): (SystemTime, Instant),
 ) -> RecentRequest {
     let edited = received.is_none();
-    let tls = info.session.as_ref().filter(|_| info.view.tls).map(|session| {
-        let peer = info.view.peer.as_ref();
-        QueriedTls {
-            server_name: info.view.server_name.as_deref().map(str::to_owned),
-            alpn: session.alpn.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
-            identities: peer.map(|peer| peer.uri_sans.clone()).unwrap_or_default(),
-            dns_names: peer.map(|peer| peer.dns_sans.clone()).unwrap_or_default(),
-        }
-    });
     let listener = info.listener.as_ref();
     let call = QueriedCall {
         listeners: listener.iter().map(|listener| listener.name.to_string()).collect(),
         source: Some(info.view.remote),
+        direct_source: Some(info.view.direct_remote).filter(|direct| *direct != info.view.remote),
         destination: Some(info.view.local),
-        tls,
-        protocol: if head.version == Version::Http2 { "h2c" } else { "http/1.1" }.to_owned(),
+        tls: tls(info),
+        protocol: protocol(info, head).to_owned(),
         request: Some(*received.unwrap_or_else(|| captured(head, info.view.tls, rewritten))),
         random: 0,
     };
@@ -118,5 +110,35 @@ pub(crate) fn recorded(
         bytes_sent: stream.bytes_sent,
         duration_us: micros(now.saturating_duration_since(stream.times.start())),
         first_byte_us: stream.times.since_start(TimePoint::UpstreamRxBegin).map(micros),
+    }
+}
+
+/// The client's TLS, with what filter chains are selected by: all that it offered, not only what was agreed on.
+fn tls(info: &ConnectionInfo) -> Option<QueriedTls> {
+    if !info.view.tls {
+        return None;
+    }
+    let peer = info.view.peer.as_deref().cloned().unwrap_or_default();
+    let alpn = match &info.hello {
+        Hello::Tls(offered) => offered.iter().map(|name| name.to_string()).collect(),
+        Hello::Http(_) | Hello::Other => Vec::new(),
+    };
+    Some(QueriedTls {
+        server_name: info.view.server_name.as_deref().map(str::to_owned),
+        alpn,
+        identities: peer.uri_sans,
+        dns_names: peer.dns_sans,
+        subject: peer.subject,
+        sha256: peer.sha256,
+    })
+}
+
+/// The protocol that a listener detects on such a connection.
+fn protocol(info: &ConnectionInfo, head: &RequestHead) -> &'static str {
+    match (&info.hello, head.version) {
+        (Hello::Http(detected), _) => detected,
+        (_, Version::Http2) => "h2c",
+        (_, Version::Http10) => "http/1.0",
+        (_, Version::Http11) => "http/1.1",
     }
 }

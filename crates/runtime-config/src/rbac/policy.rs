@@ -23,6 +23,12 @@ impl Policy {
     pub(super) fn reads_metadata(&self) -> bool {
         self.permissions.iter().any(Permission::reads_metadata) || self.principals.iter().any(Principal::reads_metadata)
     }
+
+    /// Whether the value of this header decides, and not only whether there is one.
+    pub(super) fn reads_header(&self, name: &str) -> bool {
+        self.permissions.iter().any(|permission| permission.reads_header(name))
+            || self.principals.iter().any(|principal| principal.reads_header(name))
+    }
 }
 
 /// `Permission`.
@@ -61,6 +67,15 @@ impl Permission {
             _ => false,
         }
     }
+
+    fn reads_header(&self, name: &str) -> bool {
+        match self {
+            Self::Header(matcher) => matcher.reads(name),
+            Self::And(all) | Self::Or(all) => all.iter().any(|one| one.reads_header(name)),
+            Self::Not(inner) => inner.reads_header(name),
+            _ => false,
+        }
+    }
 }
 
 /// `Principal`.
@@ -94,6 +109,15 @@ impl Principal {
             Self::Metadata(_) => true,
             Self::And(all) | Self::Or(all) => all.iter().any(Self::reads_metadata),
             Self::Not(inner) => inner.reads_metadata(),
+            _ => false,
+        }
+    }
+
+    fn reads_header(&self, name: &str) -> bool {
+        match self {
+            Self::Header(matcher) => matcher.reads(name),
+            Self::And(all) | Self::Or(all) => all.iter().any(|one| one.reads_header(name)),
+            Self::Not(inner) => inner.reads_header(name),
             _ => false,
         }
     }

@@ -1,6 +1,7 @@
 //! `evenkeel up` as users run it: the real binary, real namespaces, real traffic. Everything lives in namespaces that the
 //! command creates itself; only free ports of the machine's loopback are used.
 
+mod agreement;
 mod asking;
 mod authorization;
 mod bad_input;
@@ -61,9 +62,12 @@ fn state() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("ek").tempdir_in("/tmp").expect("/tmp can be written")
 }
 
-/// The line with the gateway's address.
+/// The gateway's address, as `http://HOST:PORT/`, without the path that `up` prints with it.
 fn url(up: &mut Process) -> String {
-    up.wait_for_line("http://127.0.0.1:").trim().to_owned()
+    let line = up.wait_for_line("http://127.0.0.1:").trim().to_owned();
+    let (scheme, rest) = line.split_once("://").unwrap_or_default();
+    let host = rest.split('/').next().unwrap_or_default();
+    format!("{scheme}://{host}/")
 }
 
 /// Waits until that many replicas (the gateway is one) have told that they are ready.

@@ -1,0 +1,60 @@
+//! Which connections pass a workload's sidecar.
+
+use std::net::SocketAddr;
+
+use evenkeel_api::annotations::CaptureRules;
+use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_model::Workload;
+
+use crate::world::World;
+
+impl World {
+    /// Which connections to a Pod its proxy gets.
+    pub(crate) fn capture_of(&self, workload: &Workload) -> CaptureRules {
+        let is_it = |object: &&Object| {
+            object.kind() == Kind::Pod && object.name == workload.pod && object.namespace == workload.namespace
+        };
+        let pod = self.objects().iter().chain(&self.stand_ins).find(is_it);
+        let rules = pod.map(|pod| CaptureRules::of(&pod.annotations)).unwrap_or_default();
+        if !rules.is_default() {
+            return rules;
+        }
+        // A running mesh tells of its Pods without their annotations: those of what made them are theirs.
+        let owned = self.objects().iter().filter(|object| {
+            object.name == workload.workload_name && object.namespace == workload.namespace && object.refused.is_none()
+        });
+        let template = |object: &Object| match &object.resource {
+            Resource::Deployment(set) => {
+                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
+            }
+            Resource::StatefulSet(set) => {
+                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
+            }
+            Resource::DaemonSet(set) => {
+                set.spec.template.metadata.as_ref().map(|metadata| metadata.annotations.clone())
+            }
+            _ => None,
+        };
+        owned.filter_map(template).next().map(|annotations| CaptureRules::of(&annotations)).unwrap_or_default()
+    }
+
+    /// Whether a workload's connections to an address pass its sidecar.
+    pub(crate) fn leaves_through_proxy(&self, workload: &Workload, to: SocketAddr) -> bool {
+        let capture = self.capture_of(workload);
+        let in_ranges =
+            capture.outbound_ranges.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&to.ip())));
+        let excepted = capture.except_outbound_ranges.iter().any(|range| range.contains(&to.ip()))
+            || capture.except_outbound_ports.contains(&to.port());
+        workload.has_proxy && !excepted && (in_ranges || capture.outbound_ports.contains(&to.port()))
+    }
+
+    /// Whether connections to a port of a workload pass its sidecar.
+    pub(crate) fn arrives_at_proxy(&self, workload: &Workload, port: u16) -> bool {
+        let capture = self.capture_of(workload);
+        let included = match &capture.inbound_ports {
+            None => !capture.except_inbound_ports.contains(&port),
+            Some(ports) => ports.contains(&port),
+        };
+        workload.has_proxy && included
+    }
+}
