@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn white_space_at_the_end_is_found() {
         let [utf8, latin] = [TRAILING_SPACE, TRAILING_LATIN_SPACE]
-            .map(|text| evenkeel_runtime_config::string_match::full_match_regex(text).expect("an expression"));
+            .map(|text| evenkeel_base::re2::Regex::whole(text).expect("an expression"));
         let check = |path: &str, expected: bool| {
             let found = utf8.is_match(path.as_bytes()) || latin.is_match(path.as_bytes());
             assert_eq!(found, expected, "{path}");
