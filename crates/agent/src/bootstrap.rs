@@ -45,7 +45,7 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
             "CLUSTER_ID": options.cluster_id,
             "INSTANCE_IPS": ip.to_string(),
             "LABELS": labels,
-            "MESH_ID": options.trust_domain,
+            "MESH_ID": options.proxy_config.get("meshId").cloned().unwrap_or_else(|| json!(options.trust_domain)),
             "NAME": pod,
             "NAMESPACE": namespace,
             "SERVICE_ACCOUNT": options.service_account,
@@ -78,7 +78,10 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
 /// it is made of. An empty name and `istio-proxy`, which Istio has by default, count as none.
 fn cluster(options: &Options, labels: &Map<String, Value>, workload: &str) -> String {
     let text = |name: &str| options.proxy_config.get(name).and_then(Value::as_str);
-    let canonical = || labels.get(CANONICAL_NAME).and_then(Value::as_str).filter(|name| !name.is_empty());
+    let canonical = || {
+        let of_label = |name: &&str| labels.get(*name).and_then(Value::as_str).filter(|name| !name.is_empty());
+        Some(CANONICAL_NAMES.iter().find_map(of_label).unwrap_or(workload))
+    };
     let name = match (text("serviceCluster"), text("tracingServiceName")) {
         (Some(name), _) => Some(name.to_owned()).filter(|name| !name.is_empty() && name != "istio-proxy"),
         (None, Some("CANONICAL_NAME_ONLY")) => canonical().map(str::to_owned),
@@ -92,13 +95,15 @@ fn cluster(options: &Options, labels: &Map<String, Value>, workload: &str) -> St
     name.unwrap_or_else(|| format!("{workload}.{}", options.namespace))
 }
 
-/// The label with the name of the service that a workload belongs to.
-const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
+/// The labels with the name of the service that a workload belongs to; without any it is that of the workload, as Istio's
+/// injector writes it.
+const CANONICAL_NAMES: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
 
 /// The locality of the workload, by the labels that name it in a cluster; `None` if no label does.
 fn locality(labels: &BTreeMap<String, String>) -> Option<Value> {
     let of = |name: &str| labels.get(name).map_or("", String::as_str);
-    let [region, zone, sub_zone] = match labels.get("istio-locality") {
+    let whole = ["topology.istio.io/locality", "istio-locality"].iter().find_map(|name| labels.get(*name));
+    let [region, zone, sub_zone] = match whole {
         Some(own) => {
             // Labels cannot contain slashes, so Istio writes dots.
             let mut parts = own.splitn(3, '.');

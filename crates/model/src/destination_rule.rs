@@ -392,10 +392,19 @@ pub struct OutsideTls {
     pub client_certificate: Option<(Arc<str>, Arc<str>)>,
     /// The Secret with all of these. Sidecars use it only if the rule selects them.
     pub credential: Option<Arc<str>>,
+    /// The Secret with the roots to trust, if it is another one.
+    pub roots_credential: Option<Arc<str>>,
     /// Whether the client shows a certificate (`MUTUAL`).
     pub is_mutual: bool,
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
+}
+
+impl OutsideTls {
+    /// The Secret with the roots to trust.
+    pub fn roots_secret(&self) -> Option<&Arc<str>> {
+        self.roots_credential.as_ref().or(self.credential.as_ref())
+    }
 }
 
 impl DestinationRule {

@@ -92,6 +92,8 @@ pub struct ServerTls {
     pub cipher_suites: Vec<Arc<str>>,
     /// Groups for the key exchange, preferred first; empty = the proxy's defaults.
     pub ecdh_curves: Vec<Arc<str>>,
+    /// Protocols that are offered (ALPN), preferred first; empty = those of HTTP.
+    pub alpn_protocols: Vec<Arc<str>>,
     /// Lowest version.
     pub min_version: Option<TlsVersion>,
     /// Highest version.
@@ -191,6 +193,7 @@ impl ServerTls {
             clients: ClientChecks::default(),
             cipher_suites: Vec::new(),
             ecdh_curves: Vec::new(),
+            alpn_protocols: Vec::new(),
             min_version: None,
             max_version: None,
         }

@@ -48,6 +48,8 @@ pub struct JwtRule {
     pub claim_headers: Vec<(Arc<str>, Arc<str>)>,
     /// Claims whose values are separated by spaces, besides `scope` and `permission`.
     pub space_delimited_claims: Vec<Arc<str>>,
+    /// Whether a request without a valid token of any issuer is refused (`presence: REQUIRED`).
+    pub required: bool,
     /// Where the rule was written.
     pub origin: Span,
 }

@@ -60,6 +60,8 @@ pub struct Imports {
     own: Vec<Hostname>,
     any: Vec<Hostname>,
     named: BTreeMap<Arc<str>, Vec<Hostname>>,
+    /// What is taken away from that; `None`: there is nothing.
+    excluded: Option<Box<Imports>>,
 }
 
 /// A port of the workload.
@@ -118,6 +120,11 @@ impl Imports {
         }
     }
 
+    /// Takes `NAMESPACE/HOST` away from what is imported: the namespace may be `.` (the workload's) or `*` (any).
+    pub(crate) fn exclude(&mut self, namespace: &str, host: Hostname) {
+        self.excluded.get_or_insert_default().add(namespace, host);
+    }
+
     /// Imports everything.
     pub(crate) fn everything() -> Self {
         let mut all = Self::default();
@@ -128,13 +135,23 @@ impl Imports {
     /// Whether a proxy in `client` sees the service of this namespace and host.
     pub fn include_service(&self, namespace: &str, host: &Hostname, client: &str) -> bool {
         self.hosts_in(namespace, client).any(|import| import.covers(host))
+            && !self.exclude_host(namespace, host, client)
     }
 
-    /// Whether a proxy in `client` sees a route set. As in Istio, one of its hosts must be imported from its namespace;
-    /// a wildcard host is imported by any name below it.
+    /// Whether an exclusion covers this host of a namespace.
+    fn exclude_host(&self, namespace: &str, host: &Hostname, client: &str) -> bool {
+        let excluded = self.excluded.as_ref();
+        excluded.is_some_and(|all| all.hosts_in(namespace, client).any(|excluded| excluded.covers(host)))
+    }
+
+    /// Whether a proxy in `client` sees a route set. As in Istio, one of its hosts must be imported from its namespace, and
+    /// not be excluded; a wildcard host is imported by any name below it.
     pub fn include_routes(&self, routes: &RouteSet, client: &str) -> bool {
-        let meets = |import: &Hostname| routes.hosts.iter().any(|host| import.covers(host) || host.covers(import));
-        self.hosts_in(&routes.namespace, client).any(meets)
+        let is_excluded = |host: &Hostname| self.exclude_host(&routes.namespace, host, client);
+        let mut hosts = routes.hosts.iter().filter(|host| !is_excluded(host));
+        hosts.any(|host| {
+            self.hosts_in(&routes.namespace, client).any(|import| import.covers(host) || host.covers(import))
+        })
     }
 
     fn hosts_in<'a>(&'a self, namespace: &str, client: &str) -> impl Iterator<Item = &'a Hostname> + use<'a> {
@@ -224,8 +241,11 @@ mod tests {
     fn imports(entries: &[&str]) -> Imports {
         let mut imports = Imports::default();
         for entry in entries {
-            let (namespace, host) = entry.split_once('/').unwrap();
-            imports.add(namespace, Hostname::parse(host).unwrap());
+            let read = evenkeel_api::istio::EgressHost::parse(entry).unwrap();
+            match read.excludes {
+                true => imports.exclude(read.namespace, read.host),
+                false => imports.add(read.namespace, read.host),
+            }
         }
         imports
     }
@@ -247,5 +267,12 @@ mod tests {
         check(&["*/a.example.com"], "shop/*.example.com", false);
         check(&["./a.shop.svc", "~/*"], "shop/a.shop.svc", true);
         check(&["~/*"], "shop/a.shop.svc", false);
+        check(&["*/*", "~other/*"], "other/a.other.svc", false);
+        check(&["*/*", "~other/*"], "shop/a.shop.svc", true);
+        check(&["*/*", "~other/*.example.com"], "other/a.other.svc", true);
+        check(&["*/*", "~/a.other.svc"], "other/a.other.svc", false);
+        check(&["other/a.other.svc", "~/*.other.svc"], "other/a.other.svc", false);
+        check(&["~./*", "*/*"], "shop/a.shop.svc", false);
+        check(&["~other/*"], "shop/a.shop.svc", false);
     }
 }

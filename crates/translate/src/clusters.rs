@@ -131,11 +131,15 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
 /// Requests the secrets that a rule's TLS uses.
 fn want_credential(context: Context<'_>, rule: &DestinationRule, tls: Option<ClientTls>, out: &mut Output) {
     let Some(ClientTls::Outside(server)) = tls else { return };
-    let Some(name) = credential_of(context, Some(rule), &server) else { return };
-    if server.is_mutual {
+    if !uses_secrets(context, Some(rule)) {
+        return;
+    }
+    for name in server.credential.iter().filter(|_| server.is_mutual) {
         secrets::want(secrets::certificate_name(name), &rule.origin, out);
     }
-    secrets::want(secrets::roots_name(name), &rule.origin, out);
+    if let Some(name) = server.roots_secret() {
+        secrets::want(secrets::roots_name(name), &rule.origin, out);
+    }
 }
 
 /// One outbound cluster.
@@ -243,7 +247,9 @@ fn discovery(
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
             let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
             let ranking = EndpointRanking::new(context, service, policy);
-            cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &ranking));
+            let mut assigned = endpoints::assignment(&cluster.name, named, &ranking);
+            endpoints::weigh(context, policy, &mut assigned);
+            cluster.load_assignment = Some(assigned);
         }
     }
 }
@@ -417,11 +423,10 @@ fn outside_names(of_service: &[Arc<str>], server: &OutsideTls) -> Vec<Arc<str>> 
     }
 }
 
-/// The Secret that this proxy originates TLS with (Istio's `credentialName`): gateways do, and sidecars that the rule
-/// selects.
-fn credential_of<'r>(context: Context<'_>, rule: Option<&DestinationRule>, server: &'r OutsideTls) -> Option<&'r str> {
-    let selected = || rule.is_some_and(|rule| !rule.workload_selector.is_empty());
-    server.credential.as_deref().filter(|_| !context.is_sidecar() || selected())
+/// Whether this proxy originates TLS with the Secrets that a rule names (Istio's `credentialName`): gateways do, and sidecars
+/// that the rule selects.
+fn uses_secrets(context: Context<'_>, rule: Option<&DestinationRule>) -> bool {
+    !context.is_sidecar() || rule.is_some_and(|rule| !rule.workload_selector.is_empty())
 }
 
 /// Returns how the called server is named and verified: without an SNI of the rule, the host of a call is sent as SNI, and
@@ -476,9 +481,9 @@ fn apply_tls(
             cluster.transport_socket = Some(tls::mesh_client_of_rule(mesh, sni, &sans, lists, offered(bytes)));
         }
         Some(ClientTls::Outside(server)) => {
-            let credential = credential_of(context, rule, server);
             let names = outside_names(&service.subject_alt_names, server);
-            cluster.transport_socket = Some(tls::outside_client(mesh, server, &names, credential));
+            let secrets = uses_secrets(context, rule);
+            cluster.transport_socket = Some(tls::outside_client(mesh, server, &names, secrets));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
         None => auto_mtls(context, service, port, &default_sni, bytes, cluster),
@@ -672,7 +677,7 @@ fn unknown_hosts_tls(mesh: &MeshConfig) -> (Option<TransportSocket>, Option<Upst
     match &mesh.unknown_hosts_tls {
         Some(ClientTls::Outside(server)) => {
             let names = outside_names(&[], server);
-            (Some(tls::outside_client(mesh, server, &names, None)), outside_naming(server, !names.is_empty()))
+            (Some(tls::outside_client(mesh, server, &names, false)), outside_naming(server, !names.is_empty()))
         }
         Some(ClientTls::IstioMutual { sni, subject_alt_names, revocation_lists }) => {
             let identities: Vec<String> = subject_alt_names.iter().map(ToString::to_string).collect();

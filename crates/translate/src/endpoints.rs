@@ -62,11 +62,16 @@ pub fn of_cluster(
     // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
     let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, service, policy));
+    weigh(context, policy, &mut assigned);
+    out.add(ResourceType::Endpoint, name, &assigned, Some(service.origin.clone()));
+}
+
+/// Gives localities the shares that a policy gives them.
+pub fn weigh(context: Context<'_>, policy: &TrafficPolicy, assigned: &mut ClusterLoadAssignment) {
     let balancer = policy.load_balancer.as_ref().filter(|balancer| balancer.zones().is_none());
     if let Some(setting) = balancer.and_then(|balancer| balancer.locality.as_ref()) {
-        load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
+        load_balancer::weigh_localities(setting, context.locality(), assigned);
     }
-    out.add(ResourceType::Endpoint, name, &assigned, Some(service.origin.clone()));
 }
 
 /// Name of the cluster whose hosts are the proxies like this one, which its bootstrap has.

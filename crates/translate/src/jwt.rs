@@ -147,7 +147,8 @@ fn remote_jwks(remote: &RemoteJwks) -> RemoteMessage {
 /// A token of some issuer, or none at all: each issuer's tokens have to be valid wherever they are. istiod's requirement of
 /// several issuers is met by one good token, beside which a bad one of another issuer would reach the program; here every
 /// token has to be good. If several rules have one issuer, the proxy would judge all of its tokens by the first, so the requirement
-/// is istiod's.
+/// is istiod's. If a rule requires a token (`presence: REQUIRED`), there has to be a valid one of some issuer, as with
+/// istiod: a requirement of all would look for the token again after the first has taken it from the request.
 fn requirement(names: &[String], rules: &[&JwtRule]) -> JwtRequirement {
     let of = |requires| JwtRequirement { requires_type: Some(requires) };
     let provider = |name: &String| of(RequiresType::ProviderName(name.clone()));
@@ -156,8 +157,11 @@ fn requirement(names: &[String], rules: &[&JwtRule]) -> JwtRequirement {
         any(vec![provider(name), of(RequiresType::AllowMissing(crate::pb::google::protobuf::Empty {}))])
     };
     let issuers: BTreeSet<&str> = rules.iter().map(|rule| &*rule.issuer).collect();
+    let is_required = rules.iter().any(|rule| rule.required);
     match names {
+        [single] if is_required => provider(single),
         [single] => or_missing(single),
+        several if is_required => any(several.iter().map(provider).collect()),
         _ if issuers.len() == names.len() => of(RequiresType::AllowMissing(crate::pb::google::protobuf::Empty {})),
         several => {
             let each = several.iter().map(or_missing).collect();
@@ -172,6 +176,15 @@ fn requirement(names: &[String], rules: &[&JwtRule]) -> JwtRequirement {
 pub fn grpc_filter(context: Context<'_>) -> Option<HttpFilter> {
     let mut policies = BTreeMap::new();
     for rule in rules(context) {
+        if rule.required {
+            // Nobody could verify the token that it asks for.
+            let policy = Policy {
+                permissions: vec![Permission { rule: Some(PermissionRule::Any(true)) }],
+                principals: vec![Principal { identifier: Some(Identifier::Any(true)) }],
+                ..Default::default()
+            };
+            policies.insert(format!("token-required-{}", rule.issuer), policy);
+        }
         for (name, pattern) in judged(rule) {
             let specifier = HeaderMatchSpecifier::StringMatch(StringMatcher {
                 match_pattern: Some(MatchPattern::SafeRegex(regex(&pattern))),

@@ -51,6 +51,8 @@ pub struct ProxyOptions {
     pub transparent: bool,
     /// `EVENKEEL_AMBIGUOUS_REQUESTS: FORWARD` of `proxyMetadata`: what policies and servers may read differently is not refused.
     pub forwards_ambiguous: bool,
+    /// `meshId`; `None`: the trust domain.
+    pub mesh_id: Option<Arc<str>>,
     /// `tracing`; `None`: not said.
     pub tracing: Option<Arc<TracingOptions>>,
     /// Whether its bootstrap has a collector of spans.
@@ -196,6 +198,7 @@ impl ProxyOptions {
         };
         let server = headers.and_then(|headers| headers.server.as_ref());
         Self {
+            mesh_id: config.mesh_id.as_deref().filter(|id| !id.is_empty()).map(Into::into),
             trusted_proxies: topology.and_then(|t| t.num_trusted_proxies).unwrap_or_default(),
             proxy_protocol: topology.is_some_and(|t| t.proxy_protocol.is_some()),
             forward_at_gateway: topology.and_then(|t| t.forward_client_cert_details).and_then(forward),

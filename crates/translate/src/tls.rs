@@ -39,13 +39,13 @@ const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `credential` is the
-/// Secret with certificates and roots, if this proxy uses one.
+/// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `uses_secrets`: certificates
+/// and roots are those of the Secrets that are named, not those of files.
 pub fn outside_client(
     mesh: &MeshConfig,
     server: &OutsideTls,
     names: &[Arc<str>],
-    credential_name: Option<&str>,
+    uses_secrets: bool,
 ) -> core::TransportSocket {
     let rules = &mesh.tls_defaults;
     let checks = tls::CertificateValidationContext {
@@ -58,24 +58,24 @@ pub fn outside_client(
         tls_params: Some(parameters(rules, None, None)),
         ..Default::default()
     };
-    match credential_name {
-        Some(name) => {
-            if server.is_mutual {
-                context.tls_certificate_sds_secret_configs = vec![credential(secrets::certificate_name(name))];
-            }
-            context.validation_context_type = Some(combined(checks, credential(secrets::roots_name(name))));
+    let of_secrets = || server.credential.as_deref().filter(|_| uses_secrets);
+    match of_secrets() {
+        Some(name) if server.is_mutual => {
+            context.tls_certificate_sds_secret_configs = vec![credential(secrets::certificate_name(name))];
         }
+        Some(_) => {}
         None => {
             let files = server.client_certificate.iter();
             context.tls_certificates = files.map(|(chain, key)| tls_certificate(chain, key)).collect();
-            let roots = file(server.ca_certificates.as_deref().unwrap_or(SYSTEM_ROOTS));
-            context.validation_context_type =
-                Some(ValidationContextType::ValidationContext(tls::CertificateValidationContext {
-                    trusted_ca: Some(roots),
-                    ..checks
-                }));
         }
     }
+    context.validation_context_type = Some(match server.roots_secret().filter(|_| uses_secrets) {
+        Some(name) => combined(checks, credential(secrets::roots_name(name))),
+        None => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+            trusted_ca: Some(file(server.ca_certificates.as_deref().unwrap_or(SYSTEM_ROOTS))),
+            ..checks
+        }),
+    });
     if server.insecure_skip_verify {
         context.validation_context_type = None;
     }
@@ -216,6 +216,7 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtoco
     let mut context = tls::CommonTlsContext {
         tls_params: Some(server_parameters(&mesh.tls_defaults, server)),
         alpn_protocols: match inner {
+            _ if !server.alpn_protocols.is_empty() => server.alpn_protocols.iter().map(ToString::to_string).collect(),
             InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
             InnerProtocol::Tcp => Vec::new(),
         },

@@ -84,7 +84,7 @@ fn tags(context: Context<'_>, options: &TracingOptions) -> Vec<CustomTag> {
         tags.extend([
             literal("istio.canonical_service", context.first_label(&SERVICE_LABELS, "unknown")),
             literal("istio.canonical_revision", context.first_label(&REVISION_LABELS, "latest")),
-            literal("istio.mesh_id", mesh.trust_domain.to_string()),
+            literal("istio.mesh_id", context.options().mesh_id.as_ref().unwrap_or(&mesh.trust_domain).to_string()),
             literal("istio.namespace", context.namespace().to_string()),
         ]);
     }

@@ -150,7 +150,10 @@ fn the_proxy_presents_itself_as_its_config_says() {
     check(r#"{"serviceCluster":"front"}"#, canonical, "front");
     check(r#"{"serviceCluster":"istio-proxy"}"#, canonical, "web.default");
     check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, canonical, "shop");
-    check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, &[], "web.default");
+    // Istio's injector writes the name of the application or of the workload.
+    check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, &["app=a"], "a");
+    check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, &["app=a", "app.kubernetes.io/name=b"], "b");
+    check(r#"{"tracingServiceName":"CANONICAL_NAME_ONLY"}"#, &[], "web");
     check(r#"{"tracingServiceName":"CANONICAL_NAME_AND_NAMESPACE"}"#, canonical, "shop.default");
     check(r#"{"tracingServiceName":"APP_LABEL_AND_NAMESPACE"}"#, &["app=other"], "other.default");
 }
@@ -222,6 +225,7 @@ fn the_node_says_where_its_workload_runs() {
     assert_eq!(locality(&[]), "-/-/-");
     assert_eq!(locality(&["istio-locality=r1.z2.s3"]), "r1/z2/s3");
     assert_eq!(locality(&["istio-locality=r1"]), "r1//");
+    assert_eq!(locality(&["istio-locality=r1", "topology.istio.io/locality=r2.z1"]), "r2/z1/");
     let topology =
         ["topology.kubernetes.io/region=r1", "topology.kubernetes.io/zone=z2", "topology.istio.io/subzone=s3"];
     assert_eq!(locality(&topology), "r1/z2/s3");

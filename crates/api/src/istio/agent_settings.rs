@@ -66,6 +66,9 @@ impl ProxyConfig {
         if let Some(size) = self.file_flush_min_size_kb {
             add("fileFlushMinSizeKb", size.into());
         }
+        if let Some(mesh) = &self.mesh_id {
+            add("meshId", mesh.as_str().into());
+        }
         if let Some(name) = &self.service_cluster {
             add("serviceCluster", name.as_str().into());
         }

@@ -457,6 +457,8 @@ object! {
         insecure_skip_verify: bool = "insecureSkipVerify",
         /// The Secret with the client's certificate and key, and with the trusted roots.
         credential_name: Option<Spanned<String>> = "credentialName",
+        /// The Secret with the trusted roots, if it is another one.
+        ca_cert_credential_name: Option<Spanned<String>> = "caCertCredentialName",
         /// Path of revocation lists for servers' certificates.
         ca_crl: Option<String> = "caCrl",
     }
@@ -482,9 +484,13 @@ fn check(spec: &DestinationRuleSpec, _: &Node, cx: &mut Context) {
     if spec.workload_selector.is_none() {
         let policies = spec.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
         let all = spec.traffic_policy.iter().chain(policies);
-        for name in all.filter_map(|policy| policy.tls.as_ref()?.credential_name.as_ref()) {
-            let message =
-                "without `workloadSelector`, only gateways use `credentialName`; sidecars trust the system's roots";
+        let names = |policy: &'_ TrafficPolicy| {
+            let tls = policy.tls.as_ref();
+            let names = tls.map(|tls| [&tls.credential_name, &tls.ca_cert_credential_name]);
+            names.into_iter().flatten().flatten().cloned().collect::<Vec<_>>()
+        };
+        for name in all.flat_map(names) {
+            let message = "without `workloadSelector`, only gateways use Secrets of TLS settings; sidecars trust the system's roots";
             let help = "add `workloadSelector`, and the Secret to the namespace of these workloads";
             cx.note("no-effect", &name.span, message, help);
         }
@@ -732,6 +738,17 @@ fn check_tls(tls: &ClientTlsSettings, node: &Node, cx: &mut Context) {
         (tls.ca_certificates.is_some(), "caCertificates"),
     ];
     let mode = tls.mode.unwrap_or(ClientTlsMode::Disable);
+    if let Some(name) = &tls.ca_cert_credential_name {
+        if tls.ca_certificates.is_some() {
+            let message = "`caCertCredentialName` and `caCertificates` both say where the trusted roots are";
+            cx.error("conflict", node.span_of_path("caCertificates"), message, "keep one of them");
+        }
+        if mode == ClientTlsMode::IstioMutual {
+            let message = "mode ISTIO_MUTUAL trusts the mesh's roots, not `caCertCredentialName`";
+            cx.error("conflict", &name.span, message, "remove it, or use mode MUTUAL");
+        }
+        check_credential(name, cx);
+    }
     if let Some(name) = &tls.credential_name {
         let is_mutual = mode == ClientTlsMode::IstioMutual;
         for (_, other) in files.into_iter().filter(|(given, _)| *given && !is_mutual) {

@@ -68,7 +68,9 @@ pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
 };
 pub use remote_service::RemoteService;
-pub use request_authentication::{ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec};
+pub use request_authentication::{
+    ClaimToHeader, JwtHeader, JwtRule, RequestAuthentication, RequestAuthenticationSpec, TokenPresence,
+};
 pub use server_tls::{ServerTlsCertificate, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec};
 pub use sidecar::{

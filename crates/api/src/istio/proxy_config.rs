@@ -52,6 +52,8 @@ object! {
         file_flush_interval: Option<Duration> = "fileFlushInterval",
         /// Size in KiB at which buffered lines are written before that time.
         file_flush_min_size_kb: Option<u32> = "fileFlushMinSizeKb",
+        /// The mesh that the proxy says it is in; the trust domain if not given.
+        mesh_id: Option<String> = "meshId",
         /// The name under which the proxy presents itself (`node.cluster`).
         service_cluster: Option<String> = "serviceCluster",
         /// How this name is formed, without `serviceCluster`.
@@ -93,7 +95,6 @@ object! {
         "proxyLogLevel" = "the annotation `sidecar.istio.io/logLevel` sets it",
         "image" = "proxies do not come from images",
         "connectTimeout" = "Istio's agent does not read it, either; a DestinationRule sets it (`connectionPool.tcp`)",
-        "meshId" = "it is in the node's metadata of Istio's agent only, and nothing here reads it",
     ];
     removed: [
         "availabilityZone" = "write the label `topology.kubernetes.io/zone` or `istio-locality`",
@@ -520,6 +521,7 @@ impl ProxyConfig {
             runtime_values,
             file_flush_interval: self.file_flush_interval.or(base.file_flush_interval),
             file_flush_min_size_kb: self.file_flush_min_size_kb.or(base.file_flush_min_size_kb),
+            mesh_id: self.mesh_id.or(base.mesh_id),
             service_cluster,
             tracing_service_name,
             proxy_admin_port: self.proxy_admin_port.or(base.proxy_admin_port),

@@ -11,7 +11,8 @@ use super::target_ref::{TargetRef, check_only_one};
 use crate::decode::{Context, HeaderName};
 
 object! {
-    /// Which tokens requests may carry. A request without a token passes; one with an invalid token does not.
+    /// Which tokens requests may carry. A request without a token passes unless a rule says otherwise; one with an invalid token
+    /// does not.
     pub struct RequestAuthentication {
         /// The specification.
         spec: Option<RequestAuthenticationSpec> = "spec",
@@ -67,8 +68,20 @@ object! {
         timeout: Option<Duration> = "timeout",
         /// Claims whose values are separated by spaces.
         space_delimited_claims: Vec<String> = "spaceDelimitedClaims",
+        /// Whether a request needs a token of one of the rules; OPTIONAL if not given.
+        presence: Option<TokenPresence> = "presence",
     }
     check: check_rule;
+}
+
+choices! {
+    /// Whether a request needs a token.
+    pub enum TokenPresence {
+        /// It passes without one.
+        Optional = "OPTIONAL",
+        /// It does not pass without one.
+        Required = "REQUIRED",
+    }
 }
 
 object! {

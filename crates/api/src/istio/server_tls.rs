@@ -44,6 +44,8 @@ object! {
         cipher_suites: Vec<Spanned<String>> = "cipherSuites",
         /// Groups for the key exchange.
         ecdh_curves: Vec<Spanned<String>> = "ecdhCurves",
+        /// Protocols that are offered inside TLS (ALPN), preferred first; for HTTP `h2` and `http/1.1` if not given.
+        alpn_protocols: Vec<Spanned<String>> = "alpnProtocols",
     }
     refused: ["insecureSkipVerify"];
 }
@@ -141,6 +143,19 @@ pub(super) fn check_server_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Co
     check_names("cipherSuites", &tls.cipher_suites, CIPHER_SUITES, OUTDATED_SUITES, cx);
     check_names("ecdhCurves", &tls.ecdh_curves, CURVES, &[ENVOYS_CURVE], cx);
     check_pins(tls, cx);
+    check_alpn(tls, cx);
+}
+
+/// RFC 7301 section 3.1: a name has 1 to 255 bytes.
+fn check_alpn(tls: &ServerTlsSettings, cx: &mut Context) {
+    for (index, name) in tls.alpn_protocols.iter().enumerate().filter(|(_, name)| !(1..=255).contains(&name.len())) {
+        cx.at_field("alpnProtocols", |cx| {
+            cx.at_index(index, |cx| {
+                let message = "the name of a protocol has 1 to 255 bytes";
+                cx.error("bad-value", &name.span, message, "write names such as `h2` and `http/1.1`");
+            });
+        });
+    }
 }
 
 /// The fields that say where certificates are, and whether each is given.
@@ -168,12 +183,13 @@ fn client_fields(tls: &ServerTlsSettings) -> [(bool, &'static str); 4] {
 }
 
 /// The fields that describe the handshake, and whether each is given.
-fn handshake_fields(tls: &ServerTlsSettings) -> [(bool, &'static str); 4] {
+fn handshake_fields(tls: &ServerTlsSettings) -> [(bool, &'static str); 5] {
     [
         (tls.min_protocol_version.is_some(), "minProtocolVersion"),
         (tls.max_protocol_version.is_some(), "maxProtocolVersion"),
         (!tls.cipher_suites.is_empty(), "cipherSuites"),
         (!tls.ecdh_curves.is_empty(), "ecdhCurves"),
+        (!tls.alpn_protocols.is_empty(), "alpnProtocols"),
     ]
 }
 

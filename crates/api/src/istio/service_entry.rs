@@ -96,6 +96,11 @@ fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
         let message = "`workloadSelector` and `endpoints` cannot be used together";
         cx.error("conflict", node.span_of_path("workloadSelector"), message, "keep one of the two");
     }
+    if spec.workload_selector.as_ref().is_some_and(|selector| selector.labels.is_empty()) {
+        let message = "a `workloadSelector` without labels selects no workload, so there are no endpoints";
+        let help = "add labels, or remove it and list `endpoints`";
+        cx.warning("empty-selector", node.span_of_path("workloadSelector"), message, help);
+    }
     if resolution == Resolution::None && !spec.endpoints.is_empty() {
         let message =
             "with `resolution: NONE` a call goes to the address the client called, so the endpoints are not used";

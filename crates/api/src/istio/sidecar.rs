@@ -181,7 +181,9 @@ const HTTP_PROXY: &str = "HTTP_PROXY";
 /// A parsed entry of an egress listener's `hosts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressHost<'t> {
-    /// The namespace: `.`, `*`, `~` or a name.
+    /// Whether it takes hosts away from what the other entries import.
+    pub excludes: bool,
+    /// The namespace: `.`, `*`, `~` (none, and no exclusion) or a name.
     pub namespace: &'t str,
     /// The host; may be a wildcard.
     pub host: Hostname,
@@ -210,20 +212,24 @@ impl EgressListener {
 }
 
 impl<'t> EgressHost<'t> {
-    /// Reads `NAMESPACE/HOST`; an error says what is wrong.
+    /// Reads `NAMESPACE/HOST` or `~NAMESPACE/HOST`; an error says what is wrong.
     pub fn parse(text: &'t str) -> Result<Self, String> {
         let Some((namespace, name)) = text.split_once('/') else {
             return Err(format!("`{text}` does not name a namespace"));
+        };
+        let host = Hostname::parse(name).map_err(|error| error.to_string())?;
+        // `~/*` imports nothing, `~NAMESPACE/HOST` excludes, and so does `~/HOST`, in all namespaces.
+        let (excludes, namespace) = match namespace.strip_prefix('~') {
+            Some("") if host.as_str() == "*" => (false, "~"),
+            Some("") => (true, "*"),
+            Some(excluded) => (true, excluded),
+            None => (false, namespace),
         };
         let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if !matches!(namespace, "." | "*" | "~") && (namespace.is_empty() || !namespace.chars().all(named)) {
             return Err(format!("`{namespace}` is not a namespace"));
         }
-        let host = Hostname::parse(name).map_err(|error| error.to_string())?;
-        if namespace == "~" && host.as_str() != "*" {
-            return Err("`~` means no namespace at all, so no host can follow it".to_owned());
-        }
-        Ok(Self { namespace, host })
+        Ok(Self { excludes, namespace, host })
     }
 }
 

@@ -73,6 +73,7 @@ fn with_nobody() -> ClientTlsSettings {
         sni: None,
         insecure_skip_verify: false,
         credential_name: None,
+        ca_cert_credential_name: None,
         ca_crl: None,
     }
 }

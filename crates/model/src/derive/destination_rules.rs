@@ -524,6 +524,7 @@ pub(super) fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
                 revocation_lists: text(&tls.ca_crl),
                 client_certificate: text(&tls.client_certificate).zip(text(&tls.private_key)).filter(|_| is_mutual),
                 credential: tls.credential_name.as_deref().map(|name| secret(name)),
+                roots_credential: tls.ca_cert_credential_name.as_deref().map(|name| secret(name)),
                 is_mutual,
                 insecure_skip_verify: tls.insecure_skip_verify,
             }))

@@ -76,7 +76,12 @@ fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByP
         }
     }
     let resolves = matches!(service.resolution, Resolution::Dns | Resolution::DnsRoundRobin);
-    if resolves && by_port.values().all(Vec::is_empty) && service.selector.is_empty() {
+    // An entry that selects workloads has no others, even if its selector has no labels, and selects none.
+    let selects = |part: &ObjectKey| match cx.object(part).map(|object| &object.resource) {
+        Some(Resource::ServiceEntry(entry)) => entry.spec.workload_selector.is_some(),
+        _ => false,
+    };
+    if resolves && by_port.values().all(Vec::is_empty) && !cx.parts_of(service).any(|(part, _)| selects(part)) {
         of_name(service, &service.host, &mut by_port);
     }
     (!by_port.is_empty()).then_some(by_port)

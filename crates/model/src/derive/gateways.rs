@@ -257,6 +257,7 @@ pub(super) fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
         },
         cipher_suites: tls.known_cipher_suites().into_iter().map(shared).collect(),
         ecdh_curves: tls.known_ecdh_curves().into_iter().map(shared).collect(),
+        alpn_protocols: texts(&tls.alpn_protocols),
         min_version: version(&tls.min_protocol_version),
         max_version: version(&tls.max_protocol_version),
     }

@@ -22,18 +22,27 @@ pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
         let Some(object) = cx.object(key) else { return false };
         let Resource::DestinationRule(rule) = &object.resource else { return false };
         let mut seen = BTreeSet::new();
-        for (tls, name) in settings(&rule.spec) {
+        for (needs, name) in settings(&rule.spec) {
             // A name that several ports have is reported once.
-            if seen.insert((name.as_str(), tls.mode == Some(ClientTlsMode::Mutual))) {
-                found.extend(check(cx, object, &rule.spec, tls, name));
+            if seen.insert((name.as_str(), needs)) {
+                found.extend(check(cx, object, &rule.spec, needs, name));
             }
         }
         true
     })
 }
 
-/// All TLS settings that name a Secret.
-fn settings(spec: &DestinationRuleSpec) -> impl Iterator<Item = (&ClientTlsSettings, &Spanned<String>)> {
+/// What a Secret is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Needs {
+    /// The client's certificate and key.
+    certificate: bool,
+    /// The trusted roots.
+    roots: bool,
+}
+
+/// All Secrets that TLS settings name.
+fn settings(spec: &DestinationRuleSpec) -> impl Iterator<Item = (Needs, &Spanned<String>)> {
     let subsets = spec.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
     let policies = spec.traffic_policy.iter().chain(subsets);
     let all = policies.flat_map(|policy| {
@@ -41,14 +50,19 @@ fn settings(spec: &DestinationRuleSpec) -> impl Iterator<Item = (&ClientTlsSetti
     });
     let all = all.map(|tls| &tls.value);
     let originates = |tls: &&ClientTlsSettings| matches!(tls.mode, Some(ClientTlsMode::Simple | ClientTlsMode::Mutual));
-    all.filter(originates).filter_map(|tls| Some((tls, tls.credential_name.as_ref()?)))
+    all.filter(originates).flat_map(|tls| {
+        let certificate = tls.mode == Some(ClientTlsMode::Mutual);
+        let of_both = Needs { certificate, roots: tls.ca_cert_credential_name.is_none() };
+        let both = tls.credential_name.iter().map(move |name| (of_both, name));
+        both.chain(tls.ca_cert_credential_name.iter().map(|name| (Needs { certificate: false, roots: true }, name)))
+    })
 }
 
 fn check(
     cx: &Cx<'_>,
     object: &Object,
     spec: &DestinationRuleSpec,
-    tls: &ClientTlsSettings,
+    needs: Needs,
     name: &Spanned<String>,
 ) -> Option<Diagnostic> {
     let plain = name.strip_prefix(SCHEME).unwrap_or(name);
@@ -75,23 +89,28 @@ fn check(
         return Some(missing(object, name, plain, selects, &namespaces, &known));
     };
     let namespace = &credential.namespace;
-    let roots = cx.roots_credential(namespace, plain)?;
+    let roots = cx.roots_credential(namespace, plain);
     let own = || cx.credentials(plain).find(|credential| credential.namespace == *namespace);
-    let (code, reason) = match (&roots.roots, tls.mode) {
-        (Err(reason), _) => ("bad-credential", format!("Secret {namespace}/{} cannot be used: {reason}", roots.name)),
-        (Ok(_), Some(ClientTlsMode::Mutual)) => match own().map(|credential| &credential.certificate) {
-            Some(Ok(_)) => return None,
-            Some(Err(reason)) => ("bad-credential", format!("Secret {namespace}/{plain} cannot be used: {reason}")),
-            None => ("missing-secret", format!("there is no Secret {namespace}/{plain} with the client's certificate")),
-        },
-        _ => return None,
+    let unusable = |name: &str, reason: &dyn std::fmt::Display| {
+        ("bad-credential", format!("Secret {namespace}/{name} cannot be used: {reason}"))
     };
-    let what = match tls.mode {
-        Some(ClientTlsMode::Mutual) => "MUTUAL needs the keys `tls.crt`, `tls.key` and `ca.crt`",
-        _ => "the server's certificate is verified with its `ca.crt`, or with that of the Secret `NAME-cacert`",
+    let of_roots =
+        roots.filter(|_| needs.roots).and_then(|roots| Some(unusable(&roots.name, roots.roots.as_ref().err()?)));
+    let of_certificate = || match own().map(|credential| &credential.certificate) {
+        Some(Ok(_)) => None,
+        Some(Err(reason)) => Some(unusable(plain, reason)),
+        None => {
+            Some(("missing-secret", format!("there is no Secret {namespace}/{plain} with the client's certificate")))
+        }
+    };
+    let (code, reason) = of_roots.or_else(|| of_certificate().filter(|_| needs.certificate))?;
+    let what = match needs.certificate {
+        true => "MUTUAL needs the keys `tls.crt`, `tls.key` and `ca.crt`",
+        false => "the server's certificate is verified with its `ca.crt`, or with that of the Secret `NAME-cacert`",
     };
     let found = finding(code, object, name, format!("{reason}; calls that follow this rule fail"), what.to_owned());
-    Some(found.with_related(roots.origin.clone(), "the Secret"))
+    let origin = roots.map_or(&credential.origin, |roots| &roots.origin);
+    Some(found.with_related(origin.clone(), "the Secret"))
 }
 
 fn missing(

@@ -147,7 +147,9 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
     let drafts = match &object.resource {
         Resource::Service(service) => {
             note_idle_selector(cx, object, &service.spec.selector, found);
-            vec![Draft { service: of_service(object, service, cx.mesh()), address: address_of(service) }]
+            let mut described = of_service(object, service, cx.mesh());
+            described.distribution = distribution(cx, service.spec.traffic_distribution, object);
+            vec![Draft { service: described, address: address_of(service) }]
         }
         Resource::ServiceEntry(entry) => of_entry(cx, object, &entry.spec)
             .map(|service| {
@@ -494,7 +496,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
             (false, None) => Resolution::Static,
         },
         headless,
-        distribution: distribution(spec.traffic_distribution, object),
+        distribution: Distribution::Any,
         node_local: spec.internal_traffic_policy == Some(InternalTrafficPolicy::Local),
         external: false,
         export_to: MeshConfig::visibility(export_to, &mesh.service_export_to, &object.namespace),
@@ -508,9 +510,15 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
     }
 }
 
-/// Istio's `GetTrafficDistribution`: the field, else the annotation, in any case.
-fn distribution(field: Option<TrafficDistribution>, object: &Object) -> Distribution {
-    let annotation = object.annotations.get(DISTRIBUTION_ANNOTATION).map(|text| text.to_ascii_lowercase());
+/// Istio's `GetTrafficDistribution`: the field, else the annotation, in any case; else the annotation of the namespace.
+fn distribution(cx: &Cx<'_>, field: Option<TrafficDistribution>, object: &Object) -> Distribution {
+    let own = object.annotations.get(DISTRIBUTION_ANNOTATION);
+    let of_namespace = || {
+        let id = ObjectKey { kind: Kind::Namespace, namespace: "".into(), name: object.namespace.clone() };
+        cx.object(&id)?.annotations.get(DISTRIBUTION_ANNOTATION)
+    };
+    let annotation = own.or_else(|| of_namespace().filter(|_| field.is_none()));
+    let annotation = annotation.map(|text| text.to_ascii_lowercase());
     match (field, annotation.as_deref()) {
         (Some(TrafficDistribution::PreferSameNode), _) => Distribution::SameNode,
         (Some(_), _) => Distribution::SameZone,
@@ -576,7 +584,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         headless: spec.workload_selector.is_some()
             && spec.addresses.is_empty()
             && spec.resolution.is_none_or(|resolution| resolution == istio::Resolution::None),
-        distribution: distribution(None, object),
+        distribution: distribution(cx, None, object),
         node_local: false,
         external: spec.location != Some(Location::MeshInternal),
         export_to: entry_visibility(cx, object, spec),

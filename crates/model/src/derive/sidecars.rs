@@ -190,7 +190,10 @@ fn written_egress(spec: &SidecarSpec) -> Vec<EgressListener> {
     let listener = |written: &Spanned<istio::EgressListener>| {
         let mut imports = Imports::default();
         for host in written.hosts.iter().filter_map(|host| EgressHost::parse(host).ok()) {
-            imports.add(host.namespace, host.host);
+            match host.excludes {
+                true => imports.exclude(host.namespace, host.host),
+                false => imports.add(host.namespace, host.host),
+            }
         }
         let port = written.port.as_ref();
         let socket = written.socket().map(shared);
@@ -283,7 +286,7 @@ fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, foun
 fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, found: &mut Diagnostics) {
     let Ok(import) = EgressHost::parse(written) else { return };
     let host = &import.host;
-    if host.is_wildcard() || !cx.services_of(host).is_empty() || cx.is_routed(host) {
+    if import.excludes || host.is_wildcard() || !cx.services_of(host).is_empty() || cx.is_routed(host) {
         return;
     }
     let namespace = match import.namespace {

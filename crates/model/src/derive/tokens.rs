@@ -149,6 +149,7 @@ fn jwt_rule(cx: &Cx<'_>, object: &Object, rule: &istio::JwtRule, found: &mut Dia
             .map(|claim| (claim.header.0.clone(), shared(&claim.claim)))
             .collect(),
         space_delimited_claims: list(&rule.space_delimited_claims),
+        required: rule.presence == Some(istio::TokenPresence::Required),
         origin: rule.issuer.span.clone(),
     }
 }

@@ -481,9 +481,12 @@ fn has_proxy(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> bool {
     }
 }
 
+/// The labels with a whole locality; the first that is given counts, before those of the parts.
+const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
+
 /// `region/zone/subzone` from labels; may be empty.
 pub(super) fn locality(labels: &Labels) -> Arc<str> {
-    if let Some(own) = labels.get("istio-locality") {
+    if let Some(own) = LOCALITY_LABELS.iter().find_map(|name| labels.get(*name)) {
         // Labels cannot contain slashes, so Istio writes dots.
         return own.replace('.', "/").into();
     }

@@ -356,7 +356,6 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
     check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "invalid regular expression");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
     check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");
-    check("{meshId: m}", "no-effect", "meshId");
     check("{connectionSettings: {listenerPerConnectionBufferLimitBytes: 1}}", "no-effect", "has no effect");
     check("{drainDuration: 5s}", "no-effect", "a listener that goes");
     check("{tracing: {datadog: {address: agent:8126}}}", "unsupported-field", "tracing");

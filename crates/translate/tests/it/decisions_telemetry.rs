@@ -163,6 +163,10 @@ fn spans_have_istios_tags_and_the_owners() {
         "istio.namespace": literal("shop"),
     });
     check("{}", "{}", istios.clone());
+    let mut of_mesh = istios.clone();
+    of_mesh["istio.mesh_id"] = literal("north");
+    check("defaultConfig: {meshId: north}", "{}", of_mesh.clone());
+    check("defaultConfig: {meshId: south}", "{meshId: north}", of_mesh);
     let own = "{tracing: {customTags: {a: {literal: {value: b}}, h: {header: {name: X-User, defaultValue: none}}, \
                e: {environment: {name: HOME}}, istio.mesh_id: {literal: {value: mine}}, bad: {}}}}";
     let mut all = istios;

@@ -187,6 +187,28 @@ fn a_missing_token_passes_and_a_bad_one_does_not() {
     );
 }
 
+/// `presence: REQUIRED`: there has to be a valid token of some issuer.
+#[test]
+fn a_rule_may_require_a_token() {
+    let of = |index: u8| if index == 0 { keys(0) } else { keys(2) };
+    let (me, you) = (token(0, r#"{"iss":"me"}"#), token(2, r#"{"iss":"you"}"#));
+    let with = |token: &str| format!("GET web /?access_token={token}");
+    let rule = |issuer: &str, index: u8, more: &str| {
+        format!("{{issuer: {issuer}, jwks: {}, forwardOriginalToken: true{more}}}", of(index))
+    };
+    let required = ", presence: REQUIRED";
+    let passes = |token: &str| format!("web/?access_token={token}");
+    let (of_me, of_you) = (passes(&me), passes(&you));
+    let missing = ("GET web /".to_owned(), "Jwt_is_missing");
+    check(
+        &format!("jwtRules: [{}]", rule("me", 0, required)),
+        &[missing.clone(), (with(&me), &of_me), (with("x"), "Jwt_is_not_in_the_form")],
+    );
+    check(&format!("jwtRules: [{}]", rule("me", 0, ", presence: OPTIONAL")), &[("GET web /".to_owned(), OPEN)]);
+    let both = format!("jwtRules: [{}, {}]", rule("me", 0, required), rule("you", 1, ""));
+    check(&both, &[missing, (with(&me), &of_me), (with(&you), &of_you)]);
+}
+
 /// What policies read is what the rule writes from a valid token, and never what the client has sent in its place.
 #[test]
 fn claims_and_payload_become_headers() {

@@ -75,6 +75,11 @@ fn each_setting_has_its_field() {
         &at("tls_certificates/1"),
         serde_json::json!({"certificate_chain": {"filename": "/b.crt"}, "private_key": {"filename": "/b.key"}}),
     );
+    let simple = "mode: SIMPLE, credentialName: c";
+    check(simple, &at("alpn_protocols"), serde_json::json!(["h2", "http/1.1"]));
+    let own = format!("{simple}, alpnProtocols: [http/1.1, acme-tls/1], ecdhCurves: [P-256]");
+    check(&own, &at("alpn_protocols"), serde_json::json!(["http/1.1", "acme-tls/1"]));
+    check(&own, &at("tls_params/ecdh_curves"), serde_json::json!(["P-256"]));
     let roots = at("combined_validation_context/validation_context_sds_secret_config");
     check("mode: MUTUAL, credentialName: c", &roots, sds("kubernetes://c-cacert"));
     check("mode: MUTUAL, credentialName: c", "/require_client_certificate", true.into());
