@@ -13,6 +13,7 @@ use evenkeel_ca::files::CA_CERT_FILE;
 use evenkeel_ca::rotation::{BUNDLE_FILE, Store};
 use evenkeel_ca::tokens::{GROUP_PREFIX, TOKEN_KEY_FILE};
 use evenkeel_ca::{TokenError, TokenKey, Workload};
+use evenkeel_control::source::files::{Links, read_regular};
 
 use crate::confine::Account;
 use crate::pods::Pod;
@@ -83,8 +84,8 @@ impl Tokens {
 
     /// Replaces old files. Call it about every second, because the clock may jump.
     pub fn renew(&self, credentials: &Credentials, now: SystemTime) -> Result<(), CredentialError> {
-        let written = fs::metadata(credentials.token()).and_then(|file| file.modified());
-        if written.map_or(true, |written| is_due(written, now)) {
+        let found = fs::symlink_metadata(credentials.token()).ok().filter(fs::Metadata::is_file);
+        if found.and_then(|file| file.modified().ok()).is_none_or(|written| is_due(written, now)) {
             self.write_token(credentials, now)?;
         }
         self.follow_root(credentials)
@@ -100,10 +101,11 @@ impl Tokens {
         let root =
             fs::read_to_string(&self.bundle).or_else(|_| fs::read_to_string(&self.first_root)).map_err(failed)?;
         let path = credentials.root();
-        if fs::read_to_string(&path).is_ok_and(|known| known == root) {
-            Ok(())
-        } else {
-            credentials.write(&path, &root)
+        // The proxy owns the folder, and may have put anything there.
+        let known = read_regular(&path, Links::Refused, u64::try_from(root.len()).unwrap_or(u64::MAX));
+        match known.is_ok_and(|known| known == root.as_bytes()) {
+            true => Ok(()),
+            false => credentials.write(&path, &root),
         }
     }
 }
@@ -150,6 +152,12 @@ fn is_due(written: SystemTime, now: SystemTime) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
     use super::*;
 
     fn files() -> Result<(tempfile::TempDir, Tokens, Credentials), Box<dyn std::error::Error>> {
@@ -204,6 +212,30 @@ mod tests {
         tokens.give(&credentials, SystemTime::now())?;
         assert_eq!(fs::read_to_string(&victim)?, "root");
         assert!(!fs::symlink_metadata(credentials.token())?.is_symlink());
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_proxy_puts_in_the_place_of_its_root_is_not_read() -> Result<(), Box<dyn std::error::Error>> {
+        type Put = fn(&Path) -> io::Result<()>;
+        let (folder, tokens, credentials) = files()?;
+        let root = credentials.root();
+        tokens.give(&credentials, SystemTime::now())?;
+        fs::write(folder.path().join("right"), "a root")?;
+        let kinds: [(&str, Put); 5] = [
+            ("endless", |root| symlink("/dev/zero", root)),
+            ("a terminal", |root| symlink("/dev/tty", root)),
+            ("a pipe without a writer", |root| Ok(mkfifo(root, Mode::S_IRWXU)?)),
+            ("a socket", |root| UnixListener::bind(root).map(drop)),
+            ("a link to the right text", |root| symlink("../right", root)),
+        ];
+        for (kind, put) in kinds {
+            fs::remove_file(&root)?;
+            put(&root)?;
+            tokens.renew(&credentials, SystemTime::now())?;
+            assert!(fs::symlink_metadata(&root)?.is_file(), "{kind}");
+            assert_eq!(fs::read_to_string(&root)?, "a root", "{kind}");
+        }
         Ok(())
     }
 }

@@ -4,10 +4,13 @@
 //! A certificate and its key are two files, which cannot be replaced at the same moment. A pair that does not match is
 //! therefore checked a second time before it is reported. Until the new pair is valid, the previous one stays in use.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Weak;
 use std::time::SystemTime;
 use std::{fmt, fs, io};
+
+use evenkeel_base::limits::MAX_FILE_BYTES;
 
 use crate::config::DataSource;
 use crate::error::ConfigError;
@@ -192,11 +195,28 @@ fn trust(sources: &[DataSource]) -> Result<TrustBundle, ConfigError> {
     TrustBundle::from_pem(&texts.concat()).map_err(ConfigError::Trust)
 }
 
+/// Reads a file that a configuration names, which may be somebody else's: a pipe is not waited for, and a device that does
+/// not end is not read.
+///
+/// # Errors
+/// If it is no regular file, or has more than [`MAX_FILE_BYTES`].
+pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let (limit, mut bytes) = (u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX), Vec::new());
+    let read = fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match read <= MAX_FILE_BYTES {
+        true => Ok(bytes),
+        false => Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes"))),
+    }
+}
+
 fn read(source: &DataSource) -> Result<Vec<u8>, ConfigError> {
     match source {
         DataSource::Inline(bytes) => Ok(bytes.clone()),
         DataSource::File(path) => {
-            fs::read(path).map_err(|source| ConfigError::File { path: path.display().to_string(), source })
+            read_file(path).map_err(|source| ConfigError::File { path: path.display().to_string(), source })
         }
     }
 }

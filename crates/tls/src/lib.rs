@@ -39,7 +39,7 @@ pub use chain::{ChainError, verify_chain};
 pub use downstream::DownstreamTls;
 pub use error::SanMismatch;
 pub use error::{ConfigError, FailedHandshake, HandshakeError};
-pub use files::FileChange;
+pub use files::{FileChange, read_file};
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
 pub use peer::{PeerCertificate, is_host_name, printable};

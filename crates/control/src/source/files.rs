@@ -20,8 +20,8 @@ pub use self::file::{RECALLED, Stamp};
 pub use self::ignore::IGNORE_FILE;
 use self::ignore::Ignored;
 pub use self::refresh::Refresh;
-use self::scan::{MAX_DIRECTORY_DEPTH, Scan, scan};
-pub use self::scan::{MAX_FILES, is_configuration, read_all, read_text};
+pub use self::scan::{Links, MAX_FILES, is_configuration, read_all, read_regular, read_text};
+use self::scan::{MAX_DIRECTORY_DEPTH, Scan, read_found, scan};
 
 /// Maximum number of files kept parsed between the notice of a change and its application.
 const MAX_PARSED: usize = 256;
@@ -339,7 +339,7 @@ impl Files {
             true if self.leaves_out(&path) => return Difference::None,
             true => {}
         }
-        let Ok(text) = read_text(&path) else { return Difference::Other };
+        let Ok(text) = read_found(&path) else { return Difference::Other };
         let known = self.files.get(&path);
         if known.is_some_and(|file| *file.text == *text && file.stamp.is_some()) {
             return Difference::None;
@@ -649,6 +649,31 @@ mod tests {
         fs::remove_file(fixture.directory.path().join("a.yaml")).expect("a removed file");
         let (names, refresh) = fixture.names();
         assert!(names.is_empty() && refresh.objects_changed);
+    }
+
+    #[test]
+    fn what_is_no_file_is_neither_waited_for_nor_taken_for_a_mistake() {
+        let mut fixture = Fixture::new();
+        let place = |name: &str| fixture.directory.path().join(name);
+        let (pipe, link, known) = (place("pipe.yaml"), place("zero.json"), place("a.yaml"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        nix::unistd::mkfifo(&place(IGNORE_FILE), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        std::os::unix::fs::symlink("/dev/zero", &link).expect("a link");
+        fixture.write("a.yaml", &service("a"));
+        let (names, refresh) = fixture.names();
+        let said: Vec<String> = refresh.news.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["a"]);
+        assert_eq!(said.len(), 2, "{said:?}");
+        for (said, path) in said.iter().zip([&pipe, &link]) {
+            let expected = format!("{}: warning[unreadable-file]: this is not read as configuration", path.display());
+            assert!(said.starts_with(&expected) && said.contains(IGNORE_FILE), "{said}");
+        }
+        // The last good content stays where a file was.
+        fs::remove_file(&known).expect("our own file");
+        nix::unistd::mkfifo(&known, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let (names, refresh) = fixture.names();
+        assert_eq!(names, ["a"]);
+        assert!(refresh.news[0].to_string().contains("error[unreadable-file]"), "{:?}", refresh.news);
     }
 
     #[test]

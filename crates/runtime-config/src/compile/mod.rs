@@ -98,7 +98,7 @@ impl Environment {
     /// The process's own files and environment variables.
     pub fn process() -> Self {
         Self {
-            read_file: Box::new(|path| std::fs::read(path)),
+            read_file: Box::new(evenkeel_tls::read_file),
             variable: Box::new(|name| std::env::var(name).ok()),
             bind: BindConfig::default(),
             resolver: std::sync::Arc::default(),

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_api::Object;
-use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 use evenkeel_model::{EntryChange, LastGood};
 
+use super::ignore::IGNORE_FILE;
 use super::refresh::Refresh;
-use super::scan::{read_lossy, read_text};
+use super::scan::{read_found, read_lossy};
 
 /// A file modified this recently is read again even if its stamp is unchanged, because the clock of the file system is
 /// coarse.
@@ -68,6 +69,13 @@ pub struct Stamp {
     inode: u64,
 }
 
+/// A pipe, a socket or a device in a configuration directory: it never held an object.
+fn not_a_file(path: &str, reason: &io::Error) -> Diagnostic {
+    let message = format!("this is not read as configuration: {reason}");
+    Diagnostic::warning("unreadable-file", Span::whole_file(path), message)
+        .with_help(format!("remove it, or name it in the file {IGNORE_FILE} of its directory"))
+}
+
 impl File {
     /// Creates a file that has not been read.
     pub fn new(path: &Path) -> Self {
@@ -117,13 +125,19 @@ impl File {
     ) {
         let first = self.stamp.is_none();
         self.stamp = metadata.ok().map(Stamp::of);
-        let text = match read_text(path) {
+        let text = match read_found(path) {
             Ok(text) => text,
             Err(reason) => {
                 self.stamp = None;
                 result.missed |= reason.kind() == io::ErrorKind::NotFound;
-                let finding = evenkeel_api::unreadable(&self.path, reason);
-                self.close(path, &finding, result);
+                let is_known = !self.text.is_empty() || !self.held.objects().is_empty();
+                let finding = match reason.kind() == io::ErrorKind::Unsupported && !is_known {
+                    true => not_a_file(&self.path, &reason),
+                    false => evenkeel_api::unreadable(&self.path, reason),
+                };
+                if finding.severity == Severity::Error {
+                    self.close(path, &finding, result);
+                }
                 self.diagnostics = std::iter::once(finding).collect();
                 result.files_changed = true;
                 return;

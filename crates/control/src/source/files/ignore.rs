@@ -4,8 +4,9 @@
 //! come later. A file in an excluded directory cannot be included again.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use super::scan::{Links, read_regular};
 
 /// The file name.
 pub const IGNORE_FILE: &str = ".evenkeelignore";
@@ -24,8 +25,8 @@ impl Ignored {
     /// Reads the ignore file of a directory, if it has one. A file that cannot be read excludes nothing.
     pub fn enter(&mut self, directory: &Path) {
         let path = directory.join(IGNORE_FILE);
-        let short = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_IGNORE_BYTES);
-        let Some(text) = short.then(|| fs::read_to_string(path).ok()).flatten() else { return };
+        let read = read_regular(&path, Links::Followed, MAX_IGNORE_BYTES);
+        let Some(text) = read.ok().and_then(|bytes| String::from_utf8(bytes).ok()) else { return };
         let patterns: Vec<Pattern> = text.lines().filter_map(Pattern::parse).take(MAX_PATTERNS).collect();
         self.by_directory.insert(directory.to_owned(), patterns);
     }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use evenkeel_base::limits::MAX_FILE_BYTES;
 use evenkeel_base::{Diagnostic, Severity, Span};
+use rustix::fs::OFlags;
 
 use super::ignore::Ignored;
 
@@ -136,9 +138,16 @@ fn limit(path: &Path, what: &str, limit: usize) -> Diagnostic {
     )
 }
 
-/// Reads a file; an error if it is not text, or is too long.
+/// Reads a file that a user has named; an error if it is not text, or is too long. It may be a pipe.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    read_within(file, length)
+}
+
+/// Reads a file that was found in a directory; an error if it is not a regular file, not text, or too long.
+pub(super) fn read_found(path: &Path) -> io::Result<String> {
+    let file = open_regular(path, Links::Followed)?;
     let length = file.metadata()?.len();
     read_within(file, length)
 }
@@ -147,8 +156,52 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 pub(super) fn read_lossy(path: &Path) -> io::Result<String> {
     let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    open_regular(path, Links::Followed)?.take(limit).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether a path may be a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// It is followed.
+    Followed,
+    /// It is an error: the directory belongs to somebody else.
+    Refused,
+}
+
+/// Reads a regular file into which somebody else may have put anything: neither a pipe nor a device is waited for.
+///
+/// # Errors
+/// If it is another kind of file, or has more than `limit` bytes.
+pub fn read_regular(path: &Path, links: Links, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = open_regular(path, links)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match u64::try_from(read).is_ok_and(|read| read <= limit) {
+        true => Ok(bytes),
+        false => Err(io::Error::other(format!("it has more than {limit} bytes"))),
+    }
+}
+
+/// Opens a regular file. Whatever else is there, such as a pipe without a writer, opening it neither waits nor changes
+/// anything.
+fn open_regular(path: &Path, links: Links) -> io::Result<fs::File> {
+    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    if links == Links::Refused {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    // Opening a device may already do something.
+    let found = if links == Links::Refused { fs::symlink_metadata(path) } else { fs::metadata(path) };
+    let file = match found?.is_file() {
+        true => fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?,
+        false => return Err(not_regular()),
+    };
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+}
+
+/// The error of what is neither a file nor a link to one: no text can be expected there.
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "it is not a regular file")
 }
 
 /// Reads to the end; an error if it is not text, or is too long.
