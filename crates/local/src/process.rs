@@ -241,15 +241,17 @@ impl ProcessTask {
 
     /// Waits for the end of the program, including processes that take over; `None` if it was told to end.
     async fn watch(&mut self, mut main: MainProcess) -> Option<String> {
+        // A named successor that has ended already.
+        let mut lost = None;
         loop {
             self.set_phase(Phase::Running(main.id()));
-            let successor = tokio::select! {
-                successor = successor_of(self.notices.as_ref(), main.id()) => successor,
+            let (successor, reason) = tokio::select! {
+                successor = successor_of(self.notices.as_ref(), main.id()) => (successor, None),
                 reason = main.ended() => match self.named_by(&main) {
-                    Some(successor) => successor,
+                    Some(successor) => (successor, Some(reason)),
                     None => {
                         main.clear_group();
-                        return Some(reason);
+                        return Some(lost.unwrap_or(reason));
                     }
                 },
                 grace = ordered(&mut self.orders) => {
@@ -257,12 +259,23 @@ impl ProcessTask {
                     return None;
                 }
             };
-            match self.follow(successor) {
-                Ok(next) => main = next,
-                Err(error) => {
-                    return Some(format!(
-                        "ended, and process {successor}, which took over from it, has ended, too: {error}"
-                    ));
+            match (self.follow(successor), reason) {
+                (Ok(next), _) => (main, lost) = (next, None),
+                (Err(error), reason) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    let log = self.program.log.display();
+                    tracing::warn!(process = successor, %error, %log, "a process was named that cannot take over; it is ignored");
+                    if let Some(reason) = reason {
+                        main.clear_group();
+                        return Some(lost.unwrap_or(reason));
+                    }
+                }
+                (Err(error), reason) => {
+                    let what =
+                        format!("ended, and process {successor}, which took over from it, has ended, too: {error}");
+                    if reason.is_some() {
+                        return Some(what);
+                    }
+                    lost = Some(what);
                 }
             }
         }
@@ -270,7 +283,7 @@ impl ProcessTask {
 
     /// Supervises the successor from now on; a restart then starts the successor's version.
     fn follow(&mut self, successor: u32) -> io::Result<MainProcess> {
-        let main = MainProcess::successor(successor)?;
+        let main = MainProcess::successor(successor, &self.program)?;
         match main.seen(&self.program) {
             Ok(program) => self.program = program,
             Err(error) => {
@@ -287,7 +300,7 @@ impl ProcessTask {
     async fn stop(&mut self, mut main: MainProcess, grace: Duration) {
         loop {
             main.stop(grace).await;
-            match self.named_by(&main).map(MainProcess::successor) {
+            match self.named_by(&main).map(|successor| MainProcess::successor(successor, &self.program)) {
                 Some(Ok(next)) => main = next,
                 Some(Err(_)) | None => return main.clear_group(),
             }
@@ -439,6 +452,8 @@ mod tests {
 socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os.environ['NOTIFY_SOCKET'])
 ";
     const NAME_IT: &str = "python3 tell.py MAINPID=$(cat successor)";
+    const NAME_IT_AND_GO_ON: &str =
+        "import time; exec(open(\"tell.py\").read()); open(\"named\", \"w\"); time.sleep(60)";
 
     /// A program whose first process leaves a successor, and then continues as `first`; run again, it reports that.
     fn replaced(folder: &tempfile::TempDir, successor: &str, first: &str) -> Program {
@@ -502,6 +517,32 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
             let again = number_in(&folder, "again").await;
             assert_eq!(process.pid(), Some(again.unsigned_abs()));
             process.stop(Duration::from_secs(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_belongs_elsewhere_takes_over_from_nobody_and_is_left_alone() {
+        // In a network namespace of its own.
+        let stranger = "setsid unshare --user --map-root-user --net sh -c 'touch ready; exec sleep 60'";
+        for first in [
+            format!(
+                "while [ ! -e ready ]; do sleep 0.01; done; exec python3 -c '{NAME_IT_AND_GO_ON}' MAINPID=$(cat successor)"
+            ),
+            format!("while [ ! -e ready ]; do sleep 0.01; done; exec {NAME_IT}"),
+        ] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let mut process = Process::start(replaced(&folder, stranger, &first));
+            let stranger = number_in(&folder, "successor").await;
+            exists(&folder, "ready").await;
+            if first.contains("named") {
+                exists(&folder, "named").await;
+            } else {
+                number_in(&folder, "again").await;
+            }
+            assert_eq!(process.state().borrow().takeovers, 0, "{first}");
+            process.stop(Duration::from_secs(5)).await;
+            assert!(runs(stranger), "{first}");
+            kill(stranger);
         }
     }
 
