@@ -335,7 +335,8 @@ impl Options {
         let given = self.environment.iter().find(|(name, _)| name == PROMETHEUS_VARIABLE);
         let Some((_, json)) = given.filter(|(_, json)| !json.is_empty()) else { return Ok(None) };
         let metrics: ProgramMetrics = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        metrics.place()
+        let own: Vec<u16> = self.proxy_ports().into_iter().chain(self.status_port()).collect();
+        metrics.place(&own)
     }
 
     /// Roots that the proxy's config adds to those of its peers (`caCertificatesPem`), PEM.
