@@ -295,6 +295,10 @@ struct UpArguments {
     #[arg(long)]
     no_egress: bool,
 
+    /// Pass this variable of the environment to all programs; may be repeated. They get none but PATH and HOME otherwise.
+    #[arg(long = "env", value_name = "NAME")]
+    env: Vec<String>,
+
     /// Leave out security objects that are refused or not supported, instead of refusing what they would have judged. Requests
     /// that they should deny then pass.
     #[arg(long)]
@@ -532,6 +536,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         sidecar_concurrency: arguments.proxy_concurrency,
         log_level: arguments.log_level.name(),
         recent_requests: arguments.recent_requests,
+        passed_variables: arguments.env,
         drain_time: Duration::from_secs(arguments.drain_time_s),
         egress: !arguments.no_egress,
         leave_out_refused: arguments.leave_out_refused,

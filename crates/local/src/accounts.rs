@@ -19,11 +19,13 @@ use crate::pods::Pod;
 use crate::preflight::is_root;
 use crate::user_names;
 use crate::view::{View, ViewError};
+use crate::workloads::ENVOY_VARIABLE;
 
 /// The first user and group ids to assign, in order of preference: systemd leaves ids from 1879048192 up unused, and a
 /// container may have only few ids.
 const FIRST_IDS: [u32; 2] = [1_900_000_000, 50_000];
-/// Maximum number of ids that are assigned: half to identities, half to proxies.
+/// Maximum number of ids that are assigned: half to identities, half to proxies. The next one is the user of process 1 in
+/// every application's process namespace.
 const MAX_IDS: u32 = 10_000;
 
 /// How programs get their users.
@@ -91,13 +93,13 @@ impl Accounts {
     /// Makes the view of a first application as a trial and drops it.
     fn trial(mut self) -> Result<(), ViewError> {
         let ApplicationSetup { container, .. } = self.of_identity("istio-system", "default", None)?;
-        let failed = |source| ViewError { path: self.state.clone(), source };
+        let failed = ViewError::at(&self.state);
         let trial = std::thread::Builder::new().name("view".to_owned()).spawn(move || {
             let own_mounts = unshare(CloneFlags::CLONE_NEWNS);
-            own_mounts.map_err(|error| ViewError { path: PathBuf::from("/"), source: error.into() })?;
+            own_mounts.map_err(|error| ViewError::at(Path::new("/"))(error.into()))?;
             container.view.mount()
         });
-        let tried = trial.map_err(failed)?.join();
+        let tried = trial.map_err(&failed)?.join();
         tried.unwrap_or_else(|_| Err(failed(io::Error::other("the thread that tries a view panicked"))))
     }
 
@@ -121,18 +123,20 @@ impl Accounts {
             Users::Own(first) => Some(nth(first, index % (MAX_IDS / 2))),
         };
         let data = self.data.join(format!("{namespace}.{service_account}"));
-        own_folder(&data, account).map_err(|source| ViewError { path: data.clone(), source })?;
+        own_folder(&data, account).map_err(|source| ViewError::at(&data)(source))?;
         let readable = if let Users::Own(_) = self.users { named_by_environment() } else { Vec::new() };
-        let elsewhere = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
-        let own = [self.directory.clone(), data.clone()].into_iter().chain(elsewhere).collect();
+        // Whoever may write to the directory names another one in a manifest, so that gives no right to it.
+        let entered = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
+        let own = vec![self.directory.clone(), data.clone()];
         let names = account.map(|account| {
             let folder = self.state.join("etc").join(account.uid.to_string());
             let home = if let Users::Own(_) = self.users { data.as_path() } else { Path::new("/") };
             user_names::write(&folder, account, service_account, home)
         });
-        let over = names.transpose().map_err(|source| ViewError { path: self.state.clone(), source })?;
-        let view = View { account, hidden: self.state.clone(), own, readable, over: over.unwrap_or_default() };
-        let container = ContainerSpec { view, privileges: Privileges::of_application(account), own_processes: true };
+        let over = names.transpose().map_err(ViewError::at(&self.state))?.unwrap_or_default();
+        let view = View { own, readable, entered, over, ..self.view(account) };
+        let container =
+            ContainerSpec { view, privileges: Privileges::of_application(account), init: Some(self.of_init()) };
         let environment = match self.users {
             Users::Same => Vec::new(),
             Users::Invoking(account, _) => variables(account),
@@ -149,15 +153,28 @@ impl Accounts {
     /// one.
     pub fn of_proxy(&mut self, folder: &Path, executable: Option<&Path>) -> Result<ContainerSpec, ViewError> {
         let account = self.next_own();
-        own_folder(folder, account).map_err(|source| ViewError { path: folder.to_path_buf(), source })?;
-        let view = View {
-            account,
-            hidden: self.state.clone(),
-            own: vec![folder.to_path_buf()],
-            readable: executable.and_then(Path::parent).map(Path::to_path_buf).into_iter().collect(),
-            over: Vec::new(),
-        };
-        Ok(ContainerSpec { view, privileges: Privileges::of_proxy(account), own_processes: false })
+        own_folder(folder, account).map_err(|source| ViewError::at(folder)(source))?;
+        let readable = executable.and_then(|path| self.folder_of(path)).into_iter().collect();
+        let view = View { own: vec![folder.to_path_buf()], readable, ..self.view(account) };
+        Ok(ContainerSpec { view, privileges: Privileges::of_proxy(account), init: None })
+    }
+
+    /// The folder of a proxy's executable, if that may be opened to the proxy although it is closed to others. A manifest
+    /// may name any file, so this is only done where programs may read anyway, and for the operator's own choice.
+    fn folder_of(&self, executable: &Path) -> Option<PathBuf> {
+        let folder = executable.canonicalize().ok()?.parent()?.to_path_buf();
+        let chosen = std::env::var_os(ENVOY_VARIABLE).is_some_and(|path| Path::new(&path) == executable);
+        let mut open = named_by_environment().into_iter().chain([self.directory.clone()]);
+        (chosen || open.any(|place| folder.starts_with(place))).then_some(folder)
+    }
+
+    /// The privileges of process 1 in a process namespace: none. Its executable is loaded where the program has mounted
+    /// its volumes, so it may be the program's code that runs.
+    fn of_init(&self) -> Privileges {
+        Privileges::of_application(match self.users {
+            Users::Invoking(_, first) | Users::Own(first) if may_be_run_by_others() => Some(nth(first, MAX_IDS)),
+            _ => None,
+        })
     }
 
     /// The next user for a component that is not an application; `None` if there is only the user who started `up`.
@@ -171,19 +188,32 @@ impl Accounts {
         }
     }
 
+    /// A view with nothing of the state directory.
+    fn view(&self, account: Option<Account>) -> View {
+        View {
+            account,
+            hidden: self.state.clone(),
+            own: Vec::new(),
+            own_read_only: Vec::new(),
+            entered: None,
+            mounts: None,
+            readable: Vec::new(),
+            over: Vec::new(),
+        }
+    }
+
     /// Returns the container of the name server and egress, in which the state directory is not visible.
     pub fn of_egress(&mut self) -> ContainerSpec {
         let account = self.next_own();
-        let view =
-            View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new(), over: Vec::new() };
-        ContainerSpec { view, privileges: Privileges::of_egress(account), own_processes: true }
+        let view = self.view(account);
+        ContainerSpec { view, privileges: Privileges::of_egress(account), init: Some(self.of_init()) }
     }
 
     /// The container of the control plane, which runs as the user who started `up` and sees only these paths of the
     /// state directory. `over`: its files of name resolution, each with the machine's.
     pub fn of_control_plane(&self, own: Vec<PathBuf>, over: Vec<(PathBuf, PathBuf)>) -> ContainerSpec {
-        let view = View { account: None, hidden: self.state.clone(), own, readable: Vec::new(), over };
-        ContainerSpec { view, privileges: Privileges::of_control_plane(), own_processes: true }
+        let view = View { own, over, ..self.view(None) };
+        ContainerSpec { view, privileges: Privileges::of_control_plane(), init: Some(self.of_init()) }
     }
 }
 
@@ -204,17 +234,17 @@ fn first_id() -> Option<u32> {
 fn holds(line: &str, first: u32) -> bool {
     let mut numbers = line.split_ascii_whitespace().map_while(|word| word.parse::<u64>().ok());
     let (Some(start), Some(_), Some(length)) = (numbers.next(), numbers.next(), numbers.next()) else { return false };
-    start <= u64::from(first) && u64::from(first + MAX_IDS) <= start + length
+    start <= u64::from(first) && u64::from(first + MAX_IDS) < start + length
 }
 
 /// The user who had `sudo` start this process.
-fn invoking_user() -> Option<Account> {
+pub(crate) fn invoking_user() -> Option<Account> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok().filter(|number| *number != 0);
     Some(Account { uid: number("SUDO_UID")?, gid: number("SUDO_GID")? })
 }
 
 /// Variables for a user; `sudo` may have left root's.
-fn variables(account: Account) -> Vec<(String, String)> {
+pub(crate) fn variables(account: Account) -> Vec<(String, String)> {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(account.uid)) else { return Vec::new() };
     let home = user.dir.display().to_string();
     [("HOME", home), ("USER", user.name.clone()), ("LOGNAME", user.name)]

@@ -4,7 +4,8 @@
 //! control/        the control plane's root certificate and keys; kept, so that a restart keeps all identities
 //! logs/           one file per program; kept for reading afterwards, emptied by the next run
 //! runtime/        Pod objects for the control plane      ┐
-//! pods/NAME/      a replica's tokens, sockets, /etc files │ removed at the end of a run
+//! pods/NAME/      a sidecar's tokens and sockets, its own │ removed at the end of a run
+//! mounts/NAME/    a replica's volumes and /etc files      │
 //! etc/UID/        names of users                          │
 //! data/           applications' files                     │
 //! check/          what `--check` runs: a copy to edit     │
@@ -148,7 +149,15 @@ impl StateDir {
         self.logs().join(format!("{name}.{part}.log"))
     }
 
-    /// A replica's own folder, named after the replica unless the path would be too long for its sockets.
+    /// The folder of a replica's volumes and `/etc` files. Unlike [`Self::pod`], it belongs to nobody but this process's
+    /// user, so paths in it lead where this process has made them lead.
+    pub fn mounts(&self, name: &str) -> PathBuf {
+        let folder = self.pod(name);
+        self.0.join("mounts").join(folder.file_name().unwrap_or_default())
+    }
+
+    /// The folder of a replica's sidecar, which owns it; named after the replica unless the path would be too long for
+    /// its sockets.
     pub fn pod(&self, name: &str) -> PathBuf {
         let folder = self.0.join("pods").join(name);
         match folder.as_os_str().len() <= MAX_POD_PATH_BYTES {
@@ -204,7 +213,7 @@ impl StateDir {
         if let Some(free) = disk::free_bytes(&self.0).filter(|free| *free < LEAST_SPACE_BYTES) {
             return Err(StateError::Full { path: self.0.clone(), free });
         }
-        for folder in ["control", "runtime", "pods", "data", "logs"] {
+        for folder in ["control", "runtime", "pods", "mounts", "data", "logs"] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join(folder)).map_err(io)?;
         }
         // No other user can get here, but the control plane checks the mode of its key directory itself.
@@ -242,8 +251,8 @@ impl StateDir {
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }
 
-    const VOLATILE: [&str; 9] =
-        ["runtime", "pods", "etc", "data", "check", "run.json", "exec.sock", "pages", "control/registered"];
+    const VOLATILE: [&str; 10] =
+        ["runtime", "pods", "mounts", "etc", "data", "check", "run.json", "exec.sock", "pages", "control/registered"];
 
     fn remove_volatile(&self) -> io::Result<()> {
         for name in Self::VOLATILE {

@@ -94,6 +94,16 @@ impl Privileges {
     }
 }
 
+/// Lets no descriptor but the standard streams survive exec: whoever started `up` or `exec` may have left some open. It
+/// makes one async-signal-safe call, for use between fork and exec.
+pub(crate) fn close_on_exec() -> io::Result<()> {
+    const FIRST: u32 = 3;
+    // Neither nix nor rustix wraps it.
+    // SAFETY: the call takes integers, and changes flags of this process's descriptors only.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The capabilities of a set, from the lowest number up.
 fn one_by_one(set: u64) -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS).map(|number| 1 << number).filter(move |bit| set & bit != 0).map(CapabilitySet::from_bits_retain)

@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
-use crate::confine::Privileges;
+use crate::confine::{Privileges, close_on_exec};
 use crate::init;
 use crate::namespace::{Handles, Namespace};
 use crate::pidfd::PidFd;
@@ -38,8 +38,8 @@ pub struct ContainerSpec {
     pub view: View,
     /// The privileges.
     pub privileges: Privileges,
-    /// Whether they see only their own processes.
-    pub own_processes: bool,
+    /// The privileges of process 1 of their own process namespace; `None`: they see the processes of the whole mesh.
+    pub init: Option<Privileges>,
 }
 
 /// A container that cannot be made.
@@ -67,7 +67,7 @@ impl Container {
             spec.view.mount()?;
             let mount =
                 openat(&own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
-            let processes = spec.own_processes.then(|| Processes::begin(&own, false)).transpose()?;
+            let processes = spec.init.map(|init| Processes::begin(&own, init, false)).transpose()?;
             Ok(Self {
                 namespace,
                 mount: Arc::new(mount),
@@ -84,14 +84,14 @@ impl Container {
         let Some(processes) = &self.processes else { return Ok(None) };
         let mut processes = processes.lock().unwrap_or_else(PoisonError::into_inner);
         if processes.init.wait(Duration::ZERO) {
-            let handles = self.handles();
+            let (handles, privileges) = (self.handles(), processes.privileges);
             let made = std::thread::scope(|scope| {
                 let worker =
                     std::thread::Builder::new().name("container".to_owned()).spawn_scoped(scope, move || {
                         let own = own_namespaces()?;
                         unshare(CloneFlags::CLONE_FS)?;
                         handles.enter()?;
-                        Processes::begin(&own, true)
+                        Processes::begin(&own, privileges, true)
                     })?;
                 worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that renews a container panicked")))
             });
@@ -139,6 +139,8 @@ impl Container {
 struct Processes {
     namespace: Arc<OwnedFd>,
     init: PidFd,
+    /// Those of `init`.
+    privileges: Privileges,
 }
 
 /// This thread's namespaces, which stay accessible when the thread can no longer find itself in `/proc`.
@@ -149,7 +151,7 @@ fn own_namespaces() -> io::Result<File> {
 impl Processes {
     /// Creates the namespace with its first process, and mounts its `/proc` in this thread's mount namespace. `again`
     /// says whether an earlier `/proc` is mounted.
-    fn begin(namespaces: &File, again: bool) -> io::Result<Self> {
+    fn begin(namespaces: &File, privileges: Privileges, again: bool) -> io::Result<Self> {
         unshare(CloneFlags::CLONE_NEWPID)?;
         let mut command = init::command();
         let prepare = move || {
@@ -157,7 +159,9 @@ impl Processes {
                 // A failed attempt may already have unmounted it.
                 let _ = umount2("/proc", MntFlags::MNT_DETACH);
             }
-            Ok(own_proc()?)
+            own_proc()?;
+            close_on_exec()?;
+            privileges.drop_others()
         };
         // SAFETY: the closure only makes system calls, with strings that were allocated before.
         unsafe { command.pre_exec(prepare) };
@@ -165,7 +169,8 @@ impl Processes {
         let init = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let init = PidFd::open(i32::try_from(init.id()).map_err(io::Error::other)?)?;
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Self { namespace: Arc::new(openat(namespaces, "pid_for_children", flags, Mode::empty())?), init })
+        let namespace = Arc::new(openat(namespaces, "pid_for_children", flags, Mode::empty())?);
+        Ok(Self { namespace, init, privileges })
     }
 }
 

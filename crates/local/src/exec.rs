@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, execvp, fexecve, fork};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 
 use crate::confine::Privileges;
 use crate::container::Container;
+use crate::terminal::Session;
 use crate::tools::find_program;
 
 /// Maximum size of a request and an answer, in bytes.
@@ -174,7 +174,10 @@ pub enum Reply {
     Refused(String),
 }
 
-/// Runs the command with this process's terminal and returns its exit status (128 + N when signal N ended it).
+/// The variable that names the kind of terminal.
+const TERMINAL_VARIABLE: &str = "TERM";
+
+/// Runs the command, with a terminal of its own if this process has one, and returns its exit status (128 + N when signal N ended it).
 ///
 /// Must be called while the process has a single thread.
 pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
@@ -183,6 +186,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let (reply, descriptors) = ask(&options.state, &request)?;
     let Reply::Replica { environment, directory, privileges } = reply else { return Err(unexpected(reply)) };
     let brought = caller_executable(options);
+    let session = Session::begin(privileges.account).map_err(ExecError::Enter)?;
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
     let failed = |source: io::Error| ExecError::Command { command: program.clone(), source };
@@ -195,27 +199,22 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     // SAFETY: single-threaded by this function's contract.
     match unsafe { fork() }.map_err(|error| failed(error.into()))? {
         ForkResult::Child => {
-            let error = match privileges.drop_others() {
-                Ok(()) => become_command(&directory, &environment, brought, &arguments),
+            let terminal = session.has_terminal().then(|| std::env::var_os(TERMINAL_VARIABLE)).flatten();
+            let error = match session.enter().and_then(|()| privileges.drop_others()) {
+                Ok(()) => {
+                    set_environment(&environment, terminal);
+                    become_command(&directory, brought, &arguments)
+                }
                 Err(error) => error,
             };
             let _ = writeln!(io::stderr(), "error: {}", failed(error));
             std::process::exit(127)
         }
-        ForkResult::Parent { child } => {
-            // Ctrl-C in the terminal is for the command; this process ends when the command does.
-            for number in [Signal::SIGINT, Signal::SIGQUIT] {
-                // SAFETY: ignoring a signal installs no handler code.
-                let _ = unsafe { signal(number, SigHandler::SigIgn) };
-            }
-            match waitpid(child, None).map_err(|error| failed(error.into()))? {
-                WaitStatus::Exited(_, status) => Ok(u8::try_from(status).unwrap_or(1)),
-                WaitStatus::Signaled(_, number, _) => {
-                    Ok(128_u8.saturating_add(u8::try_from(number as i32).unwrap_or(0)))
-                }
-                _ => Ok(1),
-            }
-        }
+        ForkResult::Parent { child } => match session.follow(child).map_err(failed)? {
+            WaitStatus::Exited(_, status) => Ok(u8::try_from(status).unwrap_or(1)),
+            WaitStatus::Signaled(_, number, _) => Ok(128_u8.saturating_add(u8::try_from(number as i32).unwrap_or(0))),
+            _ => Ok(1),
+        },
     }
 }
 
@@ -230,16 +229,21 @@ fn caller_executable(options: &ExecOptions) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()
 }
 
-fn become_command(
-    directory: &Path,
-    environment: &[(String, String)],
-    brought: Option<File>,
-    arguments: &[CString],
-) -> io::Error {
-    for (name, value) in environment {
-        // SAFETY: the forked child has a single thread, so nobody reads the environment meanwhile.
+/// Sets the variables of the container's program in place of the caller's, which may hold secrets, and the kind of
+/// terminal.
+fn set_environment(environment: &[(String, String)], terminal: Option<OsString>) {
+    let callers: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
+    // SAFETY: the forked child has a single thread, so nobody reads the environment meanwhile.
+    callers.iter().for_each(|name| unsafe { std::env::remove_var(name) });
+    let terminal = terminal.map(|kind| (OsString::from(TERMINAL_VARIABLE), kind));
+    let own = environment.iter().map(|(name, value)| (name.into(), value.into()));
+    for (name, value) in terminal.into_iter().chain(own) {
+        // SAFETY: as above.
         unsafe { std::env::set_var(name, value) };
     }
+}
+
+fn become_command(directory: &Path, brought: Option<File>, arguments: &[CString]) -> io::Error {
     let Some(program) = arguments.first() else { return io::Error::from(io::ErrorKind::InvalidInput) };
     if let Err(error) = std::env::set_current_dir(directory) {
         return error;

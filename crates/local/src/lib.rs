@@ -52,6 +52,7 @@ mod rollout;
 pub mod sandbox;
 mod service_rules;
 pub mod supervisor;
+mod terminal;
 pub mod tokens;
 pub mod tools;
 pub mod ui;

@@ -21,7 +21,7 @@ use crate::container::{Container, ContainerError, ContainerSpec};
 use crate::egress::rules::EgressAccess;
 use crate::gateway_ports::GatewayPorts;
 use crate::namespace::Namespace;
-use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list, write_resolver};
+use crate::network::{MAX_PODS, PodNetwork, pod_address, search_list, volumes_in, write_resolver};
 use crate::network_error::NetworkError;
 use crate::plan::Plan;
 use crate::pods::{Pod, Roster, RosterView};
@@ -35,6 +35,7 @@ use crate::rollout::{self, CurrentReplica, Step};
 use crate::service_rules::Behind;
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
+use crate::volumes::Directory;
 use crate::workloads::{Manifest, Sidecar, Workload, WorkloadKind};
 
 /// How long the control plane may take to become ready.
@@ -97,6 +98,16 @@ pub enum MeshError {
     /// No address is left.
     #[error("all {MAX_PODS} pod addresses of this run are used up; restart `evenkeel up`")]
     AddressesUsedUp,
+    /// A volume could not be written.
+    #[error("cannot write the volume `{volume}` of {pod}: {source}")]
+    Volume {
+        /// Its name.
+        volume: String,
+        /// The replica.
+        pod: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
     /// Another I/O error.
     #[error("{what}: {source}")]
     Io {
@@ -131,8 +142,8 @@ pub struct Mesh {
     /// Replicas that are being taken out, by namespace and name. Their names are free only when they have ended.
     leaving: JoinSet<(String, String)>,
     leaving_now: BTreeMap<(String, String), RetiringReplica>,
-    /// Whether something could not be started; it is retried after the next edit.
-    stalled: bool,
+    /// Workloads, by namespace and name, of which a replica could not be started; it is retried after the next edit.
+    stalled: BTreeSet<(String, String)>,
     /// Whether a rollout is in progress.
     rolling: bool,
     next_index: u32,
@@ -169,7 +180,7 @@ impl Mesh {
             wanted: BTreeMap::new(),
             leaving: JoinSet::new(),
             leaving_now: BTreeMap::new(),
-            stalled: false,
+            stalled: BTreeSet::new(),
             rolling: false,
             next_index: 0,
             manifest: Manifest::default(),
@@ -273,10 +284,11 @@ impl Mesh {
         for workload in &mut workloads {
             self.restarts.get(&workload.key()).into_iter().for_each(|times| workload.renew(*times));
         }
-        self.update_volumes(&workloads)?;
+        let updated = self.update_volumes(&workloads);
         self.wanted = workloads.into_iter().map(|workload| (workload.key(), Arc::new(workload))).collect();
-        self.stalled = false;
-        self.step().await
+        self.stalled.clear();
+        let stepped = self.step().await;
+        updated.and(stepped)
     }
 
     /// Sets the ports of Gateways.
@@ -331,12 +343,8 @@ impl Mesh {
         }
         self.rolling = rolling;
         self.retire(&obsolete);
-        if self.stalled {
-            return Ok(());
-        }
-        let started = self.start_fresh(fresh).await;
-        self.stalled = started.is_err();
-        started
+        fresh.retain(|(workload, _)| !self.stalled.contains(&workload.key()));
+        self.start_fresh(fresh).await
     }
 
     /// Waits until all rollouts are done, with a time limit, because a new replica may never become ready.
@@ -352,11 +360,16 @@ impl Mesh {
     }
 
     async fn start_fresh(&mut self, fresh: Vec<(Arc<Workload>, String)>) -> Result<(), MeshError> {
-        let specs: Result<Vec<_>, MeshError> = fresh
-            .into_iter()
-            .map(|(workload, name)| Ok(((workload.namespace.clone(), name.clone()), self.specify(&workload, &name)?)))
-            .collect();
-        self.start_all(specs?).await
+        let (mut specs, mut failures) = (Vec::new(), Vec::new());
+        for (workload, name) in fresh {
+            match self.specify(&workload, &name) {
+                Ok(spec) => specs.push(((workload.namespace.clone(), name), spec)),
+                Err(error) => failures.push((workload.key(), error)),
+            }
+        }
+        failures.extend(self.start_all(specs).await);
+        self.stalled.extend(failures.iter().map(|(workload, _)| workload.clone()));
+        first_of(failures)
     }
 
     /// Begins to take replicas out, which takes some time.
@@ -378,17 +391,23 @@ impl Mesh {
     }
 
     /// Updates the volumes of replicas that stay.
+    ///
+    /// # Errors
+    /// The first; the other replicas' volumes have been updated.
     fn update_volumes(&self, workloads: &[Workload]) -> Result<(), MeshError> {
         let present = self.replicas.borrow().clone();
+        let mut failures = Vec::new();
         for workload in workloads {
             for name in workload.pod_names() {
                 let key = (workload.namespace.clone(), name);
-                if is_made_of(&present, &key, workload) {
-                    write_volumes(workload, &self.plan.state.pod(&key.1).join("volumes"))?;
+                if is_made_of(&present, &key, workload)
+                    && let Err(error) = write_volumes(workload, &key.1, &volumes_in(&self.plan.state.mounts(&key.1)))
+                {
+                    failures.push((workload.key(), error));
                 }
             }
         }
-        Ok(())
+        first_of(failures)
     }
 
     /// Replaces the replicas of workloads, as (namespace, name), by new ones.
@@ -399,17 +418,25 @@ impl Mesh {
         self.settle().await
     }
 
-    /// Sets up all networks concurrently, because most of the time goes to waiting for `ip` and `nft`.
-    async fn start_all(&mut self, specs: Vec<((String, String), ReplicaSpec)>) -> Result<(), MeshError> {
+    /// Sets up all networks concurrently, because most of the time goes to waiting for `ip` and `nft`. Returns what
+    /// could not be started, each with its workload's namespace and name.
+    async fn start_all(&mut self, specs: Vec<((String, String), ReplicaSpec)>) -> Vec<((String, String), MeshError)> {
         let starts = specs.into_iter().map(|(key, spec)| {
             let (tools, roster) = (self.plan.tools.clone(), self.roster.clone());
-            async move { (key, Replica::start(spec, &tools, roster).await) }
+            let workload = (key.0.clone(), spec.pod.workload.clone());
+            async move { (key, workload, Replica::start(spec, &tools, roster).await) }
         });
-        for (key, replica) in join_all(starts).await {
-            let replica = Arc::new(replica?);
-            self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).insert(key, replica)));
+        let mut failures = Vec::new();
+        for (key, workload, started) in join_all(starts).await {
+            match started {
+                Ok(replica) => {
+                    let replica = Arc::new(replica);
+                    self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).insert(key, replica)));
+                }
+                Err(error) => failures.push((workload, error.into())),
+            }
         }
-        Ok(())
+        failures
     }
 
     fn next_address(&mut self) -> Result<(Ipv4Addr, String), MeshError> {
@@ -423,6 +450,7 @@ impl Mesh {
         let (address, link) = self.next_address()?;
         // The previous replica of a StatefulSet leaves files that belong to another user.
         remove_folder(&self.plan.state.pod(name))?;
+        remove_folder(&self.plan.state.mounts(name))?;
         let (in_mesh, is_gateway) = (workload.sidecar != Sidecar::None, workload.sidecar == Sidecar::Gateway);
         let mut labels = workload.labels.clone();
         labels.insert(TEMPLATE_HASH_LABEL.to_owned(), workload.template_hash.clone());
@@ -438,7 +466,7 @@ impl Mesh {
             is_gateway,
             proxy: workload.proxy.clone(),
         });
-        let mut network = self.network(
+        let network = self.network(
             &pod,
             link,
             (in_mesh && !is_gateway).then(|| {
@@ -449,15 +477,12 @@ impl Mesh {
                 Capture::new(mode, BRIDGE_ADDRESS, &rules, workload.proxy.captures_dns != Some(false))
             }),
         );
-        network.mounts.clone_from(&workload.mounts);
-        write_volumes(workload, &network.volumes())?;
+        write_volumes(workload, name, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
         let command = workload.command.as_ref();
         let directory = command.and_then(|command| command.directory.as_deref());
         let mut applicant = self.accounts.of_application(&pod, directory).map_err(ContainerError::from)?;
-        if !workload.volumes.is_empty() {
-            applicant.container.view.own.push(network.volumes());
-        }
+        applicant.container.view.add_volumes(network.volumes(), &workload.volumes, &workload.mounts);
         let folder = self.plan.state.pod(&pod.name);
         let beside = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
         let credentials = Credentials::new(folder, &pod, beside.privileges.account);
@@ -501,8 +526,7 @@ impl Mesh {
             host_name: pod.name.clone(),
             search: search_list(&pod.namespace, CLUSTER_DOMAIN),
             capture,
-            folder: self.plan.state.pod(&pod.name),
-            mounts: Vec::new(),
+            folder: self.plan.state.mounts(&pod.name),
             link,
             egress: EgressAccess { plain: !pod.in_mesh, open: self.plan.options.egress },
         }
@@ -612,9 +636,20 @@ fn remove_folder(folder: &Path) -> Result<(), MeshError> {
     }
 }
 
-fn write_volumes(workload: &Workload, folder: &Path) -> Result<(), MeshError> {
-    let written = workload.volumes.iter().try_for_each(|volume| volume.write(folder));
-    written.map_err(|source| MeshError::Io { what: "cannot write a volume", source })
+fn write_volumes(workload: &Workload, pod: &str, folder: &Path) -> Result<(), MeshError> {
+    let failed =
+        |volume: &Directory, source| MeshError::Volume { volume: volume.name.clone(), pod: pod.to_owned(), source };
+    workload.volumes.iter().try_for_each(|volume| volume.write(folder).map_err(|source| failed(volume, source)))
+}
+
+/// The first of several failures, which concern different workloads; the log has the others.
+fn first_of(failures: Vec<((String, String), MeshError)>) -> Result<(), MeshError> {
+    let mut failures = failures.into_iter();
+    let Some((_, first)) = failures.next() else { return Ok(()) };
+    for ((namespace, workload), error) in failures {
+        tracing::warn!(namespace, workload, %error, "a workload could not be brought in line with its manifest");
+    }
+    Err(first)
 }
 
 /// Reports when a component of the mesh itself ends, what that means, and when it is back. The table shows the ends of

@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::CWD;
+use rustix::fs::{CWD, fstat};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::confine::Account;
@@ -36,6 +36,12 @@ impl Tree {
     pub(crate) fn clone_directory(path: &Path) -> io::Result<Self> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         Ok(Self(open_tree(CWD, path, flags)?))
+    }
+
+    /// Clones the directory or file that is open here.
+    pub(crate) fn clone_open(place: &OwnedFd) -> io::Result<Self> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        Ok(Self(open_tree(place, c"", flags)?))
     }
 
     /// Maps ownership: files of `of` on disk appear as `to`'s, and files that `to` creates belong to `of` on disk.
@@ -65,6 +71,12 @@ impl Tree {
     pub(crate) fn attach(self, path: &Path) -> io::Result<()> {
         Ok(move_mount(&self.0, c"", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
     }
+
+    /// Attaches it over the directory or file that is open here.
+    pub(crate) fn attach_open(self, place: &OwnedFd) -> io::Result<()> {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        Ok(move_mount(&self.0, c"", place, c"", flags)?)
+    }
 }
 
 /// Mounts an empty directory over this one; root fills it before [`make_read_only`].
@@ -83,6 +95,12 @@ pub(crate) fn make_read_only(path: &Path) -> io::Result<()> {
 pub(crate) fn owner(path: &Path) -> io::Result<Account> {
     let found = fs::metadata(path)?;
     Ok(Account { uid: found.uid(), gid: found.gid() })
+}
+
+/// The owner of the file that is open here.
+pub(crate) fn owner_of_open(place: &OwnedFd) -> io::Result<Account> {
+    let found = fstat(place)?;
+    Ok(Account { uid: found.st_uid, gid: found.st_gid })
 }
 
 /// A user namespace that maps `inside` to `outside`. A child process stays in it until its map is written and it is

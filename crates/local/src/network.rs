@@ -17,7 +17,6 @@ use crate::capture::Capture;
 use crate::egress::rules::{self, EgressAccess};
 use crate::network_error::NetworkError;
 use crate::tools::Tools;
-use crate::volumes::{self, Mount};
 
 /// The bridge's link address. By default a bridge has the lowest address of its ports, which changes as replicas are
 /// added; packets to the old address would be lost for a second or more.
@@ -56,9 +55,7 @@ pub struct PodNetwork {
     pub search: String,
     /// How its traffic is captured, if it is.
     pub capture: Option<Capture>,
-    /// Volumes to mount over directories of the machine, from the folder `volumes` in `folder`.
-    pub mounts: Vec<Mount>,
-    /// Folder for the files that are mounted over `/etc`.
+    /// Folder for the files that are mounted over `/etc`, and for volumes. Only `up` changes it.
     pub folder: PathBuf,
     /// Name of the veth at the bridge, unique in this run.
     pub link: String,
@@ -69,8 +66,13 @@ pub struct PodNetwork {
 impl PodNetwork {
     /// The folder of its volumes.
     pub fn volumes(&self) -> PathBuf {
-        self.folder.join("volumes")
+        volumes_in(&self.folder)
     }
+}
+
+/// The folder of volumes in that of a replica's mounts.
+pub(crate) fn volumes_in(folder: &Path) -> PathBuf {
+    folder.join("volumes")
 }
 
 /// The resolver's search list in a pod of `namespace`, in Kubernetes' order.
@@ -102,8 +104,7 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
     }
     open_to_programs()?;
     nix::unistd::sethostname(&network.host_name).map_err(|error| file("the host name", error.into()))?;
-    mount_resolver(network)?;
-    volumes::mount_all(&network.volumes(), &network.mounts).map_err(|error| file("a volume", error))
+    mount_resolver(network)
 }
 
 /// Allows programs without privileges to use ports below 1024 and `ping`, as container runtimes do.
@@ -227,7 +228,6 @@ mod tests {
             host_name: "web".to_owned(),
             search: String::new(),
             capture: None,
-            mounts: Vec::new(),
             folder: folder.path().to_path_buf(),
             link: "ek-test".to_owned(),
             egress: EgressAccess { plain: false, open: false },

@@ -43,6 +43,8 @@ pub struct Options {
     pub leave_out_refused: bool,
     /// Recent requests that each worker of a proxy keeps; 0: none.
     pub recent_requests: usize,
+    /// Names of variables that programs get from `up`'s environment.
+    pub passed_variables: Vec<String>,
     /// How long in-flight requests may take at the end.
     pub drain_time: Duration,
     /// Finds what proxies would refuse of these objects.

@@ -15,6 +15,7 @@ use evenkeel_process::manager::NOTIFY_SOCKET;
 use nix::unistd::{chdir, setsid};
 use tokio::process::{Child, Command};
 
+use crate::confine::close_on_exec;
 use crate::container::Container;
 use crate::output::Output;
 use crate::pidfd::PidFd;
@@ -22,20 +23,6 @@ use crate::ports::lift;
 
 /// First descriptor of inherited listening sockets (systemd's `SD_LISTEN_FDS_START`).
 const FIRST_INHERITED: RawFd = 3;
-/// Variables that are removed: those that would send a workload's requests around the mesh, and `NOTIFY_SOCKET`, which
-/// is meant for `up` itself.
-const STRIPPED: [&str; 9] = [
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    NOTIFY_SOCKET,
-];
-
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -43,7 +30,7 @@ pub struct Program {
     pub command: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Variables added to those of `up`.
+    /// All its variables: those of `up`, which may hold secrets, are not passed on.
     pub environment: Vec<(String, String)>,
     /// Working directory.
     pub directory: PathBuf,
@@ -168,8 +155,8 @@ impl Program {
 
     /// Environment, namespaces, directory and inherited sockets.
     fn prepare(&self, command: &mut Command) -> io::Result<()> {
-        for name in STRIPPED {
-            command.env_remove(name);
+        if self.like.is_none() {
+            command.env_clear();
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.envs(self.notify.iter().map(|socket| (NOTIFY_SOCKET, socket)));
@@ -190,10 +177,11 @@ impl Program {
             // After joining, because a new mount namespace resets the working directory. As the program's user, because
             // the directory may be closed to others.
             chdir(directory.as_c_str())?;
+            close_on_exec()?;
             hand_over(&listeners)
         };
         // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, those of
-        // `Privileges`, chdir, dup2).
+        // `Privileges`, chdir, close_range, dup2).
         unsafe { command.pre_exec(move_in) };
         Ok(())
     }

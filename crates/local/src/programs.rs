@@ -24,6 +24,16 @@ pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
 /// Lifetime of a workload's certificate: the longest time it can outlive its Pod.
 const CERTIFICATE_TTL: Duration = Duration::from_secs(3600);
 
+/// Variables of `up` that its own components get, as those that begin with one of [`PASSED_PREFIXES`]: what they read, and
+/// where probes find their commands.
+const PASSED: [&str; 3] = ["PATH", "HOME", "RUST_BACKTRACE"];
+const PASSED_PREFIXES: [&str; 1] = ["EVENKEEL_"];
+/// Further ones of the control plane: Istio's settings, and the roots of those who serve keys.
+const PASSED_TO_CONTROL_PLANE: [&str; 2] = ["SSL_CERT_FILE", "ROOT_CA_DIR"];
+const PREFIXES_FOR_CONTROL_PLANE: [&str; 2] = ["PILOT_", "CITADEL_"];
+/// The search path of a program if `up` has none: that of a container whose image sets none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// The socket in a replica's folder on which its agents tell which of them is the active one.
 const NOTIFY_FILE: &str = "notify";
 
@@ -47,7 +57,9 @@ pub fn control_plane(plan: &Plan) -> Program {
     if plan.options.leave_out_refused {
         arguments.push("--leave-out-refused".into());
     }
-    evenkeel_program(plan, arguments, plan.state.logs().join("control-plane.log"))
+    let mut program = evenkeel_program(plan, arguments, plan.state.logs().join("control-plane.log"));
+    program.environment.extend(variables(&PASSED_TO_CONTROL_PLANE, &PREFIXES_FOR_CONTROL_PLANE));
+    program
 }
 
 /// `evenkeel egress`, in the mesh's own network: the cluster's name server, and egress if it is enabled.
@@ -152,13 +164,17 @@ pub fn application(
     pod: &Pod,
     applicant: &ApplicationSetup,
 ) -> Program {
-    let mut environment = vec![
+    let home = std::env::var("HOME").map(|home| ("HOME".to_owned(), home));
+    let mut environment = vec![("PATH".to_owned(), std::env::var("PATH").unwrap_or_else(|_| DEFAULT_PATH.to_owned()))];
+    environment.extend(home);
+    environment.extend(variables(&plan.options.passed_variables, &[]));
+    environment.extend([
         ("POD_NAME".to_owned(), pod.name.clone()),
         ("POD_NAMESPACE".to_owned(), pod.namespace.clone()),
         ("POD_IP".to_owned(), pod.address.to_string()),
         ("HOSTNAME".to_owned(), pod.name.clone()),
         ("EVENKEEL_DATA_DIR".to_owned(), applicant.data.display().to_string()),
-    ];
+    ]);
     environment.extend(applicant.environment.iter().cloned());
     environment.extend(of_replica(&workload.environment, pod));
     environment.extend(command.environment.iter().cloned());
@@ -172,7 +188,19 @@ pub fn application(
 
 fn evenkeel_program(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {
     // Not its path, because the binary may be rebuilt or removed while it runs.
-    Program::new("/proc/self/exe", arguments, plan.state.path().to_path_buf(), log)
+    let mut program = Program::new("/proc/self/exe", arguments, plan.state.path().to_path_buf(), log);
+    program.environment.extend(variables(&PASSED, &PASSED_PREFIXES));
+    program
+}
+
+/// The variables of `up` with these names or prefixes.
+fn variables(names: &[impl AsRef<str>], prefixes: &[&str]) -> Vec<(String, String)> {
+    let all =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let is_passed = |name: &str| {
+        names.iter().any(|known| known.as_ref() == name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    all.filter(|(name, _)| is_passed(name)).collect()
 }
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {

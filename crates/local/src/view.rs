@@ -14,7 +14,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, setfsgid, setfsuid};
 
 use crate::confine::{Account, drop_groups};
-use crate::mounts::{self, Tree};
+use crate::mounts::{self, Tree, owner_of_open};
+use crate::volumes::{Directory, Mount};
 
 /// Sockets of the machine's user sessions, which are hidden because a session manager runs programs on request outside
 /// of the mesh.
@@ -30,6 +31,12 @@ pub struct View {
     /// Directories that it sees nevertheless, inside or outside the hidden one. They appear as its own, whoever owns
     /// them.
     pub own: Vec<PathBuf>,
+    /// Directories in the hidden one that it sees as its own but cannot change: volumes with texts.
+    pub own_read_only: Vec<PathBuf>,
+    /// Volumes that are mounted over directories of the machine, and the folder that they are in.
+    pub mounts: Option<(PathBuf, Vec<Mount>)>,
+    /// A working directory that is none of these: the program must be able to enter it by itself.
+    pub entered: Option<PathBuf>,
     /// Directories that it may read like their owner.
     pub readable: Vec<PathBuf>,
     /// Files that it sees instead of those of the machine: each with the latter.
@@ -38,15 +45,46 @@ pub struct View {
 
 /// A view that cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot mount {} for a program: {source}", .path.display())]
-pub struct ViewError {
-    /// The path that could not be mounted or hidden.
-    pub path: PathBuf,
-    /// The operating system's error.
-    pub source: io::Error,
+pub enum ViewError {
+    /// A path could not be mounted or hidden.
+    #[error("cannot mount {} for a program: {source}", .path.display())]
+    Mount {
+        /// The path.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The program cannot enter its working directory.
+    #[error(
+        "the program's user cannot enter its working directory {}, which is outside the directory that runs: {source}; open it to other \
+         users, or move it into that directory",
+        .path.display()
+    )]
+    Closed {
+        /// The directory.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+}
+
+impl ViewError {
+    /// A failure to mount or hide a path.
+    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let path = path.to_path_buf();
+        move |source| Self::Mount { path: path.clone(), source }
+    }
 }
 
 impl View {
+    /// Adds volumes, which are in `folder`, and where they are mounted.
+    pub(crate) fn add_volumes(&mut self, folder: PathBuf, volumes: &[Directory], mounts: &[Mount]) {
+        let (writable, others): (Vec<_>, Vec<_>) = volumes.iter().partition(|volume| volume.is_writable());
+        self.own.extend(writable.iter().map(|volume| volume.place(&folder)));
+        self.own_read_only.extend(others.iter().map(|volume| volume.place(&folder)));
+        self.mounts = Some((folder, mounts.to_vec()));
+    }
+
     /// Mounts the view in the calling thread's mount namespace. The thread must not be used for anything else.
     pub(crate) fn mount(&self) -> Result<(), ViewError> {
         umask(Mode::from_bits_truncate(0o022));
@@ -58,11 +96,21 @@ impl View {
                 .map_err(|error| at(target)(error.into()))?;
         }
         // Cloned before anything is covered.
-        let own: Vec<_> = self.own.iter().map(|path| self.own_tree(path)).collect::<Result<_, _>>()?;
+        let mut own: Vec<_> = self.own.iter().map(|path| self.own_tree(path)).collect::<Result<_, _>>()?;
+        for path in &self.own_read_only {
+            let (path, tree, mapped) = self.own_tree(path)?;
+            tree.read_only().map_err(at(path))?;
+            own.push((path, tree, mapped));
+        }
+        let volumes: Vec<_> = self.volume_trees()?;
         for path in &self.readable {
             if let Some(closed) = self.closed(path) {
                 self.readable_tree(&closed).and_then(|tree| tree.attach(&closed)).map_err(at(&closed))?;
             }
+        }
+        // From here on nothing is executed: a volume may lie over the libraries of this program, too.
+        for (mounted, tree) in volumes {
+            mounted.target().and_then(|place| tree.attach_open(&place)).map_err(at(&mounted.path))?;
         }
         let sessions = Path::new(SESSIONS);
         if sessions.is_dir() {
@@ -81,10 +129,17 @@ impl View {
             make_folder(path).and_then(|()| tree.attach(path)).map_err(at(path))?;
         }
         mounts::make_read_only(&covered).map_err(at(&covered))?;
-        match self.own.iter().find_map(|path| Some((path, self.try_out(path).err()?))) {
+        match self.own.iter().chain(&self.own_read_only).find_map(|path| Some((path, self.try_out(path).err()?))) {
             Some((path, source)) => Err(at(path)(source)),
-            None => Ok(()),
+            None => self.enter(),
         }
+    }
+
+    /// Whether the program can enter its working directory.
+    fn enter(&self) -> Result<(), ViewError> {
+        let Some(path) = &self.entered else { return Ok(()) };
+        let entered = self.with_program_credentials(|| fs::metadata(path.join(".")));
+        entered.map(drop).map_err(|source| ViewError::Closed { path: path.clone(), source })
     }
 
     /// Clones a directory so that the program owns it; also returns whether it has another owner on disk.
@@ -98,6 +153,24 @@ impl View {
             Ok((path, tree, mapped))
         };
         make().map_err(at(path))
+    }
+
+    /// Clones the mounted parts of volumes so that the program owns them.
+    fn volume_trees(&self) -> Result<Vec<(&Mount, Tree)>, ViewError> {
+        let Some((folder, mounts)) = &self.mounts else { return Ok(Vec::new()) };
+        let make = |mounted: &Mount| {
+            let source = mounted.source(folder)?;
+            let tree = Tree::clone_open(&source)?;
+            let owner = owner_of_open(&source)?;
+            if let Some(account) = self.account.filter(|account| *account != owner) {
+                tree.map_owner(owner, account)?;
+            }
+            if mounted.read_only {
+                tree.read_only()?;
+            }
+            Ok(tree)
+        };
+        mounts.iter().map(|mounted| Ok((mounted, make(mounted).map_err(at(&mounted.path))?))).collect()
     }
 
     fn readable_tree(&self, path: &Path) -> io::Result<Tree> {
@@ -142,6 +215,6 @@ fn make_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> ViewError {
-    move |source| ViewError { path: path.to_path_buf(), source }
+fn at(path: &Path) -> impl Fn(io::Error) -> ViewError + use<> {
+    ViewError::at(path)
 }

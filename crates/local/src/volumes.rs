@@ -2,14 +2,18 @@
 //!
 //! All files of a volume change at once, as with the kubelet: they are links through `..data`, which is replaced by a
 //! rename.
+//!
+//! The supervisor may be root, and programs are not to be trusted, so each volume is a directory in a folder that only
+//! the supervisor changes. A program sees each of them as a mount of its own ([`crate::view`]): it cannot put anything in
+//! the place of a volume, and cannot change one with texts. What it does in an empty directory is not looked at again.
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MsFlags, mount};
-use nix::sys::statvfs::{FsFlags, statvfs};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 
 /// The symbolic link that all files go through.
 const DATA: &str = "..data";
@@ -68,12 +72,22 @@ impl Directory {
         folder.join(&self.name)
     }
 
-    /// Creates it, or updates its files.
+    /// Whether programs may change it.
+    pub fn is_writable(&self) -> bool {
+        self.content == Content::Empty
+    }
+
+    /// Creates it, or updates its files. `folder` must be one that only this process's user changes.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let place = self.place(folder);
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&place)?;
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        let is_new = match fs::DirBuilder::new().mode(0o755).create(&place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            made => made.is_ok(),
+        };
         match &self.content {
-            Content::Empty => fs::set_permissions(&place, fs::Permissions::from_mode(0o777)),
+            Content::Empty if is_new => fs::set_permissions(&place, fs::Permissions::from_mode(0o777)),
+            Content::Empty => Ok(()),
             Content::Files(files) => write_files(&place, files),
         }
     }
@@ -107,9 +121,11 @@ fn write_files(place: &Path, files: &[TextFile]) -> io::Result<()> {
         symlink(Path::new(DATA).join(top.file_name().unwrap_or_default()), top)?;
     }
     for entry in fs::read_dir(place)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
         let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".."));
-        if !ours && tops().all(|top| top != path) {
+        // A directory was made for a `subPath` that the texts do not have.
+        if !ours && !entry.file_type()?.is_dir() && tops().all(|top| top != path) {
             fs::remove_file(path)?;
         }
     }
@@ -127,36 +143,36 @@ fn count(folder: &Path) -> usize {
     entries.map(|entry| if entry.path().is_dir() { count(&entry.path()) } else { 1 }).sum()
 }
 
-/// Mounts the volumes over the machine's directories; runs inside the replica's fresh mount namespace. `folder` has its
-/// volumes.
-pub fn mount_all(folder: &Path, mounts: &[Mount]) -> io::Result<()> {
-    for wanted in mounts {
-        let volume = folder.join(&wanted.volume);
-        let source = wanted.sub_path.as_ref().map_or_else(|| volume.clone(), |below| volume.join(below));
-        if !source.exists() {
-            fs::DirBuilder::new().recursive(true).mode(0o777).create(&source)?;
+impl Mount {
+    /// Opens the part of the volume that is mounted, and creates it if it is missing. Nothing outside of the volume is
+    /// reached, whatever links are in it: a volume with texts has links of its own, another one must have none.
+    pub(crate) fn source(&self, folder: &Path) -> io::Result<OwnedFd> {
+        let opened = OFlags::PATH | OFlags::CLOEXEC;
+        let (no_links, no_mode) = (ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS, Mode::empty());
+        let volume = openat(CWD, folder.join(&self.volume), opened | OFlags::NOFOLLOW | OFlags::DIRECTORY, no_mode)?;
+        let Some(below) = &self.sub_path else { return Ok(volume) };
+        let links = if self.read_only { ResolveFlags::NO_MAGICLINKS } else { no_links };
+        match openat2(&volume, below, opened, no_mode, links | ResolveFlags::BENEATH) {
+            Err(rustix::io::Errno::NOENT) => {}
+            found => return Ok(found?),
         }
-        let nothing = None::<&str>;
-        mount(Some(&source), &wanted.path, nothing, MsFlags::MS_BIND, nothing)?;
-        if wanted.read_only {
-            let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | locked(&wanted.path)?;
-            mount(nothing, &wanted.path, nothing, flags, nothing)?;
+        let mut place = volume;
+        for part in below {
+            match mkdirat(&place, part, Mode::from_raw_mode(0o777)) {
+                Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+                _ => {}
+            }
+            place = openat2(&place, part, opened | OFlags::DIRECTORY, no_mode, no_links | ResolveFlags::BENEATH)?;
         }
+        Ok(place)
     }
-    Ok(())
-}
 
-/// Flags of a mount that a user namespace must keep.
-fn locked(path: &Path) -> io::Result<MsFlags> {
-    let flags = statvfs(path)?.flags();
-    let pairs = [
-        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
-        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
-        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
-    ];
-    Ok(pairs.into_iter().filter(|(had, _)| flags.contains(*had)).fold(MsFlags::empty(), |all, (_, flag)| all | flag))
+    /// Opens the directory or file of the machine that it is mounted over. A link that has taken its place is not
+    /// followed.
+    pub(crate) fn target(&self) -> io::Result<OwnedFd> {
+        let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        Ok(openat2(CWD, &self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), no_links)?)
+    }
 }
 
 #[cfg(test)]
@@ -186,8 +202,68 @@ mod tests {
         assert_ne!(fs::read_link(place.join(DATA))?, data);
         assert_eq!((&*read("a")?, &*read("c")?), ("new", "three"));
         assert!(read("deep/b").is_err() && place.join("deep").symlink_metadata().is_err());
+        fs::create_dir(place.join("for-a-mount"))?;
         directory(&[]).write(folder.path())?;
         assert!(place.join("a").symlink_metadata().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_volume_is_made_once_and_not_looked_at_again() -> io::Result<()> {
+        let (folder, others) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let empty = Directory { name: "tmp".to_owned(), content: Content::Empty };
+        empty.write(folder.path())?;
+        let mode = |path: &Path| fs::metadata(path).map(|found| found.permissions().mode() & 0o777);
+        let place = empty.place(folder.path());
+        assert_eq!(mode(&place)?, 0o777);
+        fs::remove_dir(&place)?;
+        symlink(others.path(), &place)?;
+        let before = mode(others.path())?;
+        empty.write(folder.path())?;
+        assert_eq!(mode(others.path())?, before, "no link is followed");
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_of_a_volume_is_never_outside_of_it() -> io::Result<()> {
+        let (folder, others) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        fs::create_dir(others.path().join("deep"))?;
+        directory(&[("a", "one"), ("deep/b", "two")]).write(folder.path())?;
+        let empty = Directory { name: "tmp".to_owned(), content: Content::Empty };
+        empty.write(folder.path())?;
+        let place = empty.place(folder.path());
+        symlink(others.path(), place.join("link"))?;
+        symlink("inside", place.join("loop"))?;
+        let path = others.path().to_path_buf();
+        let mount = |volume: &str, sub_path: Option<&str>| Mount {
+            volume: volume.to_owned(),
+            path: path.clone(),
+            sub_path: sub_path.map(PathBuf::from),
+            read_only: volume != "tmp",
+        };
+        let check = |volume: &str, sub_path: Option<&str>, expected: Option<&str>| {
+            let opened = mount(volume, sub_path).source(folder.path()).ok();
+            let real = opened.map(|opened| {
+                let real = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened)));
+                real.expect("an open descriptor")
+            });
+            let folder = folder.path().canonicalize().expect("it is there");
+            assert_eq!(real, expected.map(|expected| folder.join(expected)), "{volume} {sub_path:?}");
+        };
+        check("my-config", None, Some("my-config"));
+        check("my-config", Some("a"), Some("my-config/..a/a"));
+        check("my-config", Some("deep/b"), Some("my-config/..a/deep/b"));
+        check("my-config", Some("missing/part"), Some("my-config/missing/part"));
+        check("tmp", Some("fresh/part"), Some("tmp/fresh/part"));
+        check("tmp", Some("fresh"), Some("tmp/fresh"));
+        check("tmp", Some("link"), None);
+        check("tmp", Some("link/deep"), None);
+        check("tmp", Some("loop/x"), None);
+        check("none", None, None);
+        fs::rename(&place, folder.path().join("away"))?;
+        symlink(others.path(), &place)?;
+        check("tmp", None, None);
+        check("tmp", Some("deep"), None);
         Ok(())
     }
 }

@@ -96,7 +96,7 @@ impl<'a> Example<'a> {
 
     async fn run_inside(&self, replica: &Replica, command: &[&str]) -> Result<String, String> {
         let (environment, directory) = replica.surroundings.program.clone();
-        let log: PathBuf = self.plan.state.pod(&replica.pod.name).join("check-output");
+        let log: PathBuf = self.plan.state.mounts(&replica.pod.name).join("check-output");
         let _ = std::fs::remove_file(&log);
         let arguments = command.iter().skip(1).map(|word| (*word).into()).collect();
         let mut program = Program::new(command.first().copied().unwrap_or_default(), arguments, directory, log.clone());

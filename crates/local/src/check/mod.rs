@@ -11,6 +11,7 @@ mod security;
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,23 +38,34 @@ const CALLERS: &str = include_str!("callers.yaml");
 pub fn prepare(directory: &Path, manifest: &Manifest, state: &StateDir) -> io::Result<PathBuf> {
     let copy = state.check();
     let mut left = MAX_FILES;
-    copy_tree(directory, &copy, &mut left)?;
+    copy_tree(directory, directory, &copy, &mut left)?;
     if is_capitals(manifest) {
         fs::write(copy.join("check-callers.yaml"), CALLERS)?;
     }
     Ok(copy)
 }
 
-fn copy_tree(from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
+/// Copies directories and files. A link out of `root` stays a link, so that nobody reads through it but who may; what is
+/// neither a file nor a directory is left out.
+fn copy_tree(root: &Path, from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         *left = left.checked_sub(1).ok_or_else(|| io::Error::other(format!("it holds more than {MAX_FILES} files")))?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
-        match source.is_dir() {
-            true if entry.file_name().to_string_lossy().starts_with('.') => {}
-            true => copy_tree(&source, &target, left)?,
-            false => drop(fs::copy(&source, &target)?),
+        let (kind, is_hidden) = (entry.file_type()?, entry.file_name().to_string_lossy().starts_with('.'));
+        if kind.is_symlink() {
+            match source.canonicalize() {
+                Ok(real) if real.starts_with(root) && real.is_file() => drop(fs::copy(&real, &target)?),
+                Ok(real) if real.starts_with(root) => symlink(fs::read_link(&source)?, target)?,
+                Ok(real) => symlink(real, target)?,
+                // It leads nowhere.
+                Err(_) => {}
+            }
+        } else if kind.is_dir() && !is_hidden {
+            copy_tree(root, &source, &target, left)?;
+        } else if kind.is_file() {
+            fs::copy(&source, &target)?;
         }
     }
     Ok(())
@@ -135,4 +147,39 @@ pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
 pub fn print(lines: &[Line], out: &mut dyn Write) -> bool {
     lines.iter().for_each(|line| drop(writeln!(out, "{line}")));
     lines.iter().all(|line| line.holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_has_files_and_directories_and_hands_out_nothing_that_links_lead_to() -> io::Result<()> {
+        let (folder, others) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let (root, secret) = (folder.path().canonicalize()?.join("app"), others.path().canonicalize()?.join("key"));
+        fs::create_dir_all(root.join("deep"))?;
+        fs::create_dir(root.join(".hidden"))?;
+        fs::write(&secret, "secret")?;
+        fs::write(root.join("deep/a.yaml"), "a: 1")?;
+        for (to, name) in [("deep/a.yaml", "a.yaml"), ("deep", "below"), ("none", "dangling"), (".", "itself")] {
+            symlink(to, root.join(name))?;
+        }
+        symlink(&secret, root.join("key.yaml"))?;
+        symlink(others.path(), root.join("outside"))?;
+        let _pipe = UnixListener::bind(root.join("pipe.yaml"))?;
+        let copy = folder.path().join("copy");
+        copy_tree(&root, &root, &copy, &mut 100)?;
+        let mut names: Vec<String> =
+            fs::read_dir(&copy)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        assert_eq!(names, ["a.yaml", "below", "deep", "itself", "key.yaml", "outside"]);
+        assert_eq!(fs::read_to_string(copy.join("below/a.yaml"))?, "a: 1");
+        assert!(copy.join("a.yaml").symlink_metadata()?.is_file());
+        for outside in ["key.yaml", "outside"] {
+            assert!(copy.join(outside).symlink_metadata()?.is_symlink(), "{outside}");
+        }
+        Ok(())
+    }
 }

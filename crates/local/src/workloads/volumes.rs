@@ -13,6 +13,24 @@ use crate::volumes::{Content, Directory, Mount, TextFile};
 const DEFAULT_MODE: u32 = 0o644;
 /// Directories that a program on this machine needs, so that no volume is mounted over them.
 const NEEDED: [&str; 10] = ["/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev"];
+/// Directories and files in which nothing may be replaced either: the system's programs and libraries, what the loader
+/// reads to find them, and the kernel's own files.
+const NEEDED_WHOLLY: [&str; 14] = [
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/proc",
+    "/sys",
+];
 
 /// Reads the volumes of a template; the error says what is missing.
 pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) -> Result<Vec<Directory>, String> {
@@ -120,7 +138,10 @@ fn place(mount: &VolumeMount, volume: &Directory, needed: &[PathBuf]) -> Result<
     let Ok(real) = path.canonicalize() else {
         return Err(format!("{shown} does not exist on this machine"));
     };
-    if NEEDED.iter().any(|known| real == Path::new(known)) || needed.iter().any(|known| known.starts_with(&real)) {
+    if NEEDED.iter().any(|known| real == Path::new(known))
+        || NEEDED_WHOLLY.iter().any(|known| real.starts_with(known))
+        || needed.iter().any(|known| known.starts_with(&real))
+    {
         return Err(format!("{shown} holds files that every program here needs"));
     }
     let is_file = matches!(&volume.content, Content::Files(files) if files.iter().any(|file| Some(&file.path) == sub_path.as_ref()));
@@ -182,6 +203,8 @@ mod tests {
             ("{name: tmp, mountPath: FOLDER/none}", "does not exist on this machine"),
             ("{name: tmp, mountPath: FOLDER/needed}", "holds files that every program here needs"),
             ("{name: tmp, mountPath: /etc}", "holds files that every program here needs"),
+            ("{name: tmp, mountPath: /usr/lib/os-release}", "holds files that every program here needs"),
+            ("{name: tmp, mountPath: /proc/self}", "holds files that every program here needs"),
             ("{name: tmp, mountPath: FOLDER/config, subPath: ../x}", "points outside the volume"),
             (
                 "{name: settings, mountPath: FOLDER/config, subPath: deep/a.txt}",

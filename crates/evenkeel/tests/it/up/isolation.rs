@@ -98,6 +98,48 @@ fn the_control_plane_and_the_way_out_have_no_more_rights_than_they_need() {
     }
 }
 
+/// Variables that a Pod's program has, and those that tell it where things of `up` are.
+const VARIABLES: [&str; 9] =
+    ["EVENKEEL_DATA_DIR", "GREETING", "HOME", "HOSTNAME", "PASSED", "PATH", "POD_IP", "POD_NAME", "POD_NAMESPACE"];
+
+#[test]
+fn no_process_gets_the_variables_of_the_shell_that_started_the_mesh() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let folder = state();
+    let web = deployment("web", 1, &format!("env; {SERVE}"));
+    let web = web.replace("name: main,", "name: main, env: [{name: GREETING, value: hello}],");
+    fs::write(folder.path().join("mesh.yaml"), web).expect("our own folder");
+    super::user::open_to_all(folder.path());
+    let user = User::present();
+    let mut command = user.evenkeel(&["up", "--env", "PASSED"]);
+    command.arg(folder.path()).arg("--state").arg(user.state.path());
+    let secrets =
+        [("AWS_SECRET_ACCESS_KEY", "of-the-shell"), ("http_proxy", "http://of-the-shell:1"), ("PASSED", "on")];
+    let mut up = Process::spawn(command.envs(secrets));
+    wait_ready(&mut up, 1);
+    let mesh = Mesh { user, up, _folder: folder };
+    let log = entries(&mesh.user.state.path().join("logs")).into_iter().find(|name| name.ends_with(".app.log"));
+    let log = mesh.user.state.path().join("logs").join(log.expect("the program's"));
+    let said = fs::read_to_string(log).expect("it has a log");
+    let mut names: Vec<&str> = said.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD", "XDG_CACHE_HOME"].contains(name));
+    names.sort_unstable();
+    assert_eq!(names, VARIABLES, "{said}");
+    // The keeper and the supervisor are of the operator's own.
+    let inside: Vec<Running> =
+        mesh.processes().into_iter().filter(|process| !process.line().contains(" up ")).collect();
+    assert!(inside.len() >= 3, "{inside:?}");
+    for process in inside {
+        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&environment).contains("of-the-shell"), "{}", process.line());
+    }
+    let exec = ["exec", "web", "--state", &mesh.user.state.path().display().to_string(), "--", "env"];
+    let inside = mesh.user.evenkeel(&exec).env("AWS_SECRET_ACCESS_KEY", "of-the-shell").output().expect("exec runs");
+    let said = String::from_utf8_lossy(&inside.stdout);
+    assert!(said.contains("GREETING=hello") && !said.contains("of-the-shell"), "{said}");
+    mesh.stop();
+}
+
 /// Of each agent it sees: what came of looking at its variables and memory, and of tracing it.
 const LOOK: &str = r#"
 import ctypes, errno, os

@@ -33,11 +33,13 @@ mod sidecar_headers;
 mod signer;
 mod stateful_sets;
 mod telemetry;
+mod terminal;
 mod tokens;
 mod tproxy;
 mod unchanged;
 mod upgrade;
 mod user;
+mod volumes;
 mod workload_groups;
 
 use std::path::{Path, PathBuf};
