@@ -10,6 +10,8 @@ pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 pub const POD_PREFIX: u8 = 16;
 /// The name server written into every `/etc/resolv.conf`. Queries of a captured replica go to its sidecar's agent instead.
 pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+/// The name server of what runs in the mesh's own network, the control plane. No replica reaches it there.
+pub const OWN_NAME_SERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// The control plane's TLS port.
 pub const CONTROL_PORT: u16 = 15012;
 /// The control plane's debug port, on loopback.

@@ -16,6 +16,9 @@ use evenkeel_base::cidr::IpNet;
 
 /// Socket mark of all traffic of the proxy and the agent themselves. Istio also sets this mark on its proxy's traffic.
 pub const PROXY_MARK: u32 = 1338;
+/// The field of packets (RFC 2474) by which the egress process tells connections of a sidecar from those that a program
+/// makes past it, since marks do not leave the replica's network. Programs cannot set it: the rules clear it.
+pub const PROXY_DSCP: &str = "0x2b";
 /// Mark of the connections between a sidecar and its application that have the client's address, as in Istio.
 const CLIENT_MARK: u32 = 1337;
 /// Port for captured outbound connections.
@@ -56,8 +59,8 @@ impl Capture {
             Mode::Redirect => (redirected(rules), String::new()),
             Mode::Transparent => (transparent(rules), client_routes()),
         };
-        let outbound = outbound_chain(control_plane, rules, dns);
-        Self { rules: format!("table ip evenkeel {{\n{inbound}{outbound}}}\n"), routes }
+        let (outbound, origin) = (outbound_chain(control_plane, rules, dns), origin_chain());
+        Self { rules: format!("table ip evenkeel {{\n{inbound}{outbound}{origin}}}\n"), routes }
     }
 }
 
@@ -105,6 +108,18 @@ fn transparent(rules: &CaptureRules) -> String {
 ",
         interfaces("iifname", rules),
         own_ports()
+    )
+}
+
+/// Says in each packet whether the sidecar sends it.
+fn origin_chain() -> String {
+    format!(
+        "  chain origin {{
+    type filter hook output priority mangle; policy accept;
+    meta l4proto tcp meta mark {PROXY_MARK} ip dscp set {PROXY_DSCP} return
+    ip dscp {PROXY_DSCP} ip dscp set 0x00
+  }}
+"
     )
 }
 

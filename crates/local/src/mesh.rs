@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::accounts::Accounts;
-use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, CONTROL_DEBUG};
+use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, CONTROL_DEBUG, OWN_NAME_SERVER};
 use crate::capture::{Capture, Mode};
 use crate::cleanup::StateDir;
 use crate::client::Call;
@@ -216,7 +216,7 @@ impl Mesh {
         own.extend(self.plan.authority());
         // It fetches keys of issuers, which may be workloads.
         let search = search_list(CONTROL_NAMESPACE, CLUSTER_DOMAIN);
-        let names = write_resolver(&state.pod(CONTROL_PLANE), &search, "")?;
+        let names = write_resolver(&state.mounts(CONTROL_PLANE), OWN_NAME_SERVER, &search, "")?;
         let spec = self.accounts.of_control_plane(own, names);
         let control = Process::start(beside(programs::control_plane(&self.plan), spec).await?);
         let state = control.state();

@@ -121,9 +121,13 @@ fn open_to_programs() -> Result<(), NetworkError> {
 /// Attaches a replica's veth to the bridge; runs in the mesh's own namespace.
 pub fn attach_to_bridge(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> {
     let link = &network.link;
-    if network.egress.plain {
-        rules::add_plain(network.address, tools)?;
-    }
+    let judged = match (network.egress.plain, &network.capture) {
+        (true, _) => Some(rules::PLAIN_SET),
+        (false, Some(_)) => Some(rules::CAPTURED_SET),
+        // A gateway's proxy is alone.
+        (false, None) => None,
+    };
+    judged.map_or(Ok(()), |set| rules::add(network.address, set, tools))?;
     tools.ip(&format!("link set {link} master {BRIDGE}\nlink set {link} up\n"))?;
     Ok(())
 }
@@ -152,7 +156,7 @@ fn is_running(link: &str) -> bool {
 /// Puts pod-like name resolution over the machine's.
 fn mount_resolver(network: &PodNetwork) -> Result<(), NetworkError> {
     let host = format!("{} {}\n", network.address, network.host_name);
-    for (source, target) in write_resolver(&network.folder, &network.search, &host)? {
+    for (source, target) in write_resolver(&network.folder, NAME_SERVER, &network.search, &host)? {
         mount(Some(&source), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
             .map_err(|error| file(&format!("{} (it must exist on this machine)", target.display()), error.into()))?;
     }
@@ -161,12 +165,17 @@ fn mount_resolver(network: &PodNetwork) -> Result<(), NetworkError> {
 
 /// Writes files for pod-like name resolution: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two. Returns each
 /// with the machine's file that it is to be mounted over.
-pub(crate) fn write_resolver(folder: &Path, search: &str, host: &str) -> Result<Vec<(PathBuf, PathBuf)>, NetworkError> {
+pub(crate) fn write_resolver(
+    folder: &Path,
+    name_server: Ipv4Addr,
+    search: &str,
+    host: &str,
+) -> Result<Vec<(PathBuf, PathBuf)>, NetworkError> {
     fs::create_dir_all(folder).map_err(|error| file(&folder.display().to_string(), error))?;
     // Below the cluster's domains those of the machine, as in a pod (`dnsPolicy: ClusterFirst`).
     let machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let search = [search, search_of(&machine)].join(" ");
-    let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", search.trim_end());
+    let resolv = format!("nameserver {name_server}\nsearch {}\noptions ndots:5\n", search.trim_end());
     let hosts = format!("127.0.0.1 localhost\n{host}");
     // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
     let switch = fs::read_to_string("/etc/nsswitch.conf").ok().map(|switch| ("nsswitch.conf", files_and_dns(&switch)));

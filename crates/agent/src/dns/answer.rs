@@ -92,6 +92,18 @@ pub fn no_such_name(query: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The response when no upstream resolver answered.
+/// The addresses in a response, in whatever section they are; `None` if it cannot be read.
+pub fn addresses_in(response: &[u8]) -> Option<Vec<IpAddr>> {
+    let response = Message::from_vec(response).ok()?;
+    let records = response.answers.iter().chain(&response.authorities).chain(&response.additionals);
+    let address = |record: &Record| match &record.data {
+        RData::A(ip) => Some(IpAddr::V4(ip.0)),
+        RData::AAAA(ip) => Some(ip.0.to_canonical()),
+        _ => None,
+    };
+    Some(records.filter_map(address).collect())
+}
+
 pub(super) fn server_failure(query: &[u8]) -> Option<Vec<u8>> {
     let request = Message::from_vec(query).ok()?;
     match respond(&request, ResponseCode::ServFail, &[], true) {

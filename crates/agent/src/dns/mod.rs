@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use alias::Chain;
-pub use answer::{Outcome, answer, no_such_name, question};
+pub use answer::{Outcome, addresses_in, answer, no_such_name, question};
 pub use authority::{Authority, endpoint_name, reversed};
 pub use forward::{Forwarder, Upstream, over_tcp, over_udp};
 pub use server::{Server, ServerError};

@@ -1,5 +1,6 @@
 //! The page for what a cluster's nodes and name server need: Services with their addresses and ready endpoints.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_model::{Endpoint, EndpointAddress, OutboundTrafficPolicy, Protocol, Service, ServicePort, Snapshot};
@@ -16,6 +17,34 @@ pub(super) fn page(snapshot: &Snapshot, generation: u64, known: Option<u64>) -> 
         "generation": generation,
         "allow_any": snapshot.mesh.outbound_traffic_policy != OutboundTrafficPolicy::RegistryOnly,
         "services": services.map(|service| of_service(snapshot, service)).collect::<Vec<_>>(),
+        "registered": registered(snapshot),
+    })
+}
+
+/// What Services and ServiceEntries name: all that may be called with `outboundTrafficPolicy: {mode: REGISTRY_ONLY}`.
+fn registered(snapshot: &Snapshot) -> Value {
+    let mut endpoints = BTreeSet::new();
+    for service in snapshot.services.iter() {
+        for port in &service.ports {
+            let all = snapshot.endpoints(service, port.number);
+            endpoints.extend(all.iter().filter_map(|endpoint| match &endpoint.address {
+                EndpointAddress::Ip(address) => Some((address.to_string(), endpoint.port)),
+                EndpointAddress::Name(name) => Some((name.as_str().to_owned(), endpoint.port)),
+                EndpointAddress::Unix(_) => None,
+            }));
+        }
+    }
+    let host = |service: &Arc<Service>| {
+        json!({
+            "host": service.host.as_str(),
+            "alias_of": service.alias_of.as_ref().map(|host| host.as_str()),
+            "addresses": service.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "ports": service.ports.iter().map(|port| port.number).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "hosts": snapshot.services.iter().map(host).collect::<Vec<_>>(),
+        "endpoints": endpoints.into_iter().collect::<Vec<_>>(),
     })
 }
 

@@ -23,6 +23,8 @@ use crate::ports::lift;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most simultaneous connection attempts; further requests are refused with EAGAIN.
 pub const MAX_CONNECTING: usize = 512;
+/// The port of name servers.
+const DNS_PORT: u16 = 53;
 /// The pause after a message could not be received for lack of descriptors or memory.
 const RECEIVE_RETRY: Duration = Duration::from_millis(50);
 
@@ -159,13 +161,15 @@ async fn make(Request { transport, to }: Request, role: &Role) -> io::Result<Own
         }
         Role::WaysIn => return Err(Errno::EPERM.into()),
         // The control plane's pages show the whole configuration, and treat each client as the machine's user.
-        Role::WayOut(own) if to.ip().is_loopback() && own.iter().any(|address| address.port() == to.port()) => {
+        Role::WayOut(own) if leads_to_loopback(to.ip()) && own.iter().any(|address| address.port() == to.port()) => {
             return Err(Errno::ECONNREFUSED.into());
         }
         Role::WayOut(_) => {}
     }
     match transport {
         Transport::Listen => Err(Errno::EPERM.into()),
+        // No other datagrams leave the mesh.
+        Transport::Udp if to.port() != DNS_PORT => Err(Errno::EPERM.into()),
         Transport::Tcp => {
             let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             let connected = tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(to)).await;
@@ -178,6 +182,13 @@ async fn make(Request { transport, to }: Request, role: &Role) -> io::Result<Own
             Ok(socket.into_std()?.into())
         }
     }
+}
+
+/// Whether a connection to this address ends at the machine's own loopback: also by the notation of IPv4 in IPv6, and by
+/// the unspecified address.
+fn leads_to_loopback(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
 }
 
 #[cfg(test)]

@@ -107,13 +107,16 @@ mod tests {
         here.read_exact(&mut asked).await?;
         assert_eq!(&asked, b"ping");
 
-        let resolver = UdpSocket::bind("127.0.0.1:0").await?;
-        let socket = broker.udp(resolver.local_addr()?).await?;
-        socket.send(b"query").await?;
-        let mut asked = [0; 5];
-        assert_eq!(resolver.recv_from(&mut asked).await?.1, socket.local_addr()?);
+        // Datagrams are for name servers.
+        let other = UdpSocket::bind("127.0.0.1:0").await?;
+        let seen = broker.udp(other.local_addr()?).await.map(drop).map_err(|error| error.kind());
+        assert_eq!(seen, Err(io::ErrorKind::PermissionDenied));
+        assert_eq!(broker.udp("127.0.0.53:53".parse().expect("an address")).await?.peer_addr()?.port(), 53);
 
-        for refused in [closed_address, private_address] {
+        let port = private_address.port();
+        let spelt = ["0.0.0.0", "127.9.9.9", "[::ffff:127.0.0.1]", "[::]", "[::1]"];
+        let spelt = spelt.map(|host| format!("{host}:{port}").parse().expect("an address"));
+        for refused in [closed_address, private_address].into_iter().chain(spelt) {
             let seen = broker.tcp(refused).await.map(drop).map_err(|error| error.kind());
             assert_eq!(seen, Err(io::ErrorKind::ConnectionRefused), "{refused}");
         }

@@ -5,16 +5,14 @@
 //! proxies that resolve the hosts of a ServiceEntry. These proxies must not receive the virtual address that the mesh
 //! assigned to such a host.
 
-use std::fs;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_agent::dns::{
-    Chain, HostEntry, Names, Outcome, SearchDomain, Server, Table, Upstream, answer, no_such_name, over_tcp, over_udp,
-    question, reversed,
+    Chain, Names, Outcome, Server, Table, Upstream, addresses_in, answer, no_such_name, over_tcp, over_udp, question,
+    reversed,
 };
 use evenkeel_agent::resolv_conf;
 use futures_util::StreamExt;
@@ -23,18 +21,16 @@ use tokio::sync::Semaphore;
 
 use super::EgressError;
 use super::broker_client::BrokerClient;
-use super::hosts::{self, MAX_HOSTS_BYTES};
-use super::rules::{MACHINE, MACHINE_NAMES, RESERVED, SERVICES, network};
+use super::hosts::MachineNames;
+use super::rules::{RESERVED, SERVICES, network};
 use super::services::{Services, no_names};
-use crate::addresses::{BRIDGE_ADDRESS, NAME_SERVER};
+use crate::addresses::{BRIDGE_ADDRESS, NAME_SERVER, OWN_NAME_SERVER};
 use crate::cluster::is_in_mesh;
 
 /// The DNS port.
 const PORT: u16 = 53;
 /// The file that lists the machine's resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The file with the machine's own names.
-const HOSTS: &str = "/etc/hosts";
 /// The resolver of a machine that lists none (resolv.conf(5)).
 const LOCAL_RESOLVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
 /// The time after which the next resolver is queried as well.
@@ -44,28 +40,34 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most simultaneous queries to the machine's resolvers; further ones are answered SERVFAIL at once.
 const MAX_QUESTIONS: usize = 512;
 
-/// The name server, on both of its addresses.
+/// The name server, on all of its addresses.
 pub struct Dns {
-    servers: [Arc<Server<MachineResolver>>; 2],
+    servers: [Arc<Server<MachineResolver>>; 3],
 }
 
 impl Dns {
-    /// Binds to the cluster's usual address, and to the bridge's address, which no capture rule redirects and which
-    /// proxies therefore use.
-    pub async fn bind(services: Arc<Services>, broker: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
-        let machine = MachineResolver::new(services, broker);
-        let bind = async |address: Ipv4Addr| {
+    /// Binds to the cluster's usual address, to the bridge's address, which no capture rule redirects and which
+    /// proxies therefore use, and to a loopback address for the control plane.
+    pub async fn bind(
+        services: Arc<Services>,
+        broker: Option<Arc<BrokerClient>>,
+        names: MachineNames,
+    ) -> Result<Self, EgressError> {
+        let machine = MachineResolver::new(services, broker, names);
+        let own = MachineResolver { is_own: true, ..machine.clone() };
+        let bind = async |address: Ipv4Addr, resolver: &MachineResolver| {
             let address = SocketAddr::new(address.into(), PORT);
-            let server = Server::bind(address, Names::default(), machine.clone()).await;
+            let server = Server::bind(address, Names::default(), resolver.clone()).await;
             server.map(Arc::new).map_err(|error| EgressError::Listen(address, std::io::Error::other(error)))
         };
-        Ok(Self { servers: [bind(NAME_SERVER).await?, bind(BRIDGE_ADDRESS).await?] })
+        let (cluster, bridge) = (bind(NAME_SERVER, &machine).await?, bind(BRIDGE_ADDRESS, &machine).await?);
+        Ok(Self { servers: [cluster, bridge, bind(OWN_NAME_SERVER, &own).await?] })
     }
 
     /// Serves until dropped.
     pub async fn serve(self) {
-        let [cluster, bridge] = self.servers;
-        tokio::join!(cluster.run(), bridge.run());
+        let [cluster, bridge, own] = self.servers;
+        tokio::join!(cluster.run(), bridge.run(), own.run());
     }
 }
 
@@ -76,43 +78,50 @@ struct MachineResolver {
     broker: Option<Arc<BrokerClient>>,
     /// A table without names, to recognize the cluster's domain.
     cluster: Arc<Table>,
-    own: Arc<Mutex<MachineNames>>,
+    own: MachineNames,
     questions: Arc<Semaphore>,
-}
-
-/// Names of the machine itself and of its `/etc/hosts`, as last read.
-#[derive(Debug, Default)]
-struct MachineNames {
-    changed: Option<SystemTime>,
-    table: Arc<Table>,
+    /// Whether the control plane asks, which the mesh's policy for its workloads is not about.
+    is_own: bool,
 }
 
 impl MachineResolver {
-    fn new(services: Arc<Services>, broker: Option<Arc<BrokerClient>>) -> Self {
-        let own = MachineNames { changed: None, table: Arc::new(names_of_machine(broker.is_some(), "")) };
+    fn new(services: Arc<Services>, broker: Option<Arc<BrokerClient>>, own: MachineNames) -> Self {
         Self {
             services,
             broker,
             cluster: Arc::new(no_names()),
-            own: Arc::new(Mutex::new(own)),
+            own,
             questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
+            is_own: false,
         }
     }
 
-    /// The names; reads the file again if it has changed.
-    fn own_names(&self) -> Arc<Table> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = fs::metadata(HOSTS).and_then(|hosts| hosts.modified()).ok();
-        if changed != own.changed {
-            let mut text = Vec::new();
-            let read = fs::File::open(HOSTS).and_then(|file| file.take(MAX_HOSTS_BYTES).read_to_end(&mut text));
-            if let Err(error) = read {
-                tracing::info!(error = %error, "cannot read {HOSTS}");
+    /// Asks the machine's resolvers, if the mesh's policy allows that. A name carries whatever its asker wants out of the
+    /// mesh, and an answer leads traffic wherever its giver wants.
+    async fn ask_outside(&self, broker: &BrokerClient, query: &[u8], udp: bool) -> Option<Vec<u8>> {
+        if !self.is_own {
+            let services = self.services.now().await;
+            let (name, _) = question(query)?;
+            if !services.allow_any && !services.registered.names_host(&name) {
+                tracing::info!(
+                    name,
+                    "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, and no ServiceEntry has this name"
+                );
+                return no_such_name(query);
             }
-            own.table = Arc::new(names_of_machine(self.broker.is_some(), &String::from_utf8_lossy(&text)));
-            own.changed = changed;
         }
-        own.table.clone()
+        let response = self.resolve(broker, query, udp).await?;
+        match addresses_in(&response).is_none_or(|addresses| addresses.iter().any(is_inside)) {
+            true => {
+                let name = question(query).map(|(name, _)| name).unwrap_or_default();
+                tracing::warn!(
+                    name,
+                    "a resolver of the machine answers with an address of the mesh, or not readably; refused"
+                );
+                None
+            }
+            false => Some(response),
+        }
     }
 
     /// The first answer of the machine's resolvers. If one does not answer soon, the next one is queried as well.
@@ -169,9 +178,9 @@ impl MachineResolver {
                 found => found,
             };
         }
-        match (answer(query, &self.own_names(), udp), &self.broker) {
+        match (answer(query, &self.own.table(), udp), &self.broker) {
             (Outcome::Forward, Some(broker)) => {
-                self.resolve(broker, query, udp).await.map_or(Outcome::Forward, Outcome::Respond)
+                self.ask_outside(broker, query, udp).await.map_or(Outcome::Forward, Outcome::Respond)
             }
             (found, _) => found,
         }
@@ -193,16 +202,24 @@ async fn ask(broker: &BrokerClient, resolver: SocketAddr, query: &[u8], udp: boo
     }
 }
 
-fn names_of_machine(open: bool, hosts: &str) -> Table {
-    let machine = open.then_some(MACHINE);
-    let entry = |host: &str| HostEntry {
-        host: host.to_owned(),
-        ips: machine.into_iter().map(IpAddr::from).collect(),
-        short_name: String::new(),
-        namespace: String::new(),
-    };
-    let own = MACHINE_NAMES.iter().filter(|_| open).map(|name| entry(name));
-    let nowhere = SearchDomain { namespace: String::new(), cluster_domain: String::new() };
-    // The machine's own names come last, so that no line of the file overrides them.
-    Table::new(hosts::entries(hosts, machine).into_iter().chain(own), &nowhere)
+/// Whether only the mesh itself has this address: those of replicas and of the machine.
+fn is_inside(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V4(ip) if is_in_mesh(*ip))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_mesh_answers_with_addresses_of_the_mesh() {
+        let check = |address: &str, expected| {
+            assert_eq!(is_inside(&address.parse().expect("an address")), expected, "{address}");
+        };
+        check("10.244.0.2", true);
+        check("10.244.255.255", true);
+        check("10.245.0.2", false);
+        check("192.0.2.1", false);
+        check("2001:db8::1", false);
+    }
 }

@@ -7,11 +7,13 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use evenkeel_agent::dns::Table;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::EgressError;
 use super::broker_client::BrokerClient;
+use super::hosts::{MachineNames, is_machine};
 use super::rules::{self, MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
 use super::services::{ServiceSnapshot, Services};
 use crate::addresses::BRIDGE_ADDRESS;
@@ -40,12 +42,17 @@ pub struct Gateway {
 struct Shared {
     services: Arc<Services>,
     broker: Option<Arc<BrokerClient>>,
+    machine: MachineNames,
     counts: Mutex<Counts>,
 }
 
 impl Gateway {
     /// Binds the sockets. It must be called within a runtime.
-    pub fn bind(services: Arc<Services>, broker: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
+    pub fn bind(
+        services: Arc<Services>,
+        broker: Option<Arc<BrokerClient>>,
+        machine: MachineNames,
+    ) -> Result<Self, EgressError> {
         let listen = |port| {
             let address = SocketAddr::new(BRIDGE_ADDRESS.into(), port);
             let open = || {
@@ -56,7 +63,7 @@ impl Gateway {
             };
             open().map_err(|error| EgressError::Listen(address, error))
         };
-        let shared = Shared { services, broker, counts: Mutex::default() };
+        let shared = Shared { services, broker, machine, counts: Mutex::default() };
         Ok(Self { proxies: listen(PROXIES_PORT)?, plain: listen(PLAIN_PORT)?, shared: Arc::new(shared) })
     }
 
@@ -95,7 +102,12 @@ impl Shared {
         let Ok(to) = original_destination(&stream) else { return reset(stream) };
         let carried = async {
             let _place = self.count(peer).ok_or(Failure::Refused("too many connections leave the mesh"))?;
-            let mut there = self.connect(to, plain, is_own(peer)).await?;
+            let judge = match (plain, is_own(peer)) {
+                (true, true) => Judge::Unneeded,
+                (true, false) => Judge::Here,
+                (false, _) => Judge::Sidecar,
+            };
+            let mut there = self.connect(to, judge).await?;
             keep_alive(&stream)?;
             keep_alive(&there)?;
             match tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut there, BUFFER_BYTES, BUFFER_BYTES).await {
@@ -113,11 +125,11 @@ impl Shared {
         }
     }
 
-    /// `own`: the control plane asks, which the mesh's policy for its workloads is not about.
-    async fn connect(&self, to: SocketAddrV4, plain: bool, own: bool) -> Result<TcpStream, Failure> {
-        // Sidecars have already applied this policy, with more knowledge of the host.
-        let services = if plain { Some(self.services.now().await) } else { None };
-        match (target_of(to, services.as_deref(), own)?, &self.broker) {
+    async fn connect(&self, to: SocketAddrV4, judge: Judge) -> Result<TcpStream, Failure> {
+        // Sidecars have already applied the policy, with more knowledge of the host, but not of what addresses mean here.
+        let needs_services = judge != Judge::Sidecar || *to.ip() == MACHINE;
+        let services = if needs_services { self.services.now().await } else { Arc::default() };
+        match (target_of(to, &services, judge, &self.machine.table())?, &self.broker) {
             (to, Some(broker)) => Ok(broker.tcp(to).await?),
             (_, None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
         }
@@ -130,9 +142,24 @@ impl Shared {
     }
 }
 
-/// Finds the address in the machine's network for one in the mesh. `services` has the mesh's policy, if the connection comes
-/// from a replica without a sidecar, or is the mesh's `own`.
-fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>, own: bool) -> Result<SocketAddr, Failure> {
+/// Who applies the mesh's policy for outbound traffic to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judge {
+    /// The replica's sidecar has, before it made the connection.
+    Sidecar,
+    /// Nobody has yet: the replica has no sidecar, or the connection goes past it.
+    Here,
+    /// The control plane's connections are not subject to it.
+    Unneeded,
+}
+
+/// Finds the address in the machine's network for one in the mesh. `machine` has the names of the machine.
+fn target_of(
+    to: SocketAddrV4,
+    services: &ServiceSnapshot,
+    judge: Judge,
+    machine: &Table,
+) -> Result<SocketAddr, Failure> {
     let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
     let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
     if within(SERVICES) || within(RESERVED) {
@@ -144,13 +171,21 @@ fn target_of(to: SocketAddrV4, services: Option<&ServiceSnapshot>, own: bool) ->
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
         return refused("nothing has this address");
     }
-    if !own && services.is_some_and(|services| !services.allow_any) {
-        return refused(
-            "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, and the replica has no sidecar to allow it",
-        );
+    let names_it = || services.registered.names_address(to, MACHINE, |name| is_machine(machine, name));
+    let is_allowed = || services.allow_any || names_it();
+    match judge {
+        Judge::Here if !is_allowed() => refused(
+            "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, no sidecar allows it, and no ServiceEntry has this address and port",
+        ),
+        // Whatever a host's name or a name server says, only who names the machine means it.
+        Judge::Sidecar if ip == MACHINE && !is_allowed() => refused(
+            "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, and no ServiceEntry names the machine and this port",
+        ),
+        Judge::Here | Judge::Sidecar | Judge::Unneeded => {
+            let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
+            Ok(SocketAddr::new(host.into(), to.port()))
+        }
     }
-    let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
-    Ok(SocketAddr::new(host.into(), to.port()))
 }
 
 fn is_own(peer: SocketAddr) -> bool {
@@ -227,7 +262,9 @@ mod tests {
     #[test]
     fn what_is_the_meshs_own_never_leaves_and_the_machine_is_its_loopback() {
         let check = |to: &str, expected: &str| {
-            let seen = match target_of(to.parse().expect("an address"), None, false) {
+            let any = ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() };
+            let machine = MachineNames::new(true).table();
+            let seen = match target_of(to.parse().expect("an address"), &any, Judge::Sidecar, &machine) {
                 Ok(to) => to.to_string(),
                 Err(error) => error.to_string(),
             };
@@ -247,19 +284,24 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sidecar_the_policy_is_held_here() {
-        let to: SocketAddrV4 = "192.0.2.1:443".parse().expect("an address");
-        let refused = target_of(to, Some(&ServiceSnapshot::default()), false)
-            .err()
-            .map(|error| error.to_string())
-            .unwrap_or_default();
-        assert!(refused.contains("REGISTRY_ONLY"), "{refused}");
-        assert_eq!(
-            target_of(to, Some(&ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() }), false).ok(),
-            Some(to.into())
-        );
-        // The control plane fetches keys all the same.
-        assert_eq!(target_of(to, Some(&ServiceSnapshot::default()), true).ok(), Some(to.into()));
+    fn where_no_sidecar_has_judged_the_policy_is_held_here_and_that_for_the_machine_always() {
+        let machine = MachineNames::new(true).table();
+        let check = |to: &str, judge: Judge, allow_any: bool, expected: bool| {
+            let services = ServiceSnapshot { allow_any, ..ServiceSnapshot::default() };
+            match target_of(to.parse().expect("an address"), &services, judge, &machine) {
+                Ok(_) => assert!(expected, "{to} {judge:?} {allow_any}"),
+                Err(error) => {
+                    assert!(!expected && error.to_string().contains("REGISTRY_ONLY"), "{to} {judge:?}: {error}");
+                }
+            }
+        };
+        for to in ["192.0.2.1:443", "10.244.0.2:5432"] {
+            let is_machine = to.starts_with("10.");
+            for (judge, expected) in [(Judge::Sidecar, !is_machine), (Judge::Here, false), (Judge::Unneeded, true)] {
+                check(to, judge, false, expected);
+                check(to, judge, true, true);
+            }
+        }
     }
 
     #[test]

@@ -1,15 +1,77 @@
-//! Names in the machine's `/etc/hosts`.
+//! Names of the machine itself, and those in its `/etc/hosts`.
 
+use std::fs;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
-use evenkeel_agent::dns::HostEntry;
+use evenkeel_agent::dns::{HostEntry, Known, SearchDomain, Table};
 
+use super::rules::{MACHINE, MACHINE_NAMES};
+
+/// The file with the machine's own names.
+const HOSTS: &str = "/etc/hosts";
 /// Maximum size of the file, in bytes: block lists have some megabytes.
-pub const MAX_HOSTS_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_HOSTS_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The names, as last read; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct MachineNames(Arc<Mutex<Cache>>);
+
+#[derive(Debug)]
+struct Cache {
+    /// Whether the machine can be reached.
+    open: bool,
+    changed: Option<SystemTime>,
+    table: Arc<Table>,
+}
+
+impl MachineNames {
+    /// The names; without `open` those of the machine itself are left out.
+    pub fn new(open: bool) -> Self {
+        Self(Arc::new(Mutex::new(Cache { open, changed: None, table: Arc::new(names_of_machine(open, "")) })))
+    }
+
+    /// The names now; reads the file again if it has changed.
+    pub fn table(&self) -> Arc<Table> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = fs::metadata(HOSTS).and_then(|hosts| hosts.modified()).ok();
+        if changed != own.changed {
+            let mut text = Vec::new();
+            let read = fs::File::open(HOSTS).and_then(|file| file.take(MAX_HOSTS_BYTES).read_to_end(&mut text));
+            if let Err(error) = read {
+                tracing::info!(error = %error, "cannot read {HOSTS}");
+            }
+            own.table = Arc::new(names_of_machine(own.open, &String::from_utf8_lossy(&text)));
+            own.changed = changed;
+        }
+        own.table.clone()
+    }
+}
+
+/// Whether a name means the machine.
+pub fn is_machine(names: &Table, name: &str) -> bool {
+    matches!(names.lookup(name), Some(Known::Addresses(ips)) if ips.contains(&IpAddr::V4(MACHINE)))
+}
+
+fn names_of_machine(open: bool, hosts: &str) -> Table {
+    let machine = open.then_some(MACHINE);
+    let entry = |host: &str| HostEntry {
+        host: host.to_owned(),
+        ips: machine.into_iter().map(IpAddr::from).collect(),
+        short_name: String::new(),
+        namespace: String::new(),
+    };
+    let own = MACHINE_NAMES.iter().filter(|_| open).map(|name| entry(name));
+    let nowhere = SearchDomain { namespace: String::new(), cluster_domain: String::new() };
+    // The machine's own names come last, so that no line of the file overrides them.
+    Table::new(entries(hosts, machine).into_iter().chain(own), &nowhere)
+}
 
 /// The entries of a hosts(5) file. Loopback addresses there mean the machine, so they become `machine`, or are left out
 /// without it.
-pub fn entries(text: &str, machine: Option<Ipv4Addr>) -> Vec<HostEntry> {
+fn entries(text: &str, machine: Option<Ipv4Addr>) -> Vec<HostEntry> {
     let mut entries: Vec<HostEntry> = Vec::new();
     for line in text.lines() {
         let mut words = line.split('#').next().unwrap_or_default().split_ascii_whitespace();

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use broker_client::BrokerClient;
 use evenkeel_process::resources::raise_open_files;
+use hosts::MachineNames;
 use services::Services;
 
 /// The number of the keeper's descriptor.
@@ -56,9 +57,9 @@ pub fn run(open: bool) -> Result<(), EgressError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let broker_client = keeper.map(BrokerClient::new).transpose()?.map(Arc::new);
-        let services = Arc::new(Services::default());
-        let dns = dns::Dns::bind(services.clone(), broker_client.clone()).await?;
-        let gateway = gateway::Gateway::bind(services, broker_client)?;
+        let (services, names) = (Arc::new(Services::default()), MachineNames::new(open));
+        let dns = dns::Dns::bind(services.clone(), broker_client.clone(), names.clone()).await?;
+        let gateway = gateway::Gateway::bind(services, broker_client, names)?;
         tokio::join!(dns.serve(), gateway.serve());
         Ok(())
     })

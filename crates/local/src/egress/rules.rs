@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
-use crate::capture::PROXY_MARK;
+use crate::capture::{PROXY_DSCP, PROXY_MARK};
 use crate::network_error::NetworkError;
 use crate::tools::Tools;
 
@@ -20,10 +20,14 @@ pub const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
 /// Reserved addresses, 240.0.0.0/4, from which ServiceEntries without an address get theirs: they never leave the mesh
 /// either.
 pub const RESERVED: (Ipv4Addr, u8) = (Ipv4Addr::new(240, 0, 0, 0), 4);
-/// Port for connections of sidecars and gateways.
+/// Port for connections of sidecars and gateways, which have applied the mesh's policy.
 pub const PROXIES_PORT: u16 = 15097;
-/// Port for connections of replicas without a sidecar.
+/// Port for connections of replicas without a sidecar, and of programs past their sidecar.
 pub const PLAIN_PORT: u16 = 15098;
+/// The set of replicas without a sidecar.
+pub const PLAIN_SET: &str = "plain";
+/// The set of replicas with a sidecar. Connections that their sidecars make have [`PROXY_DSCP`].
+pub const CAPTURED_SET: &str = "captured";
 
 /// Whether the rules apply to packets within a bridge.
 const BRIDGE_RULES: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
@@ -89,12 +93,17 @@ fn ruleset(open: bool) -> String {
     let pods = format!("{}/{POD_PREFIX}", network(BRIDGE_ADDRESS, POD_PREFIX));
     let virtual_addresses = [SERVICES, RESERVED].map(|(first, prefix)| format!("{first}/{prefix}")).join(", ");
     let (services, prefix) = SERVICES;
+    // What no sidecar has judged.
+    let unjudged = |to: &str| {
+        let by = [format!("@{PLAIN_SET}"), format!("@{CAPTURED_SET} ip dscp != {PROXY_DSCP}")];
+        by.map(|from| format!("    {to}meta l4proto tcp ip saddr {from} redirect to :{PLAIN_PORT}\n")).concat()
+    };
     let out = match open {
         true => format!(
-            "    ip daddr {MACHINE} meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n    \
-             ip daddr {MACHINE} meta l4proto tcp redirect to :{PROXIES_PORT}\n    \
-             ip daddr {{ {pods}, {virtual_addresses} }} return\n    \
-             meta l4proto tcp ip saddr @plain redirect to :{PLAIN_PORT}\n    meta l4proto tcp redirect to :{PROXIES_PORT}\n"
+            "{}    ip daddr {MACHINE} meta l4proto tcp redirect to :{PROXIES_PORT}\n    \
+             ip daddr {{ {pods}, {virtual_addresses} }} return\n{}    meta l4proto tcp redirect to :{PROXIES_PORT}\n",
+            unjudged(&format!("ip daddr {MACHINE} ")),
+            unjudged("")
         ),
         false => String::new(),
     };
@@ -113,8 +122,9 @@ fn ruleset(open: bool) -> String {
     format!(
         "\
 table ip evenkeel_egress {{
-  # Replicas without a sidecar.
-  set plain {{ type ipv4_addr; }}
+  # Replicas without a sidecar, and those with one.
+  set {PLAIN_SET} {{ type ipv4_addr; }}
+  set {CAPTURED_SET} {{ type ipv4_addr; }}
   chain redirected {{
     type nat hook prerouting priority dstnat; policy accept;
     iifname != {BRIDGE} return
@@ -138,9 +148,9 @@ table ip evenkeel_egress {{
     )
 }
 
-/// Adds a replica without a sidecar to the rules; runs in the mesh's own network.
-pub fn add_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
-    tools.nft(&format!("add element ip evenkeel_egress plain {{ {address} }}\n"))?;
+/// Adds a replica to one of the sets; runs in the mesh's own network.
+pub fn add(address: Ipv4Addr, set: &str, tools: &Tools) -> Result<(), NetworkError> {
+    tools.nft(&format!("add element ip evenkeel_egress {set} {{ {address} }}\n"))?;
     Ok(())
 }
 
@@ -178,6 +188,8 @@ mod tests {
         assert!(!redirects(false).contains("redirect to"), "{}", redirects(false));
         let open = redirects(true);
         assert!(open.contains("\nmeta l4proto tcp redirect to :15097\n"), "{open}");
+        let past_it = "ip saddr @captured ip dscp != 0x2b redirect to :15098";
+        assert_eq!(open.matches(past_it).count(), 2, "{open}");
         assert!(open.contains("\nip daddr { 10.244.0.0/16, 10.96.0.0/12, 240.0.0.0/4 } return\n"), "{open}");
     }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::rules::network;
 use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, POD_PREFIX};
-use crate::cluster::{Cluster, Service, fetch};
+use crate::cluster::{Cluster, Registered, Service, fetch};
 
 /// How long an answer of the control plane is cached.
 const FRESH: Duration = Duration::from_secs(1);
@@ -35,8 +35,8 @@ impl Services {
         let mut known = self.0.lock().await;
         if known.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             match fetch(known.generation).await {
-                Ok(Cluster { generation, allow_any, services: Some(services) }) => {
-                    known.book = Arc::new(book(services, allow_any));
+                Ok(Cluster { generation, allow_any, services: Some(services), registered }) => {
+                    known.book = Arc::new(ServiceSnapshot { registered, ..book(services, allow_any) });
                     known.generation = Some(generation);
                 }
                 Ok(_) => {}
@@ -60,6 +60,8 @@ pub struct ServiceSnapshot {
     /// Whether programs may call destinations that are not services (the mesh's `outboundTrafficPolicy`); `false` until it
     /// is known.
     pub allow_any: bool,
+    /// What may be called otherwise.
+    pub(crate) registered: Registered,
 }
 
 fn book(services: Vec<Service>, allow_any: bool) -> ServiceSnapshot {
@@ -91,7 +93,11 @@ fn book(services: Vec<Service>, allow_any: bool) -> ServiceSnapshot {
         ips.dedup();
         hosts.push(entry(service.host, ips));
     }
-    ServiceSnapshot { names: Table::with_aliases(hosts, aliases, &cluster()).with_authority(authority), allow_any }
+    ServiceSnapshot {
+        names: Table::with_aliases(hosts, aliases, &cluster()).with_authority(authority),
+        allow_any,
+        ..ServiceSnapshot::default()
+    }
 }
 
 fn entry(host: String, ips: Vec<IpAddr>) -> HostEntry {

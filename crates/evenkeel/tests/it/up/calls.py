@@ -26,6 +26,12 @@ def tcp(to):
         return said.decode() or 'cut off'
 
 
+def named(to):
+    """At an address, under a host's name: `HOST@ADDRESS:PORT`."""
+    host, address = to.split('@')
+    return get(address, host=host)
+
+
 def both(to):
     seen = set()
     for _ in range(200):
@@ -73,7 +79,7 @@ for call in sys.argv[1:]:
     kind, to, *host = call.split(' ')
     try:
         kinds = {'get': lambda to: get(to, host=(host or [None])[0]), 'tls': lambda to: get(to, tls=True), 'tcp': tcp,
-                 'both': both, 'name': name, 'udp': udp, 'address': address, 'srv': srv}
+                 'both': both, 'as': named, 'name': name, 'udp': udp, 'address': address, 'srv': srv}
         seen = kinds[kind](to)
     except (socket.gaierror, socket.herror) as error:
         seen = {socket.EAI_NONAME: 'no such name', 1: 'no such name', socket.EAI_AGAIN: 'try again'}.get(error.errno, str(error))

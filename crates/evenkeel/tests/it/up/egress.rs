@@ -335,12 +335,12 @@ fn is_closed_but_for_what_the_registry_names() {
             ("get web.corp:80", "outside"),
             ("tcp tcp.corp:9000", "300000 bytes"),
             ("tls tls.corp:443", "outside over TLS"),
-            ("get passes.corp:80", "502"),
+            ("as passes.corp@203.0.113.10:80", "502"),
             ("get 203.0.113.11:80", "502"),
-            ("tls passes.corp:443", "cut off"),
+            ("tls 203.0.113.10:443", "cut off"),
             ("get host.evenkeel.internal:7001", "cut off"),
             ("tcp 203.0.113.10:9000", "cut off"),
-            ("name passes.corp", "203.0.113.10"),
+            ("name passes.corp", "no such name"),
         ],
     );
     mesh.logged(&["BlackHoleCluster", "outbound|80||web.corp"]);
@@ -348,12 +348,79 @@ fn is_closed_but_for_what_the_registry_names() {
         "plain",
         &[
             ("get files:80", "replica"),
-            ("get passes.corp:80", "cut off"),
+            ("get 203.0.113.10:80", "cut off"),
+            // `static.corp` names this address and port.
+            ("get 203.0.113.11:80", "other"),
             ("get host.evenkeel.internal:7001", "cut off"),
-            ("name passes.corp", "203.0.113.10"),
+            ("name passes.corp", "no such name"),
         ],
     );
     assert!(mesh.log("egress.log").contains("outboundTrafficPolicy is REGISTRY_ONLY"), "{}", mesh.log("egress.log"));
+    mesh.stop();
+}
+
+/// ServiceEntries that let a sidecar call whatever address a client or a name server says, and one that names the machine.
+const ATTACKERS_ENTRIES: &str = "---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: wild}
+spec: {hosts: ['*.allowed.example'], resolution: NONE, location: MESH_EXTERNAL, ports: [{number: 7001, name: http, protocol: HTTP}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: rebind}
+spec: {hosts: [rebind.corp], resolution: DNS, location: MESH_EXTERNAL, ports: [{number: 7001, name: http, protocol: HTTP}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: machine}
+spec: {hosts: [host.evenkeel.internal], resolution: DNS, location: MESH_EXTERNAL, ports: [{number: 7002, name: http, protocol: HTTP}]}
+";
+
+/// Under REGISTRY_ONLY the machine's loopback is for nobody whom no ServiceEntry sends there: neither past the sidecar, nor
+/// under the name of an allowed host, nor by the answer of a name server. And no name carries data out.
+#[test]
+fn has_no_back_door_to_the_machine_and_no_name_leaves_that_the_registry_lacks() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let with = |name: &str, annotation: &str| {
+        let waits = super::deployment(name, 1, "exec sleep 10000").replace(", ports: [{containerPort: 8000}]", "");
+        format!("---\n{}", waits.replace("annotations:\n", &format!("annotations:\n        {annotation}\n")))
+    };
+    let more = [
+        with("excluded", "traffic.sidecar.istio.io/excludeOutboundPorts: \"7001,7002,80\""),
+        with("ranges", "traffic.sidecar.istio.io/includeOutboundIPRanges: 10.96.0.0/12"),
+        format!("---\n{}", super::settings("outboundTrafficPolicy: {mode: REGISTRY_ONLY}")),
+        ATTACKERS_ENTRIES.to_owned(),
+    ]
+    .concat();
+    let mut mesh = Mesh::start(User::present(), &more, &[]);
+    super::wait_ready(&mut mesh.up, 5);
+    for past_it in ["excluded", "ranges"] {
+        let calls = [
+            ("get 10.244.0.2:7001", "cut off"),
+            // The agent answers with an address for the ServiceEntry, which nobody has but the sidecar.
+            ("get host.evenkeel.internal:7001", "Connection refused"),
+            ("get 203.0.113.10:80", "cut off"),
+            // These are named.
+            ("get 10.244.0.2:7002", "named machine"),
+            ("get 203.0.113.11:80", "other"),
+            // A Service's replicas are called past the sidecar as well.
+            ("get files:80", "replica"),
+        ];
+        mesh.calls(past_it, &calls);
+    }
+    mesh.calls(
+        "client",
+        &[
+            ("as any.allowed.example@10.244.0.2:7001", "503"),
+            ("get rebind.corp:7001", "503"),
+            ("name secret-data.attacker.example", "no such name"),
+            ("get host.evenkeel.internal:7002", "named machine"),
+        ],
+    );
+    mesh.calls("plain", &[("name other-data.attacker.example", "no such name"), ("get 10.244.0.2:7001", "cut off")]);
+    let asked = std::fs::read_to_string(mesh.folder.path().join("asked")).expect("names were asked for");
+    assert!(asked.contains("rebind.corp") && !asked.contains("attacker"), "{asked}");
     mesh.stop();
 }
 

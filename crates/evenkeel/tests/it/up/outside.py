@@ -61,7 +61,9 @@ def resolve(query, over_tcp):
         at += query[at] + 1
     name, kind = '.'.join(labels), struct.unpack('!H', query[at + 1:at + 3])[0]
     known = {'web.corp': [OUTSIDE], 'rr.corp': [OUTSIDE, OTHER], 'tls.corp': [OUTSIDE], 'origin.corp': [OUTSIDE],
-             'tcp.corp': [OUTSIDE], 'passes.corp': [OUTSIDE], 'big.corp': [OTHER], 'only-searched.lan': [OUTSIDE]}
+             'tcp.corp': [OUTSIDE], 'rebind.corp': ['10.244.0.2'], 'passes.corp': [OUTSIDE], 'big.corp': [OTHER], 'only-searched.lan': [OUTSIDE]}
+    with open(FOLDER + '/asked', 'a') as asked:
+        asked.write(name + '\n')
     code, flags, addresses = 0, 0x8180, []
     if name == 'broken.corp':
         code = 2
@@ -92,6 +94,7 @@ def dns_over_udp():
 
 
 listen(('127.0.0.1', 7001), http('machine'))
+listen(('127.0.0.1', 7002), http('named machine'))
 listen((OUTSIDE, 80), http('outside'))
 listen((OTHER, 80), http('other'))
 listen((OUTSIDE, 443), https('outside over TLS'))
