@@ -13,9 +13,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::exec::{ContainerName, Failing, Purpose, ReplicaInfo, Reply, Request, answer, read_request};
-use crate::mesh::Replicas;
 use crate::pods::LastExit;
-use crate::replica::Replica;
+use crate::replica::{Replica, Replicas};
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);

@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 
 use crate::client::connect;
 use crate::egress::broker_client::BrokerClient;
-use crate::mesh::Replicas;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::ports::{GatewayPort, HostPort, PortKey};
+use crate::replica::Replicas;
 
 /// Connections forwarded for one port at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;

@@ -30,7 +30,7 @@ use crate::preflight::Refused;
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
 use crate::programs;
-use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
+use crate::replica::{Containers, Replica, ReplicaSpec, Replicas, Retirement, TERMINATION_GRACE};
 use crate::rollout::{self, CurrentReplica, Step};
 use crate::service_rules::Behind;
 use crate::tokens::{CredentialError, Credentials, Tokens};
@@ -117,9 +117,6 @@ pub enum MeshError {
         source: io::Error,
     },
 }
-
-/// Replicas by (namespace, pod name), for `exec` and the check.
-pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 
 /// A replica that is being taken out.
 struct RetiringReplica {

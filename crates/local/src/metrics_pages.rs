@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::addresses::CONTROL_DEBUG;
-use crate::mesh::Replicas;
+use crate::replica::Replicas;
 
 /// The port of a proxy's metrics in a Pod.
 const USUAL_PORT: u16 = 15090;

@@ -1,5 +1,6 @@
 //! One replica: its network, its sidecar, its program, and its readiness.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -105,6 +106,9 @@ pub struct Processes {
     /// The sidecar.
     pub proxy: Option<u32>,
 }
+
+/// Replicas by (namespace, pod name), for `exec` and the check.
+pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 
 impl Replica {
     /// Sets up its network and starts it: first the sidecar and, when that serves, the program, as Kubernetes orders

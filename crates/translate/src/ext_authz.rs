@@ -29,7 +29,7 @@ use crate::pb::matcher::value_matcher::MatchPattern;
 use crate::pb::matcher::{ListStringMatcher, MetadataMatcher, StringMatcher, ValueMatcher};
 use crate::pb::network_ext_authz::ExtAuthz as NetworkExtAuthz;
 use crate::proto::{HttpRbac, NetworkRbac, RbacRules, any, any_named, duration, network_filter, string_matcher};
-use crate::rbac::{self, Layer};
+use crate::rbac::{self, Bytes, Layer};
 use crate::string_match;
 
 /// Prefix of the names of the rules, before the provider's name.
@@ -98,15 +98,6 @@ pub fn refusing_filters(context: Context<'_>) -> Vec<HttpFilter> {
         }
     };
     judged(context, Layer::Http).into_iter().map(filter).collect()
-}
-
-/// Why a filter chain carries bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bytes {
-    /// The port is declared to carry them.
-    Declared,
-    /// On a port that may carry HTTP, they did not look like it.
-    Unrecognized,
 }
 
 /// The filters for connections. A provider that speaks HTTP decides about requests only, as in Istio. Where the proxy has

@@ -11,7 +11,6 @@ use prost::Name;
 
 use crate::ambiguous;
 use crate::context::Context;
-use crate::ext_authz::Bytes;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::rbac::permission::Rule as PermissionRule;
 use crate::pb::config::rbac::principal::{Authenticated, Identifier};
@@ -37,6 +36,15 @@ pub(crate) enum Layer {
     Http,
     /// Connections.
     Tcp,
+}
+
+/// Why a filter chain carries bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bytes {
+    /// The port is declared to carry them.
+    Declared,
+    /// On a port that may carry HTTP, they did not look like it.
+    Unrecognized,
 }
 
 /// The rules of one filter.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use hickory_proto::rr::rdata::{PTR, SRV};
 use hickory_proto::rr::{Name, RData, RecordType};
 
-use super::table::normal;
+use super::normal::normal;
 
 /// Priority of all SRV records: there is no order among them.
 const PRIORITY: u16 = 0;

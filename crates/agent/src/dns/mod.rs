@@ -11,6 +11,7 @@ mod alias;
 mod answer;
 mod authority;
 mod forward;
+mod normal;
 mod server;
 mod table;
 
@@ -25,8 +26,8 @@ pub use alias::Chain;
 pub use answer::{Outcome, addresses_in, answer, no_such_name, question};
 pub use authority::{Authority, endpoint_name, reversed};
 pub use forward::{Forwarder, Upstream, over_tcp, over_udp};
+pub(crate) use normal::normal;
 pub use server::{Server, ServerError};
-pub(crate) use table::normal;
 pub use table::{AliasEntry, HostEntry, Known, SearchDomain, Table};
 
 /// How long a query waits for the control plane to resolve a name.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::normal::normal;
 use super::{Answers, Authority};
 
 /// The workload's namespace and cluster domain, which decide what short names mean.
@@ -13,11 +14,6 @@ pub struct SearchDomain {
     pub namespace: String,
     /// DNS suffix of the cluster, e.g. `cluster.local`.
     pub cluster_domain: String,
-}
-
-/// Normalizes a name for comparison.
-pub(crate) fn normal(name: &str) -> String {
-    name.trim_end_matches('.').to_ascii_lowercase()
 }
 
 /// The value of a name of the mesh.

@@ -2,6 +2,7 @@
 
 mod file;
 mod ignore;
+mod reading;
 mod refresh;
 mod scan;
 
@@ -19,9 +20,11 @@ use self::file::{File, Parsed};
 pub use self::file::{RECALLED, Stamp};
 pub use self::ignore::IGNORE_FILE;
 use self::ignore::Ignored;
+use self::reading::read_found;
+pub use self::reading::{Links, read_all, read_regular, read_text};
 pub use self::refresh::Refresh;
-pub use self::scan::{Links, MAX_FILES, is_configuration, read_all, read_regular, read_text};
-use self::scan::{MAX_DIRECTORY_DEPTH, Scan, read_found, scan};
+use self::scan::{MAX_DIRECTORY_DEPTH, Scan, scan};
+pub use self::scan::{MAX_FILES, is_configuration};
 
 /// Maximum number of files kept parsed between the notice of a change and its application.
 const MAX_PARSED: usize = 256;

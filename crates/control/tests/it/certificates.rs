@@ -8,7 +8,7 @@ use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::{ConnectionError, Protocol};
 use evenkeel_xds::istio::auth::IstioCertificateRequest;
 use evenkeel_xds::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
-use rcgen::{CertificateParams, KeyPair, SanType};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -24,6 +24,8 @@ pub fn csr(name: &str) -> (KeyPair, String) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(name.try_into().expect("a name"))];
+    // The identity is in the URI alone; the library's default is a name.
+    params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(&key).expect("a request").pem().expect("PEM");
     (key, request)
 }

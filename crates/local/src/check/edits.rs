@@ -158,7 +158,11 @@ async fn caller_uses(example: &Example<'_>, address: &str) -> Result<bool, Strin
     let answer = Call::get("localhost", "/clusters").send(Some(&web.namespace), admin).await;
     let answer = answer.map_err(|error| format!("the sidecar's /clusters: {error}"))?;
     let prefix = format!("outbound|8080|v1|capitals-info.capitals.svc.cluster.local::{address}::");
-    Ok(answer.body.lines().any(|line| line.starts_with(&prefix)))
+    // A replica that is not ready stays among the endpoints, marked as such.
+    let flags = format!("{prefix}health_flags::");
+    let is_failing = |line: &str| line.strip_prefix(&flags).is_some_and(|flags| flags.trim() != "healthy");
+    let mut lines = answer.body.lines().filter(|line| line.starts_with(&prefix)).peekable();
+    Ok(lines.peek().is_some() && !lines.any(is_failing))
 }
 
 /// Each request leaves a line in the log of the sidecars it passes.

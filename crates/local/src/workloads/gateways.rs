@@ -86,7 +86,7 @@ pub(super) fn is_gateway(template: &PodTemplate) -> bool {
 }
 
 /// Servers that the gateways with some labels have to offer.
-struct Wanted<'a> {
+struct GatewayServers<'a> {
     selector: &'a BTreeMap<String, String>,
     servers: Vec<Server>,
     /// The object, for findings.
@@ -115,7 +115,7 @@ pub(super) fn settle(
     diagnostics: &mut Diagnostics,
 ) -> Vec<GatewayPort> {
     let of_gateways = objects.iter().filter_map(|object| of_gateway(objects, object));
-    let wanted: Vec<Wanted<'_>> = of_gateways.chain(of_ingresses(proxies)).collect();
+    let wanted: Vec<GatewayServers<'_>> = of_gateways.chain(of_ingresses(proxies)).collect();
     for one in &wanted {
         let selects = |labels: &BTreeMap<String, String>| selects(one.selector, labels);
         if workloads.iter().any(|workload| workload.sidecar == Sidecar::Gateway && selects(&workload.labels)) {
@@ -150,7 +150,7 @@ fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String
     selector.iter().all(|(name, value)| labels.get(name) == Some(value))
 }
 
-fn not_served(one: &Wanted<'_>) -> Diagnostic {
+fn not_served(one: &GatewayServers<'_>) -> Diagnostic {
     let selector: Vec<String> = one.selector.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let message = format!(
         "no gateway has the labels that {} selects ({}), so nothing serves it",
@@ -165,10 +165,15 @@ fn not_served(one: &Wanted<'_>) -> Diagnostic {
     Diagnostic::warning("no-gateway", one.span.clone(), message).with_help(help)
 }
 
-fn of_gateway<'a>(objects: &[Object], object: &'a Object) -> Option<Wanted<'a>> {
+fn of_gateway<'a>(objects: &[Object], object: &'a Object) -> Option<GatewayServers<'a>> {
     let Resource::Gateway(gateway) = &object.resource else { return None };
     let servers = servers(gateway, &served::path(objects, object));
-    Some(Wanted { selector: &gateway.spec.selector, servers, object: object.to_string(), span: object.origin.clone() })
+    Some(GatewayServers {
+        selector: &gateway.spec.selector,
+        servers,
+        object: object.to_string(),
+        span: object.origin.clone(),
+    })
 }
 
 /// `path`: one that its routes serve.
@@ -190,7 +195,7 @@ fn servers(gateway: &Gateway, path: &str) -> Vec<Server> {
 }
 
 /// The Gateways that the control plane makes of Ingresses.
-fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = Wanted<'_>> {
+fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = GatewayServers<'_>> {
     proxies.ingress_gateways().map(|gateway| {
         let servers = gateway.servers.iter().map(|server| Server {
             number: server.port,
@@ -202,7 +207,7 @@ fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = Wanted<'_>> {
             span: server.origin.clone(),
         });
         let span = gateway.origin.clone();
-        Wanted {
+        GatewayServers {
             selector: &gateway.selector,
             servers: servers.collect(),
             object: format!("the Ingress at {span}"),

@@ -18,6 +18,7 @@ use evenkeel_runtime_config::overload::Action;
 use super::active_stream::ActiveStream;
 use super::decide::Plan;
 use super::failure::Failure;
+use super::hops::count_hop;
 use super::reply::Reply;
 use crate::overload::{Exhausted, Permit};
 use crate::recent::captured;
@@ -26,7 +27,10 @@ impl ActiveStream<'_> {
     /// True when the connection may carry another request.
     pub(super) async fn run(&mut self) -> bool {
         self.begin();
-        let _admission = match self.admit().and_then(|admission| self.count_hop().map(|()| admission)) {
+        let admitted = self
+            .admit()
+            .and_then(|admission| count_hop(self.conn.own_hops(), &mut self.request.head.headers).map(|()| admission));
+        let _admission = match admitted {
             Ok(admission) => admission,
             Err(refused) => {
                 let next = self.reply(Reply::from(&refused), None).await;

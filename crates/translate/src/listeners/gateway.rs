@@ -11,15 +11,15 @@ use super::l4::{push_distinct, to_destinations};
 use super::{chain, l4, listener, secured};
 use crate::access_log;
 use crate::context::Context;
-use crate::ext_authz::{self, Bytes};
 use crate::http::{self, Calls};
 use crate::names;
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
+use crate::rbac::{self, Bytes};
 use crate::traffic::Direction;
 use crate::traffic::InnerProtocol;
-use crate::{rbac, tls};
+use crate::{ext_authz, tls};
 
 /// The route configuration of a server whose requests are routed (Istio's `gatewayRDSRouteName`): servers of one address
 /// share one for plain HTTP, and each HTTPS server has its own. `listening` is the port of the listener.

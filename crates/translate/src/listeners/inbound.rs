@@ -14,17 +14,17 @@ use super::outbound::PLAIN_HTTP;
 use super::{chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Context, PortProtocol};
-use crate::ext_authz::{self, Bytes};
 use crate::http::{self, Calls};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
 use crate::output::Output;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
 use crate::proto::{bool_value, u32_value};
+use crate::rbac::{self, Bytes};
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::traffic::Direction;
 use crate::traffic::InnerProtocol;
-use crate::{rbac, routes, stat_names};
+use crate::{ext_authz, routes, stat_names};
 
 /// The TLS inspector's name for TLS.
 const TLS: &str = "tls";

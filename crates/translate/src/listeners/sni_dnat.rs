@@ -10,10 +10,10 @@ use evenkeel_xds::ResourceType;
 
 use super::chain;
 use crate::context::Context;
-use crate::ext_authz::{self, Bytes};
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::FilterChainMatch;
-use crate::{clusters, endpoints, http, names, rbac};
+use crate::rbac::{self, Bytes};
+use crate::{clusters, endpoints, ext_authz, http, names};
 
 /// The ALPN protocols of mesh clients. Other clients are refused, because only for these does the workload's proxy
 /// surely require a certificate.

@@ -76,8 +76,8 @@ enum Named {
     WithPort,
 }
 
-/// A host of route sets, on ports on which it has no service. As in Istio (`buildSidecarVirtualHostsForVirtualService`) it
-/// can be called on the ports of the services that its route set also names, and on port 80.
+/// A host of route sets, on ports on which it has no service. As in Istio it can be called on the
+/// ports of the services that its route set also names, and on port 80.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
     let routes = |route_set: &&Arc<RouteSet>| route_set.applies_at(&GatewayRef::Mesh) && !route_set.http.is_empty();
     let naming: Vec<_> = context.snapshot.route_sets_naming(host, &context).into_iter().filter(routes).collect();

@@ -12,8 +12,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 use evenkeel_model::{EntryChange, LastGood};
 
 use super::ignore::IGNORE_FILE;
+use super::reading::{read_found, read_lossy};
 use super::refresh::Refresh;
-use super::scan::{read_found, read_lossy};
 
 /// A file modified this recently is read again even if its stamp is unchanged, because the clock of the file system is
 /// coarse.

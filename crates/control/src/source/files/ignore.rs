@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::scan::{Links, read_regular};
+use super::reading::{Links, read_regular};
 
 /// The file name.
 pub const IGNORE_FILE: &str = ".evenkeelignore";

@@ -92,7 +92,7 @@ fn name(program: &str, mode: &str) -> String {
 fn workload(name: &str, run: &str, annotations: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n\
-         spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: 8000}}, {{name: http-two, port: 81, targetPort: 8001}}]}}\n---\n\
+         spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: 8000}}, {{name: http2-two, port: 81, targetPort: 8001}}]}}\n---\n\
          apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  \
          selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata:\n      labels: {{app: {name}}}\n      \
          annotations:\n        local.evenkeel.dev/run: {run:?}\n{annotations}    \
