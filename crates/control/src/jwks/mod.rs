@@ -227,7 +227,10 @@ impl Fetcher {
     /// come first.
     fn next(&self, now: Instant) -> Option<(&JwksSource, &Progress)> {
         let idle = self.sources.iter().filter(|(_, progress)| progress.fetching.is_none());
-        idle.min_by_key(|(_, progress)| (progress.due > now, progress.failures > 0, progress.due))
+        idle.min_by_key(|(_, progress)| {
+            let is_due = progress.due <= now;
+            (!is_due, is_due && progress.failures > 0, progress.due)
+        })
     }
 
     /// Whether another fetch may begin; otherwise, when it may, if no fetch ends before.

@@ -142,6 +142,19 @@ fn slow_issuers_do_not_keep_others_waiting() {
     assert_eq!(fetcher.has_room(MAX_FETCHES, later), Err(None));
 }
 
+/// The next refresh of good keys lies far ahead; what has failed is tried again before.
+#[test]
+fn what_has_failed_is_next_where_nothing_is_due() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let (good, failed) = (source("http://a.test/"), source("http://failed.test/"));
+    let start = Instant::now();
+    fetcher.follow([&good, &failed].map(|from| (from.clone(), None)).into(), start);
+    fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);
+    fetcher.sources.get_mut(&good).expect("it is there").due = start + REFRESH;
+    assert_eq!(fetcher.next(start).map(|(next, _)| next), Some(&failed));
+}
+
 #[test]
 fn names_of_further_sources_do_not_take_the_place_of_known_ones() {
     let folder = tempfile::tempdir().expect("a folder");
