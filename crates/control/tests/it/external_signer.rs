@@ -243,9 +243,14 @@ async fn only_what_was_asked_for_is_handed_out() {
     let metrics = plane.page("/metrics").await;
     assert!(metrics.contains("evenkeel_external_signer_bad_answers 20\n"), "{metrics}");
     assert!(metrics.contains("citadel_server_success_cert_issuance_count 2\n"), "{metrics}");
+}
 
-    // Signers that copy the subject are not asked; an empty organization is what Istio's agents send.
-    fake.asked();
+/// Some signers copy the subject of a request; an empty organization is what Istio's agents send.
+#[tokio::test]
+async fn a_request_with_a_subject_is_not_passed_on() {
+    let good = Arc::new(Signer::new());
+    let fake = Fake::start().await;
+    let plane = plane(&[("mesh.yaml", fake.mesh("10s"))], trusting(&good.roots())).await;
     let with_subject = |kind: DnType, value: &str| {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![uri(CLIENT)];
@@ -254,9 +259,8 @@ async fn only_what_was_asked_for_is_handed_out() {
         let key = KeyPair::generate().expect("a key");
         params.serialize_request(&key).expect("a request").pem().expect("PEM")
     };
-    let good_one = good.clone();
     fake.does(move |request| {
-        let answer = Ok(good_one.sign(&request.csr, &|_| {}));
+        let answer = Ok(good.sign(&request.csr, &|_| {}));
         Box::pin(async { answer })
     });
     let named = with_subject(DnType::CommonName, "x/ns/istio-system/sa/admin");
