@@ -481,15 +481,14 @@ impl Changed {
     }
 }
 
-/// Keeps the world up to date until the watch ends.
+/// Keeps the world up to date until `stop` is set. Dropping `configuration` stores the addresses that the last change assigned.
 pub async fn keep(
     mut configuration: Configuration,
     mut watch: Watch,
     options: DebounceOptions,
     world: watch::Sender<Arc<World>>,
-    proxies: Arc<Proxies>,
-    metrics: Arc<Metrics>,
-    barrier: Arc<Barrier>,
+    (proxies, metrics, barrier): (Arc<Proxies>, Arc<Metrics>, Arc<Barrier>),
+    mut stop: watch::Receiver<bool>,
 ) {
     memory::at_once(false);
     count(&world.borrow(), &metrics);
@@ -512,8 +511,9 @@ pub async fn keep(
         let due = debounce.due();
         let store = configuration.stored.due;
         tokio::select! {
-            // Due work comes first: it waits for no notice, and above all not for a timer's next tick.
             biased;
+            () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
+            // Due work comes next: it waits for no notice, and above all not for a timer's next tick.
             () = wait_until(due) => {
                 let mut changed = std::mem::take(&mut endpoints);
                 let trigger = match debounce.act(Instant::now()) {

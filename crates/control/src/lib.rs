@@ -45,6 +45,7 @@ pub mod server;
 pub mod server_certificate;
 mod shrunk;
 pub mod source;
+pub mod tasks;
 pub mod world;
 
 pub use external_signer::{ExternalSigners, SignerOptions};

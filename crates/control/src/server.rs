@@ -45,6 +45,7 @@ use crate::scope::{ScopeServer, Scopes};
 use crate::server_certificate::{ServerCertificateError, ServerCertificates};
 use crate::source::debounce::{DebounceError, DebounceOptions};
 use crate::source::watch::Watch;
+use crate::tasks::{TaskEnded, Tasks};
 use crate::world::World;
 
 /// How long streams may take to end at shutdown.
@@ -123,15 +124,12 @@ pub enum ControlError {
     /// The TLS port's certificate.
     #[error(transparent)]
     ServerCertificate(#[from] ServerCertificateError),
-    /// The gRPC server.
-    #[error("the gRPC server failed: {0}")]
-    Grpc(#[from] tokio::task::JoinError),
+    /// A part of the control plane has ended. This is a defect, and a restart is better than to serve without it.
+    #[error(transparent)]
+    Task(#[from] TaskEnded),
     /// The thread of the translator cannot be started.
     #[error("no thread for the translator: {0}")]
     Thread(io::Error),
-    /// The translator panicked. This is a defect, and its state of the proxies cannot be relied on any more.
-    #[error("the translator failed, please report this: {0}")]
-    Translator(String),
 }
 
 /// A control plane whose sockets are bound and whose configuration is read.
@@ -268,7 +266,16 @@ impl ControlPlane {
     }
 
     /// Serves until `shutdown` completes, then lets streams end.
+    ///
+    /// # Errors
+    /// A part of the control plane has ended. Then what the last change assigned is stored, and streams end, too.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
+        // Boxed: it holds the tasks until they are started.
+        Box::pin(self.serve_with(Tasks::default(), shutdown)).await
+    }
+
+    /// Serves with further tasks, which must not end either.
+    async fn serve_with(self, mut tasks: Tasks, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
         let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
             self.parts;
         let barrier = Arc::new(Barrier::default());
@@ -282,74 +289,63 @@ impl ControlPlane {
         let discovery = discovery.with_authorities(authorities.clone());
         let domains = self.parts.federation.subscribe();
         let (roots, trusted) = watch::channel(authorities.current().roots.clone());
-        let trusting =
-            tokio::spawn(spread_trust(authorities.clone(), domains, world.subscribe(), (proxies.clone(), roots)));
-        let federating = tokio::spawn(self.parts.federation.keep(world.subscribe(), trusted));
-        let registering = tokio::spawn(registrations.keep());
-        let fetching = tokio::spawn(self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));
-        let rotating = tokio::spawn(authorities.keep());
+        // Unlike the other tasks, these end by themselves once `stop` is set.
+        let (mut storing, mut draining) = (Tasks::default(), Tasks::default());
+        let (stop, stopped) = watch::channel(false);
+        let trust = spread_trust(authorities.clone(), domains, world.subscribe(), (proxies.clone(), roots));
+        tasks.spawn("trust", trust);
+        tasks.spawn("federation", self.parts.federation.keep(world.subscribe(), trusted));
+        tasks.spawn("registrations", registrations.keep());
+        tasks.spawn("token keys", self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));
+        tasks.spawn("authorities", authorities.keep());
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)
             .max_decoding_message_size(certificates::MAX_MESSAGE_BYTES);
         let scopes = self.parts.scopes;
         let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone())).max_decoding_message_size(MAX_CALL_BYTES);
-        let (stop, stopped) = watch::channel(false);
         let server = |services: Services| {
             // These services also serve ADS, for a second stream on a connection, which Envoy and gRPC do not open.
             let services = services.with(ads()).with(scope());
             grpc::Server::new(discovery.clone(), services, LIMITS, stopped.clone())
         };
-        let mut plain = tokio::spawn(serve(listen::plain(grpc), server(Services::default()), stopped.clone()));
+        let plain = serve(listen::plain(grpc), server(Services::default()), stopped.clone());
+        draining.spawn("plaintext gRPC", plain);
         let tls = listen::tls(secure_grpc, self.parts.server_certificates.config());
-        let mut secure = tokio::spawn(serve(tls, server(Services::default().with(certificates)), stopped.clone()));
-        let renewal = tokio::spawn(self.parts.server_certificates.renew());
-        let catching_up = tokio::spawn({
+        let secure = serve(tls, server(Services::default().with(certificates)), stopped.clone());
+        draining.spawn("gRPC over TLS", secure);
+        tasks.spawn("server certificate", self.parts.server_certificates.renew());
+        tasks.spawn("lagging streams", {
             let proxies = proxies.clone();
             async move { proxies.catch_up().await }
         });
-        let remembering = tokio::spawn(scopes.clone().keep());
-        let debug = tokio::spawn(debug::serve(http, pages));
-        let keeping = configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, barrier);
-        let keeper = tokio::spawn(keeping);
+        tasks.spawn("scopes", scopes.clone().keep());
+        tasks.spawn("pages", debug::serve(http, pages));
+        let sinks = (proxies.clone(), metrics, barrier);
+        storing.spawn("configuration", configuration::keep(configuration, watch, debounce, world, sinks, stopped));
         let at = self.addresses;
         tracing::info!(grpc = %at.grpc, secure_grpc = %at.secure_grpc, http = %at.http, "control plane ready");
         let manager = Manager::of_this_process();
         manager.ready();
 
-        let failed = tokio::select! {
+        let ended = tokio::select! {
             () = shutdown => {
                 manager.stopping();
                 None
             }
-            result = &mut plain => Some(result.map_err(ControlError::Grpc)),
-            result = &mut secure => Some(result.map_err(ControlError::Grpc)),
-            reason = proxies.failed() => Some(Err(ControlError::Translator(reason))),
+            ended = tasks.ended() => Some(ended),
+            ended = storing.ended() => Some(ended),
+            ended = draining.ended() => Some(ended),
+            reason = proxies.failed() => Some(TaskEnded::Panicked("translator", reason)),
         };
-        keeper.abort();
-        proxies.close();
+        drop(tasks);
         let _ = stop.send(true);
-        debug.abort();
-        renewal.abort();
-        trusting.abort();
-        rotating.abort();
-        remembering.abort();
-        catching_up.abort();
-        registering.abort();
-        fetching.abort();
-        federating.abort();
+        // What the last change assigned is stored before the process ends, whatever the reason.
+        let _ = tokio::time::timeout(DRAIN_TIME, storing.all_ended()).await;
         scopes.write(SystemTime::now());
-        match failed {
-            Some(result) => result,
-            None => {
-                let drained = async {
-                    let _ = plain.await;
-                    let _ = secure.await;
-                };
-                let _ = tokio::time::timeout(DRAIN_TIME, drained).await;
-                Ok(())
-            }
-        }
+        proxies.close();
+        let _ = tokio::time::timeout(DRAIN_TIME, draining.all_ended()).await;
+        ended.map_or(Ok(()), |ended| Err(ended.into()))
     }
 }
 
@@ -454,3 +450,6 @@ fn signals() -> impl Future<Output = ()> {
         tracing::info!("shutting down");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,5 @@
 //! Runs the translator on a separate thread: tasks wait for it only when they need an answer.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::{io, thread};
@@ -13,6 +12,7 @@ use super::mailbox::{Join, Mailbox, Work};
 use super::streams::{Registered, Streams};
 use crate::memory;
 use crate::metrics::{Metrics, plane};
+use crate::tasks::panic_text;
 use crate::world::World;
 
 /// The translator, and everything it needs.
@@ -60,7 +60,7 @@ impl Translation {
             // Waiting requests get no answer.
             mailbox.close();
             if let Err(panic) = ended {
-                failed.send_replace(Some(text(&*panic)));
+                failed.send_replace(Some(panic_text(&*panic)));
             }
         })?;
         Ok(Following { published: followed, failure })
@@ -147,10 +147,4 @@ impl Translation {
         let told = self.streams.hand_out(changed, world);
         self.metrics.queued(world.noticed.instant.elapsed(), told);
     }
-}
-
-/// Returns the message of a panic.
-fn text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it does not say why".to_owned())
 }
