@@ -1,6 +1,6 @@
 //! DestinationRules: how clients connect to a service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +20,10 @@ pub struct DestinationRule {
     pub host: Hostname,
     /// The namespaces that see it.
     pub export_to: Visibility,
-    /// Only clients with these labels (in its own namespace) use it; empty = all.
-    pub workload_selector: Labels,
+    /// Only clients in its own namespace that have these labels use it; `None` = all that see it.
+    pub workload_selector: Option<Labels>,
+    /// `exportTo` as it is written, which decides with which rules it is merged.
+    pub(crate) export_list: BTreeSet<Arc<str>>,
     /// The settings of all subsets that do not override them.
     pub traffic_policy: TrafficPolicy,
     /// Its subsets.
@@ -462,10 +464,12 @@ pub(crate) struct RuleClient<'c, V: ?Sized, S> {
 }
 
 /// The rule that a client uses for a service of `service_namespace`. Istio's order (`destinationRule` of its push context):
-/// the client's own namespace, the service's, the `root` namespace. In the client's own a rule for its workload comes
-/// first, then the most specific host. In the others the most specific host of which a rule is exported at all decides,
-/// even if the client does not see that rule. Of several rules for one host, which are exported differently, the last
-/// counts. `covering` yields the rules of a namespace whose host covers the service's, the most specific first.
+/// the client's own namespace, the service's, the `root` namespace. In the client's own the most specific host of which the
+/// client has a rule decides: the first rule for its workload, otherwise one for all. In the others the most specific host
+/// of which a rule is exported at all decides, even if the client does not see that rule. Of several rules for one host,
+/// which are exported differently, the last counts. Unlike in Istio, rules for other workloads do not hide those of
+/// other hosts and namespaces. `covering` yields the rules of a namespace whose host covers the service's, the most specific
+/// first.
 pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
     service_namespace: &str,
     root: &str,
@@ -474,19 +478,16 @@ pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
 ) -> Option<&'a Arc<DestinationRule>> {
     let RuleClient { own, viewer, selected } = client;
     let is_private =
-        |rule: &DestinationRule| !rule.workload_selector.is_empty() || rule.export_to.is_private(&rule.namespace);
+        |rule: &DestinationRule| rule.workload_selector.is_some() || rule.export_to.is_private(&rule.namespace);
     let local = |wanted: &str, only_private: bool| {
-        let all = covering(wanted).into_iter().filter(|rule| !only_private || is_private(rule));
-        let mut general = Vec::new();
-        for rule in all {
-            match rule.workload_selector.is_empty() {
-                // A rule for some workloads is for those of its own namespace, whatever its `exportTo`.
-                false if selected(&rule.workload_selector) => return Some(rule),
-                true if rule.export_to.seen_by(viewer) => general.push(rule),
-                _ => {}
-            }
-        }
-        last_for_most_specific_host(general)
+        let all: Vec<_> = covering(wanted).into_iter().filter(|rule| !only_private || is_private(rule)).collect();
+        all.chunk_by(|a, b| a.host == b.host).find_map(|of_host| {
+            // A rule for some workloads is for those of its own namespace, whatever its `exportTo`.
+            let is_for_it = |rule: &&&Arc<DestinationRule>| rule.workload_selector.as_ref().is_some_and(&selected);
+            let is_for_all =
+                |rule: &&&Arc<DestinationRule>| rule.workload_selector.is_none() && rule.export_to.seen_by(viewer);
+            of_host.iter().find(is_for_it).or_else(|| of_host.iter().rfind(is_for_all)).copied()
+        })
     };
     let exported = |wanted: &str| {
         let all: Vec<_> = covering(wanted).into_iter().filter(|rule| !is_private(rule)).collect();
@@ -498,10 +499,4 @@ pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
     own.and_then(|own| local(own, own == root))
         .or_else(|| (own != Some(service_namespace)).then(|| exported(service_namespace)).flatten())
         .or_else(|| exported(root))
-}
-
-/// Of rules in the order of their hosts, the most specific first.
-fn last_for_most_specific_host(rules: Vec<&Arc<DestinationRule>>) -> Option<&Arc<DestinationRule>> {
-    let host = &rules.first()?.host;
-    rules.iter().take_while(|rule| rule.host == *host).last().copied()
 }

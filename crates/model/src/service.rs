@@ -329,7 +329,9 @@ impl Service {
     }
 }
 
-/// Returns the service that a client uses if several have the host: one in the client's namespace takes precedence.
+/// Returns the service that a client uses if several have the host, which are in the order of precedence: for a workload
+/// that of its own namespace, then a Service of Kubernetes, then what is exported to few, then the oldest (Istio's
+/// `selectServices`; for gateways `appendSidecarServices`).
 pub(crate) fn preferred<'a>(
     same_host: impl Iterator<Item = &'a Arc<Service>> + Clone,
     client: &(impl Viewer + ?Sized),
@@ -338,11 +340,15 @@ pub(crate) fn preferred<'a>(
     let first = visible.next()?;
     // If there is only one, the client's namespace does not matter and is not recorded as a question.
     let mut others = visible.peekable();
-    let is_own = |service: &&Arc<Service>| client.is_in(&service.namespace);
-    match others.peek() {
-        None => Some(first),
-        Some(_) => std::iter::once(first).chain(others).find(is_own).or(Some(first)),
+    if others.peek().is_none() {
+        return Some(first);
     }
+    let all = std::iter::once(first).chain(others);
+    let is_own = |service: &&Arc<Service>| client.is_in(&service.namespace);
+    let own = client.takes_own_first().then(|| all.clone().find(is_own)).flatten();
+    own.or_else(|| all.clone().find(|service| service.is_kubernetes()))
+        .or_else(|| all.clone().find(|service| service.export_to != Visibility::Public))
+        .or(Some(first))
 }
 
 /// Endpoints of one service by the number of its port.

@@ -191,9 +191,21 @@ impl Sidecar {
         self.egress(port).is_some_and(imports)
     }
 
+    /// Whether a proxy in `client` may call any port of a service through this listener.
+    pub fn imports_through(&self, listener: &EgressListener, service: &Service, client: &str) -> bool {
+        let is_it = |port: u16| self.egress(port).is_some_and(|of_port| std::ptr::eq(of_port, listener));
+        let is_called = listener.takes_all_ports || service.ports.iter().any(|port| is_it(port.number));
+        is_called && listener.imports.include_service(&service.namespace, &service.host, client)
+    }
+
     /// Whether a proxy in `client` may call any port of a service.
     pub fn imports_service(&self, service: &Service, client: &str) -> bool {
-        self.for_all_ports(service, client).next().is_some()
+        let imports_alias = |listener: &EgressListener| {
+            listener.port.is_none() && listener.imports.include_service(&service.namespace, &service.host, client)
+        };
+        // An alias need not have ports: it is called at those of its host.
+        service.alias_of.is_some() && self.egress.iter().any(imports_alias)
+            || self.for_all_ports(service, client).next().is_some()
             || service.ports.iter().any(|port| self.imports_port(service, port.number, client))
     }
 

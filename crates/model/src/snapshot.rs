@@ -33,7 +33,8 @@ pub struct Snapshot {
     pub mesh: MeshConfig,
     /// Labels of the namespaces that are declared.
     pub namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
-    /// All services, ordered by host, then namespace. A host may appear in several namespaces (ServiceEntries).
+    /// All services, ordered by host. A host may appear in several namespaces (ServiceEntries): those of Kubernetes first,
+    /// then in the order of precedence.
     pub services: Grouped<Hostname, Service>,
     /// Endpoints of the services, under (namespace, host).
     pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
@@ -210,17 +211,36 @@ impl Snapshot {
     }
 
     /// The DestinationRule that `client`, whose namespace `viewer` knows, uses for a service. Istio's order: the client's
-    /// own namespace, the service's, the root namespace; in each the most specific host, a workload selector first.
+    /// own namespace, the service's, the root namespace; in each the most specific host, of which a rule that selects the
+    /// client comes first.
     pub fn destination_rule_for(
         &self,
         service: &Service,
         viewer: &(impl Viewer + ?Sized),
         client: &impl Selectable,
     ) -> Option<&Arc<DestinationRule>> {
+        self.rule_for(service, viewer, |selector| client.selected_by(selector))
+    }
+
+    /// The DestinationRule for a service among those that are not for some workloads.
+    pub fn general_destination_rule(
+        &self,
+        service: &Service,
+        viewer: &(impl Viewer + ?Sized),
+    ) -> Option<&Arc<DestinationRule>> {
+        self.rule_for(service, viewer, |_| false)
+    }
+
+    fn rule_for(
+        &self,
+        service: &Service,
+        viewer: &(impl Viewer + ?Sized),
+        selected: impl Fn(&Labels) -> bool,
+    ) -> Option<&Arc<DestinationRule>> {
         let mut namespaces =
             under_hosts_covering(&self.index.rule_namespaces, &service.host).flat_map(|all| all.iter());
         let own = namespaces.find(|namespace| viewer.is_in(namespace)).map(|namespace| &**namespace);
-        let client = RuleClient { own, viewer, selected: |selector: &Labels| client.selected_by(selector) };
+        let client = RuleClient { own, viewer, selected };
         applicable(&service.namespace, &self.mesh.root_namespace, client, |wanted| {
             self.index.rules.get(wanted).into_iter().flat_map(|rules| covering(rules, &service.host))
         })

@@ -215,6 +215,13 @@ impl<'a> Tracked<'a> {
         self.snapshot.destination_rule_for(service, client, client)
     }
 
+    /// See [`Snapshot::general_destination_rule`].
+    pub fn general_destination_rule(self, service: &Service, client: &impl Viewer) -> Option<&'a Arc<DestinationRule>> {
+        self.reads.note(Key::Mesh);
+        self.reads.note(Key::DestinationRules(service.host.clone()));
+        self.snapshot.general_destination_rule(service, client)
+    }
+
     /// See [`Snapshot::mtls_mode`].
     pub fn mtls_mode(self, namespace: &Arc<str>, workload: &impl Selectable, port: u16) -> MtlsMode {
         self.note_policies(namespace, Key::PeerAuthentications);

@@ -7,6 +7,11 @@ use std::sync::Arc;
 pub trait Viewer {
     /// Whether this is its namespace.
     fn is_in(&self, namespace: &Arc<str>) -> bool;
+
+    /// Whether it prefers the services of its own namespace. Gateways do not.
+    fn takes_own_first(&self) -> bool {
+        true
+    }
 }
 
 /// A client in the namespace of this name.

@@ -426,7 +426,7 @@ fn outside_names(of_service: &[Arc<str>], server: &OutsideTls) -> Vec<Arc<str>> 
 /// Whether this proxy originates TLS with the Secrets that a rule names (Istio's `credentialName`): gateways do, and sidecars
 /// that the rule selects.
 fn uses_secrets(context: Context<'_>, rule: Option<&DestinationRule>) -> bool {
-    !context.is_sidecar() || rule.is_some_and(|rule| !rule.workload_selector.is_empty())
+    !context.is_sidecar() || rule.is_some_and(|rule| rule.workload_selector.is_some())
 }
 
 /// Returns how the called server is named and verified: without an SNI of the rule, the host of a call is sent as SNI, and
@@ -570,10 +570,9 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
         (IngressEndpoint::Own(_), None) | (IngressEndpoint::AsCalled, _) => to_workload(context, name),
     };
     // As in Istio's `buildInboundCluster`: the limits that clients have hold on the receiving side, too, unless the
-    // Sidecar has some; then those of the mesh. Rules with a workload selector are for clients only.
+    // Sidecar has some; then those of the mesh.
     let service = port.service.as_ref();
-    let rule = service.and_then(|(service, _)| context.destination_rule(service));
-    let rule = rule.filter(|rule| rule.workload_selector.is_empty());
+    let rule = service.and_then(|(service, _)| context.destination_rule_for_receivers(service));
     let of_rule = || service.zip(rule).and_then(|((_, port), rule)| rule.policy_for(None, *port).connection_pool);
     let own = sidecar.and_then(|sidecar| sidecar.pool_of(port.port)).cloned().or_else(of_rule);
     let pool = match (own, &context.snapshot.mesh().connection_pool) {

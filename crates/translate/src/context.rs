@@ -75,6 +75,10 @@ impl Viewer for Context<'_> {
     fn is_in(&self, namespace: &Arc<str>) -> bool {
         self.ask(Question::IsIn(namespace.clone())) == Answer::Yes
     }
+
+    fn takes_own_first(&self) -> bool {
+        self.is_sidecar()
+    }
 }
 
 impl<'a> Context<'a> {
@@ -231,6 +235,12 @@ impl<'a> Context<'a> {
     /// The DestinationRule the proxy follows for a service.
     pub fn destination_rule(&self, service: &Service) -> Option<&'a Arc<DestinationRule>> {
         self.snapshot.destination_rule_for(service, self)
+    }
+
+    /// The DestinationRule the proxy follows where it receives calls of a service. Rules for some workloads are for
+    /// clients only, as in Istio.
+    pub fn destination_rule_for_receivers(&self, service: &Service) -> Option<&'a Arc<DestinationRule>> {
+        self.snapshot.general_destination_rule(service, self)
     }
 
     /// The traffic policy for a service from its DestinationRule, if there is one.

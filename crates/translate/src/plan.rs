@@ -74,6 +74,9 @@ impl Unit {
             Self::Service(host) => {
                 let Some(service) = context.service(host) else { return };
                 if service.alias_of.is_some() {
+                    if context.is_sidecar() {
+                        routes::outbound::of_alias(context, service, out);
+                    }
                     return name_table::of_alias(context, service, out);
                 }
                 clusters::of_service(context, service, out);

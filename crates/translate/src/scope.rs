@@ -39,9 +39,23 @@ impl<'a> Context<'a> {
     /// The service of exactly this host, if the proxy may call it, or if a route that it follows leads there.
     pub fn service(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
         let Some(sidecar) = self.sidecar() else { return self.snapshot.service(host, self) };
-        let namespace = self.namespace();
-        let imported = self.snapshot.service_if(host, self, |service| sidecar.imports_service(service, namespace));
+        let imported = self.imported(sidecar, host);
         imported.or_else(|| self.snapshot.service(host, self).filter(|_| self.is_led_to(sidecar, host, None)))
+    }
+
+    /// The service of a host that the Sidecar imports. If several have the host, the first listener that imports one
+    /// decides, unless a later one imports a Service of Kubernetes (Istio's `appendSidecarServices`).
+    fn imported(&self, sidecar: &Sidecar, host: &Hostname) -> Option<&'a Arc<Service>> {
+        let namespace = self.namespace();
+        let is_seen = |service: &Service| sidecar.imports_service(service, namespace);
+        let any = self.snapshot.service_if(host, self, is_seen);
+        if sidecar.egress.len() < 2 || any.is_none_or(|service| service.is_kubernetes()) {
+            return any;
+        }
+        let of_listener = |listener: &EgressListener| {
+            self.snapshot.service_if(host, self, |service| sidecar.imports_through(listener, service, namespace))
+        };
+        sidecar.egress.iter().find_map(of_listener)
     }
 
     /// The service that a route's destination names. If that is another name of a host, the service of that host: its
@@ -61,9 +75,20 @@ impl<'a> Context<'a> {
         !service.node_local || self.node() == endpoint.node
     }
 
-    /// The Services that are other names of this one.
-    pub fn aliases(&self, service: &Service) -> &'a [Arc<Service>] {
-        self.snapshot.aliases(&service.host)
+    /// The Services that are other names of this one, and that the workload may call where it calls this one through
+    /// `listener`, that of its Sidecar.
+    pub fn aliases(
+        &self,
+        service: &Service,
+        listener: Option<&EgressListener>,
+    ) -> impl Iterator<Item = &'a Arc<Service>> {
+        let all = self.snapshot.aliases(&service.host).iter();
+        // As in Istio's `matchingAliasService` the host must be imported from the namespace of the service.
+        all.filter(move |alias| {
+            listener.is_none_or(|listener| {
+                listener.imports.include_service(&service.namespace, &alias.host, self.namespace())
+            })
+        })
     }
 
     /// Whether a route set the proxy follows, or its outbound policy, leads to a host, and to this port of it.
@@ -227,7 +252,11 @@ impl<'a> Context<'a> {
         }
         let is_seen =
             |service: &Service| self.sidecar().is_none_or(|sidecar| sidecar.imports_service(service, self.namespace()));
-        self.snapshot.services_under(host, self, is_seen)
+        let mut found = self.snapshot.services_under(host, self, is_seen);
+        if found.windows(2).any(|pair| matches!(pair, [a, b] if a.host == b.host)) {
+            found.retain(|one| self.service(&one.host).is_some_and(|chosen| Arc::ptr_eq(chosen, one)));
+        }
+        found
     }
 
     /// Returns how traffic to unknown destinations is handled.

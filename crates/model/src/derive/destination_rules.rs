@@ -80,30 +80,60 @@ fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place,
     Some((place.clone(), new))
 }
 
-/// The rules of a namespace for a host; those for the same workloads that the same namespaces see are merged.
+/// The rules of a namespace for a host, merged as in Istio's `mergeDestinationRule`: those for some workloads come first,
+/// each group by age.
 fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
-    let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
     let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
-    for (place, (id, draft)) in drafts.get(key).into_iter().flat_map(SortedMap::iter) {
-        let same_workloads = |first: &DestinationRule| first.workload_selector == draft.workload_selector;
-        // A rule for some workloads is not exported.
-        let same_viewers =
-            |first: &DestinationRule| !draft.workload_selector.is_empty() || first.export_to == draft.export_to;
-        let first = merged.iter_mut().find(|(_, first)| same_workloads(first) && same_viewers(first));
-        match (first, cx.object(id)) {
-            (Some((_, first)), Some(object)) => merge(first, draft, object, found),
-            (Some(_), None) => {}
-            (None, object) => {
-                let earlier = merged.iter().map(|(_, first)| first).filter(|first| same_workloads(first));
-                let other = earlier.rev().find(|first| first.export_to.overlaps(&draft.export_to));
-                if let (Some(other), Some(object)) = (other, object) {
-                    found.push(exported_otherwise(other, object));
-                }
-                merged.push((place.clone(), (**draft).clone()));
-            }
-        }
+    let all = || drafts.get(key).into_iter().flat_map(SortedMap::iter);
+    let (selecting, general): (Vec<_>, Vec<_>) = all().partition(|(_, (_, draft))| draft.workload_selector.is_some());
+    let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
+    for (place, (id, draft)) in selecting.into_iter().chain(general) {
+        add(&mut merged, (place, draft), cx.object(id), found);
     }
     merged
+}
+
+/// Merges a rule into those before it that it extends, and adds it where that does not settle it for all who see it.
+fn add(
+    merged: &mut Vec<(Place, DestinationRule)>,
+    (place, draft): (&Place, &DestinationRule),
+    object: Option<&Arc<Object>>,
+    found: &mut Diagnostics,
+) {
+    let same_workloads = |first: &DestinationRule| first.workload_selector == draft.workload_selector;
+    let (mut is_settled, mut is_for_more) = (false, false);
+    for (_, first) in merged.iter_mut().filter(|(_, first)| extends(draft, first)) {
+        let lost = merge(first, draft);
+        // What is for all is less than what is for some workloads, and only completes it.
+        if same_workloads(first) {
+            let is_same = draft.export_list == first.export_list;
+            is_settled |= is_same;
+            is_for_more |= !is_same;
+            found.extend(object.map(|object| merged_with(first, &lost, is_same, object)));
+        }
+    }
+    match (is_settled, is_for_more) {
+        (true, _) => {}
+        // It applies only where none of those that it was merged into is seen.
+        (false, true) => merged.insert(0, (place.clone(), draft.clone())),
+        (false, false) => {
+            let earlier = merged.iter().map(|(_, first)| first).filter(|first| same_workloads(first));
+            let other = earlier.rev().find(|first| first.export_to.overlaps(&draft.export_to));
+            // A rule for some workloads is not exported.
+            if let (Some(other), Some(object), None) = (other, object, &draft.workload_selector) {
+                found.push(exported_otherwise(other, object));
+            }
+            merged.push((place.clone(), draft.clone()));
+        }
+    }
+}
+
+/// Whether a rule is merged into an earlier one: it is for the same namespaces or for more, and for the same workloads or for
+/// all. As in Istio the lists are compared as they are written: one that is left out is not `*`.
+fn extends(rule: &DestinationRule, earlier: &DestinationRule) -> bool {
+    let is_wider = !earlier.export_list.is_empty() && rule.export_list.is_superset(&earlier.export_list);
+    let same_or_all = rule.workload_selector.is_none() || rule.workload_selector == earlier.workload_selector;
+    same_or_all && (is_wider || rule.export_list == earlier.export_list)
 }
 
 /// Two rules for one host and namespace that are exported differently are not merged.
@@ -114,7 +144,7 @@ fn exported_otherwise(other: &DestinationRule, object: &Object) -> Diagnostic {
         other.host
     );
     Diagnostic::warning("duplicate-host", object.origin.clone(), message)
-        .with_help("write one DestinationRule per host, or export each to other namespaces")
+        .with_help("write one DestinationRule per host, write the same `exportTo` in both so that they are merged, or export each to other namespaces")
         .with_related(other.origin.clone(), format!("{}/{} applies where only it is seen", other.namespace, other.name))
         .about(object.reference())
 }
@@ -214,7 +244,12 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
             &mesh.destination_rule_export_to,
             &object.namespace,
         ),
-        workload_selector: spec.workload_selector.as_ref().map(|s| s.match_labels.clone()).unwrap_or_default(),
+        workload_selector: spec.workload_selector.as_ref().map(|s| s.match_labels.clone()),
+        export_list: match &spec.workload_selector {
+            // A rule for some workloads is not exported, whatever it says.
+            Some(_) => BTreeSet::from([".".into()]),
+            None => spec.export_to.iter().map(|entry| shared(entry)).collect(),
+        },
         traffic_policy: spec.traffic_policy.as_ref().map(traffic_policy).unwrap_or_default(),
         subsets: spec.subsets.iter().map(subset).collect(),
         origin: object.origin.clone(),
@@ -222,7 +257,8 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
 }
 
 /// Merges two rules for one host and namespace: the second adds its subsets to the first, whose traffic policy stays.
-fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object, found: &mut Diagnostics) {
+/// Returns what the second loses by that.
+fn merge(first: &mut DestinationRule, second: &DestinationRule) -> Vec<String> {
     let mut lost = Vec::new();
     for subset in &second.subsets {
         match first.subset(&subset.name) {
@@ -235,16 +271,24 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object,
     } else if second.traffic_policy != TrafficPolicy::default() {
         lost.push("traffic policy".to_owned());
     }
+    lost
+}
+
+/// The finding about a rule that is merged into an earlier one, wherever it is seen or only where the earlier is.
+fn merged_with(first: &DestinationRule, lost: &[String], everywhere: bool, object: &Object) -> Diagnostic {
+    let place = if everywhere { "" } else { " where both are seen" };
     let related = format!("{}/{} comes first", first.namespace, first.name);
     let diagnostic = match lost.is_empty() {
         true => {
-            let message =
-                format!("{object} has the same host `{}` as another DestinationRule; the two are merged", first.host);
+            let message = format!(
+                "{object} has the same host `{}` as another DestinationRule; the two are merged{place}",
+                first.host
+            );
             Diagnostic::info("merged", object.origin.clone(), message).with_help("write one DestinationRule per host")
         }
         false => {
             let message = format!(
-                "{object} has the same host `{}` as another DestinationRule: its {} is ignored",
+                "{object} has the same host `{}` as another DestinationRule: its {} is ignored{place}",
                 first.host,
                 lost.join(", ")
             );
@@ -252,7 +296,7 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object,
                 .with_help("write one DestinationRule per host")
         }
     };
-    found.push(diagnostic.with_related(first.origin.clone(), related).about(object.reference()));
+    diagnostic.with_related(first.origin.clone(), related).about(object.reference())
 }
 
 fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span: &Span, found: &mut Diagnostics) {

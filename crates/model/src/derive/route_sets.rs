@@ -69,7 +69,10 @@ pub(super) fn gateway_host_step(run: &mut Run<'_>, gateway: &GatewayRef, host: &
 }
 
 pub(super) fn mesh_host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
-    run.read(|cx, found| note_duplicates(cx, host, found))
+    run.read(|cx, found| {
+        note_aliases(cx, host, found);
+        note_duplicates(cx, host, found)
+    })
 }
 
 pub(super) fn parts_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
@@ -179,6 +182,40 @@ fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> boo
         );
     }
     claimants.is_some()
+}
+
+/// Reports routes for another name of a service that has routes itself: these hold for all its names, unless those for the
+/// name come first.
+fn note_aliases(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) {
+    let claims = |host: &Hostname| {
+        let claimants = cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host);
+        let claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|(rank, id)| {
+            let whole = cx.whole(id).filter(|whole| !whole.service.http.is_empty())?;
+            Some((rank, whole, whole.service.hosts.get(rank.1)?.span.clone()))
+        });
+        claims.collect::<Vec<_>>()
+    };
+    for (rank, routes, span) in claims(host) {
+        let namespace = &routes.object.namespace;
+        let is_alias = cx.service(host, namespace).is_some_and(|service| service.alias_of.is_some());
+        let Some(target) = cx.destination(host, namespace).filter(|_| is_alias) else { continue };
+        let of_target = claims(&target.host);
+        let earlier = of_target.iter().find_map(|(other, winner, winner_span)| {
+            overridden_in(&winner.service, &routes.service, other < &rank)?;
+            Some((winner, winner_span))
+        });
+        let Some((winner, winner_span)) = earlier else { continue };
+        let message = format!(
+            "{}: `{host}` is another name of the Service `{}`, whose routes in {} come first and hold for this name, too; these have no effect on calls of it",
+            routes.object, target.host, winner.object
+        );
+        found.push(
+            Diagnostic::warning("no-effect", span, message)
+                .about(routes.object.reference())
+                .with_help(format!("name `{}` in `hosts`, or call another host", target.host))
+                .with_related(winner_span.clone(), "these routes come first"),
+        );
+    }
 }
 
 /// The namespaces in which `winner` takes precedence over `loser` for a host of both; empty: wherever `loser` is seen.

@@ -66,7 +66,7 @@ fn check(
     name: &Spanned<String>,
 ) -> Option<Diagnostic> {
     let plain = name.strip_prefix(SCHEME).unwrap_or(name);
-    let selects = spec.workload_selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
+    let selects = spec.workload_selector.is_some();
     let namespaces: BTreeSet<&Arc<str>> = match selects {
         true => BTreeSet::from([&object.namespace]),
         false => {

@@ -184,7 +184,8 @@ fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
     cx.drafts_of(host).next().is_some()
 }
 
-/// The services of a host, ordered by namespace. A namespace can define a host only once; the first definition wins.
+/// The services of a host: those of Kubernetes first, then in the order of precedence. A namespace can define a host only
+/// once; the first definition wins.
 fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectKey, Service)> {
     let mut listed: Vec<(ObjectKey, Service)> = Vec::new();
     for (id, draft) in cx.drafts_of(host) {
@@ -218,6 +219,10 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
             }
             None => listed.push((id.clone(), service)),
         }
+    }
+    if listed.len() > 1 {
+        let rank = |id: &ObjectKey| cx.ranked_drafts_of(host).find(|(_, (owner, _))| owner == id);
+        listed.sort_by_cached_key(|(id, _)| rank(id).map(|((_, kind, place, _), _)| (*kind, place.clone())));
     }
     listed
 }
@@ -363,7 +368,7 @@ impl Table {
         }
     }
 
-    /// The hosts whose services have changed, with the present ones, ordered by namespace.
+    /// The hosts whose services have changed, with the present ones.
     fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |host: &Hostname| self.listed.get(host).into_iter().flatten().map(|(_, s)| s.clone()).collect();
@@ -383,7 +388,14 @@ impl Draft {
 
 impl<'t> Cx<'t> {
     fn drafts_of(&self, host: &Hostname) -> impl Iterator<Item = &'t (ObjectKey, Arc<Draft>)> + use<'t> {
-        self.read(Fact::Drafts(host.as_str())).services.by_host.get(host).into_iter().flat_map(SortedMap::values)
+        self.ranked_drafts_of(host).map(|(_, draft)| draft)
+    }
+
+    fn ranked_drafts_of(
+        &self,
+        host: &Hostname,
+    ) -> impl Iterator<Item = (&'t Rank, &'t (ObjectKey, Arc<Draft>))> + use<'t> {
+        self.read(Fact::Drafts(host.as_str())).services.by_host.get(host).into_iter().flat_map(SortedMap::iter)
     }
 
     fn pinned_by(&self, address: IpAddr) -> Option<&'t (ObjectKey, Span)> {
@@ -434,7 +446,7 @@ impl<'t> Cx<'t> {
         covered.flat_map(|(_, services)| services.iter().map(|(_, service)| service)).collect()
     }
 
-    /// All services, ordered by host, then namespace.
+    /// All services, ordered by host.
     pub(super) fn services(&self) -> impl Iterator<Item = &'t Arc<Service>> + Clone + use<'t> {
         self.read(Fact::Services).services.listed.values().flatten().map(|(_, service)| service)
     }

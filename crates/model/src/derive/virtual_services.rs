@@ -45,23 +45,7 @@ pub(super) fn route_set(
         gateways,
     };
     note_gateways(cx, object, &made, spec, diagnostics);
-    note_aliases(cx, object, &made, diagnostics);
     made
-}
-
-/// Reports hosts that are other names of services: in the mesh, the routes of the service hold for them.
-fn note_aliases(cx: &Cx<'_>, object: &Object, made: &RouteSet, diagnostics: &mut Diagnostics) {
-    for host in made.hosts.iter().filter(|_| made.applies_at(&GatewayRef::Mesh)) {
-        let is_alias = cx.service(&host.value, &object.namespace).is_some_and(|service| service.alias_of.is_some());
-        let Some(target) = cx.destination(&host.value, &object.namespace).filter(|_| is_alias) else { continue };
-        let message = format!(
-            "{object}: `{}` is another name of the Service `{}`, whose routes hold for it; these have no effect on calls of it",
-            host.value, target.host
-        );
-        let help = format!("name `{}` in `hosts`", target.host);
-        let finding = Diagnostic::warning("no-effect", host.span.clone(), message).with_help(help);
-        diagnostics.push(finding.about(object.reference()));
-    }
 }
 
 /// Checks that the gateways exist and serve the hosts.

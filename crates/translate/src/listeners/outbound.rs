@@ -293,7 +293,7 @@ fn by_server_name(
 ) -> Vec<FilterChain> {
     for chain in chains.iter_mut().filter(|chain| port.protocol.is_tls() && chain.filter_chain_match.is_none()) {
         let mut server_names = vec![service.host.to_string()];
-        for alias in context.aliases(service) {
+        for alias in context.aliases(service, context.sidecar().and_then(|sidecar| sidecar.egress(port.number))) {
             server_names.push(alias.host.to_string());
             server_names.extend(alias.short_names(&context));
         }

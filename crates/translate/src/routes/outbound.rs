@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{GatewayRef, RouteSet, Service, SidecarOutboundPolicy};
+use evenkeel_model::{EgressListener, GatewayRef, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::ResourceType;
 
 use super::{action, give_host, hosts_of, matches, put_together, route_set, virtual_host};
@@ -61,50 +61,96 @@ pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Out
             listener.socket.as_ref().map_or_else(|| number.to_string(), |path| names::socket_route(path)).into();
         for port in context.ports_through(listener, service) {
             let route_sets = context.route_sets_at(service, listener);
-            let (host, ruled_by) = service_host(context, service, port.as_ref(), route_sets, Named::WithPort);
+            let named = Named::WithPort(listener);
+            let (host, ruled_by) = service_host(context, service, port.as_ref(), route_sets, named);
             give_host(context, &table, &host, ruled_by, Some(service.origin.clone()), out);
         }
     }
 }
 
 /// How requests name a service.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+#[derive(Clone, Copy)]
+enum Named<'l> {
     /// By its host: the listener is that of the port.
     ByHost,
-    /// By its host and port.
-    WithPort,
+    /// By its host and port, through this listener.
+    WithPort(&'l EgressListener),
+}
+
+/// Another name of a service, on the HTTP ports that the alias itself has: routes for this name decide about requests that
+/// use it. Without such routes those of the service do, under whose virtual host the name then is.
+pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output) {
+    for port in alias_ports(context, alias) {
+        let Some((route_set, routes)) = alias_routes(context, alias, port) else { continue };
+        let name = names::virtual_host(alias.host.as_str(), port);
+        let host = virtual_host(context, name, names_of(context, alias), routes);
+        give_host(context, &port.to_string().into(), &host, Some(route_set.origin.clone()), None, out);
+    }
+}
+
+/// The HTTP ports of an alias.
+fn alias_ports(context: Context<'_>, alias: &Service) -> BTreeSet<u16> {
+    let callable = context.callable(alias).into_iter();
+    callable.filter(|called| called.port_protocol != PortProtocol::Tcp).map(|called| called.port.number).collect()
+}
+
+/// The routes for a name of a service that has others: those of a route set for this name. As everywhere the nearer or
+/// older route set comes first, and the service's own routes are for all its names.
+fn alias_routes<'a>(context: Context<'a>, alias: &Service, port: u16) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
+    let (own, routes) = match alias_ports(context, alias).contains(&port) {
+        true => first_routes(context, context.route_sets(alias, port), port),
+        false => routes_beside(context, &alias.host, port),
+    }?;
+    let target = context.destination(&alias.host).and_then(|service| http_routes(context, service, port));
+    let Some((of_target, _)) = target else { return Some((own, routes)) };
+    let precedence = context.snapshot.precedence([own, of_target]);
+    let rank = |routes: &Arc<RouteSet>| {
+        (routes.export_to.nearness(&routes.namespace, &context), precedence.get(&Arc::as_ptr(routes)).copied())
+    };
+    (rank(own) < rank(of_target)).then_some((own, routes))
 }
 
 /// A host of route sets, on ports on which it has no service. As in Istio it can be called on the
 /// ports of the services that its route set also names, and on port 80.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let routes = |route_set: &&Arc<RouteSet>| route_set.applies_at(&GatewayRef::Mesh) && !route_set.http.is_empty();
-    let naming: Vec<_> = context.snapshot.route_sets_naming(host, &context).into_iter().filter(routes).collect();
+    let naming = naming(context, host);
     if naming.is_empty() {
         return;
     }
     // On the services' own ports they decide.
-    let mut own = context.services_under(host);
-    own.retain(|service| service.alias_of.is_none());
+    let own = context.services_under(host);
     let callable = own.iter().flat_map(|service| context.callable(service));
-    let mut taken: BTreeSet<u16> = callable.map(|called| called.port.number).collect();
+    let taken: BTreeSet<u16> = callable.map(|called| called.port.number).collect();
     let named = own.iter().find(|service| service.host == *host);
-    let names = named.map_or_else(|| vec![host.to_string()], |service| names_of(context, service));
-    for route_set in naming {
-        let follows = |port: &u16| context.follows(route_set, *port) && !taken.contains(port);
-        let ports: Vec<u16> = ports_beside(context, route_set).into_iter().filter(follows).collect();
-        for port in ports {
-            let routes = route_set::routes(context.route_context(port), route_set, &GatewayRef::Mesh);
-            if routes.is_empty() {
-                continue;
-            }
-            taken.insert(port);
-            let name = names::virtual_host(host.as_str(), port);
-            let made = virtual_host(context, name, names.clone(), routes);
-            give_host(context, &port.to_string().into(), &made, Some(route_set.origin.clone()), None, out);
-        }
+    let alias = context.service(host).filter(|service| service.alias_of.is_some());
+    let names = match named.filter(|service| service.alias_of.is_none()) {
+        Some(service) => names_of(context, service),
+        None => vec![host.to_string()],
+    };
+    let ports: BTreeSet<u16> = naming.iter().flat_map(|route_set| ports_beside(context, route_set)).collect();
+    for port in ports.difference(&taken).copied() {
+        let found = match alias {
+            Some(alias) => alias_routes(context, alias, port),
+            None => routes_beside(context, host, port),
+        };
+        let Some((route_set, routes)) = found else { continue };
+        let made = virtual_host(context, names::virtual_host(host.as_str(), port), names.clone(), routes);
+        give_host(context, &port.to_string().into(), &made, Some(route_set.origin.clone()), None, out);
     }
+}
+
+/// The route sets with exactly this host that route requests in the mesh.
+fn naming<'a>(context: Context<'a>, host: &Hostname) -> Vec<&'a Arc<RouteSet>> {
+    let routes = |route_set: &&Arc<RouteSet>| route_set.applies_at(&GatewayRef::Mesh) && !route_set.http.is_empty();
+    context.snapshot.route_sets_naming(host, &context).into_iter().filter(routes).collect()
+}
+
+/// The routes for a host on a port on which it has no service.
+fn routes_beside<'a>(context: Context<'a>, host: &Hostname, port: u16) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
+    let is_called = |route_set: &&Arc<RouteSet>| {
+        context.follows(route_set, port) && ports_beside(context, route_set).contains(&port)
+    };
+    first_routes(context, naming(context, host).into_iter().filter(is_called).collect(), port)
 }
 
 /// The HTTP ports of the services that a route set names, and port 80.
@@ -138,7 +184,7 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
 }
 
 /// The routes of a service's port, and the route set they come from: the first with a route that can match here.
-pub fn http_routes<'a>(context: Context<'a>, service: &Service, port: u16) -> Option<(&'a RouteSet, Vec<Route>)> {
+pub fn http_routes<'a>(context: Context<'a>, service: &Service, port: u16) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
     first_routes(context, context.route_sets(service, port), port)
 }
 
@@ -146,10 +192,10 @@ fn first_routes<'a>(
     context: Context<'a>,
     route_sets: Vec<&'a Arc<RouteSet>>,
     port: u16,
-) -> Option<(&'a RouteSet, Vec<Route>)> {
+) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
     route_sets.into_iter().find_map(|route_set| {
         let routes = route_set::routes(context.route_context(port), route_set, &GatewayRef::Mesh);
-        (!routes.is_empty()).then_some((&**route_set, routes))
+        (!routes.is_empty()).then_some((route_set, routes))
     })
 }
 
@@ -159,7 +205,7 @@ fn service_host<'a>(
     service: &Service,
     port: &ServicePort,
     route_sets: Vec<&'a Arc<RouteSet>>,
-    named: Named,
+    named: Named<'_>,
 ) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
     let (routes, origin) = match first_routes(context, route_sets, port.number) {
@@ -178,25 +224,37 @@ fn service_host<'a>(
             (vec![route], None)
         }
     };
-    let mut domains = domains(context, service);
-    if named == Named::WithPort {
+    let mut domains = domains(context, service, port.number, named);
+    if let Named::WithPort(_) = named {
         let with_port: Vec<String> = domains.iter().map(|domain| format!("{domain}:{}", port.number)).collect();
         domains.extend(with_port);
     }
     (virtual_host(context, name, domains, routes), origin)
 }
 
-/// Every name and address by which a client may call a service, those of its aliases included. Pods of a headless
-/// Service also have names under each of its names (Istio's `generateVirtualHostDomains`).
-fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
+/// Every name and address by which a client may call a service, those of its aliases included, unless they have routes of
+/// their own. Pods of a headless Service also have names under each of its names (Istio's `generateVirtualHostDomains`).
+fn domains(context: Context<'_>, service: &Service, port: u16, named: Named<'_>) -> Vec<String> {
+    let listener = match named {
+        Named::ByHost => context.sidecar().and_then(|sidecar| sidecar.egress(port)),
+        Named::WithPort(listener) => Some(listener),
+    };
     let mut all = names_of(context, service);
-    for alias in context.aliases(service) {
+    let mut elsewhere: Vec<String> = Vec::new();
+    for alias in context.aliases(service, listener) {
         all.extend(names_of(context, alias));
+        if alias_routes(context, alias, port).is_some() {
+            match alias_ports(context, alias).contains(&port) {
+                true => elsewhere.extend(names_of(context, alias)),
+                false => elsewhere.push(alias.host.to_string()),
+            }
+        }
     }
     if service.headless && service.is_kubernetes() {
         let under: Vec<String> = all.iter().map(|name| format!("*.{name}")).collect();
         all.extend(under);
     }
+    all.retain(|name| !elsewhere.contains(name));
     all.extend(context.vips(service).map(|vip| match vip {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => format!("[{v6}]"),

@@ -20,6 +20,7 @@ mod decisions_l4;
 mod decisions_mesh;
 mod decisions_proxy_config;
 mod decisions_releases;
+mod decisions_same_host;
 mod decisions_scope;
 mod decisions_services;
 mod decisions_targets;
