@@ -37,9 +37,11 @@ THREADS = {
 LONGEST = ["evenkeel", "proxy", "translate", "bench", "explain", "control"]
 
 # Tests that run when the others are done, and nothing runs beside them: those that hold how evenly cores are loaded against limits, and
-# those that look at what the others of their program have recorded (crates/translate/tests/it/recorded.rs).
-ALONE = {"proxy it": "balance::", "translate it": "recorded::"}
+# those that look at what others have recorded (crates/translate/tests/it/recorded.rs, crates/evenkeel/tests/it/up/agreement/tables.rs).
+ALONE = {"proxy it": "balance::", "translate it": "recorded::", "evenkeel it": "up::agreement::tables::"}
 RECORDING = "translate it"
+# Those of them that read the record.
+READING = ["translate it", "evenkeel it"]
 
 PRINTING = threading.Lock()
 
@@ -57,8 +59,10 @@ class Program:
         self.folder = manifest.parent
         self.environment = {**os.environ, "CARGO_MANIFEST_DIR": str(self.folder), "CARGO_PKG_NAME": package}
         self.log = LOGS / f"{self.package}-{Path(message['target']['src_path']).stem}-{message['target']['name']}.log"
-        if self.name == RECORDING:
-            self.environment["EVENKEEL_TEST_RECORDED" if is_alone else "EVENKEEL_TEST_RECORD"] = str(LOGS / "translate.record")
+        if is_alone and self.name in READING:
+            self.environment["EVENKEEL_TEST_RECORDED"] = str(LOGS / "translate.record")
+        elif self.name == RECORDING:
+            self.environment["EVENKEEL_TEST_RECORD"] = str(LOGS / "translate.record")
         self.is_alone, self.arguments = is_alone, []
         if part := ALONE.get(self.name):
             self.arguments = [part] if is_alone else ["--skip", part]
@@ -141,7 +145,8 @@ def run_again(outcome):
         return False
     log = outcome.program.log.with_suffix(".again.log")
     # What has failed may not have recorded everything.
-    outcome.program.environment.pop("EVENKEEL_TEST_RECORDED", None)
+    if outcome.program.package == "translate":
+        outcome.program.environment.pop("EVENKEEL_TEST_RECORDED", None)
     start = time.monotonic()
     code = outcome.program.run(log, ["--exact", *outcome.failed], 1)
     again = Outcome(outcome.program, code, log.read_text(errors="replace"), time.monotonic() - start)

@@ -12,9 +12,10 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::jwks::{self, settings::JwksSettings};
 use evenkeel_control::registration;
 use evenkeel_control::source::files::{self, Files};
-use evenkeel_explain::World;
+use evenkeel_explain::{PublishedPort, World};
 use evenkeel_local::applied::Applied;
 use evenkeel_local::cleanup::StateDir;
+use evenkeel_local::running;
 use evenkeel_model::{AddressBook, MeshConfig};
 
 /// Everything that was read.
@@ -30,12 +31,23 @@ pub struct Manifests {
     pub addresses: AddressBook,
     /// The control plane's options.
     pub mesh: MeshConfig,
+    /// The ports of this machine that lead to the running mesh's gateways.
+    published: Vec<PublishedPort>,
 }
 
 /// Returns the mesh options that a control plane reads from the environment: who fetches the keys of issuers.
 pub fn mesh() -> anyhow::Result<MeshConfig> {
     let fetching = JwksSettings::from_env(|name| std::env::var(name).ok())?;
     Ok(MeshConfig { jwks_fetching: fetching.by, ..MeshConfig::default() })
+}
+
+fn published(state: &StateDir) -> Vec<PublishedPort> {
+    let all = state.published_ports().into_iter();
+    let one = |port: running::PublishedPort| {
+        let running::PublishedPort { namespace, workload, number, address } = port;
+        PublishedPort { namespace, workload, number, address }
+    };
+    all.map(one).collect()
 }
 
 impl Manifests {
@@ -53,16 +65,15 @@ impl Manifests {
 
     /// Reads what commands are given, or else what the running mesh runs.
     pub fn given_or_running(paths: &[PathBuf], state: Option<&Path>) -> anyhow::Result<Self> {
-        let read = match paths.is_empty() {
-            true => Self::running(state)?,
-            false => Self::read(paths),
-        };
-        Ok(Self { mesh: mesh()?, ..read })
+        match paths.is_empty() {
+            true => Self::running(state),
+            false => Ok(Self { mesh: mesh()?, ..Self::read(paths) }),
+        }
     }
 
     /// The mesh of these objects.
     pub fn into_world(self) -> World {
-        World::of_mesh(self.objects, self.texts, self.addresses, self.mesh)
+        World::of_mesh(self.objects, self.texts, self.addresses, self.mesh).with_published(self.published)
     }
 
     /// Reads what the running mesh runs: its directory, applied objects, its replicas, and what its control plane has added.
@@ -73,7 +84,12 @@ impl Manifests {
             format!("no mesh is running with the state directory {state}; name its files instead: -f FILE|DIR")
         })?;
         let applied = Applied::of(&state, &directory).folder().to_owned();
-        let mut all = Self::default();
+        let mut all = Self { published: published(&state), ..Self::default() };
+        // What its command line and its environment said, not this command's.
+        all.mesh = match state.running_options() {
+            Some(options) => options.mesh(),
+            None => mesh()?,
+        };
         // The control plane's own objects: the keys that it has fetched, and registered workloads.
         let own = [jwks::FOLDER, registration::FOLDER].map(|name| state.control().join(name));
         let folders = [directory, applied, state.runtime()].into_iter().chain(own);

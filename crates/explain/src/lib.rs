@@ -64,4 +64,4 @@ pub use question::{Caller, Question, QuestionError, Target};
 pub use recent::Recent;
 pub use replay::Replayed;
 pub use running_proxies::RunningProxies;
-pub use world::World;
+pub use world::{PublishedPort, World};

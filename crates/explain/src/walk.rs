@@ -1,6 +1,6 @@
 //! The path of a call: the proxies it passes, one after the other.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
 use crate::question::{Caller, Question, QuestionError, Target};
 use crate::running;
-use crate::world::World;
+use crate::world::{PublishedPort, World};
 
 /// Maximum number of proxies on a call's path: an egress gateway makes three, more would be a loop.
 pub const MAX_HOPS: usize = 6;
@@ -145,42 +145,18 @@ impl World {
 
     fn asked_from_outside(&self, question: &Question) -> Result<Answer, QuestionError> {
         let target = &question.target;
-        let gateways: Vec<&Arc<Workload>> =
-            self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
-        let mut ports = Vec::new();
-        let mut serving: Option<Arc<Workload>> = None;
-        for gateway in gateways {
-            let own: Vec<u16> = self
-                .snapshot
-                .gateways_for(&gateway.labels)
-                .iter()
-                .flat_map(|gateway| gateway.servers.iter().map(|server| server.port))
-                .collect();
-            let serves = own.iter().any(|port| {
-                std::iter::once(target.port()).chain(below_1024(target.port())).any(|asked| asked == *port)
-            });
-            if serving.is_none() && serves {
-                serving = Some(Arc::clone(gateway));
-            }
-            ports.extend(own);
-        }
-        ports.sort_unstable();
-        ports.dedup();
-        let Some(gateway) = serving else {
-            let listed: Vec<String> = ports.iter().map(ToString::to_string).collect();
-            let there = match listed.as_slice() {
-                [] => "there is no Gateway".to_owned(),
-                listed => format!("Gateways listen on {}", listed.join(", ")),
-            };
-            return Err(QuestionError::NoGateway { port: target.port(), there });
-        };
+        let (gateway, port, published) = self.gateway_of(target)?;
         let address = gateway.addresses.first().copied().unwrap_or(OUTSIDE.into());
-        let how = format!("the gateway {}.{}", gateway.workload_name, gateway.namespace);
+        let name = format!("the gateway {}.{}", gateway.workload_name, gateway.namespace);
+        let how = match published {
+            Some(published) => format!("{name}, whose port {port} is {} on this machine", published.address),
+            None => name,
+        };
         let resolved = Resolved { address, service: None, how };
         let host = target.server_name().or_else(|| Some(host_of(&target.authority()).to_owned()));
         let arrival = Arrival {
             source: SocketAddr::new(OUTSIDE.into(), CLIENT_PORT),
-            destination: SocketAddr::new(address, target.port()),
+            destination: SocketAddr::new(address, port),
             socket: None,
             tls: client_tls(target, &["h2", "http/1.1"]),
             request: request(target),
@@ -188,8 +164,56 @@ impl World {
             random: question.random,
         };
         let mut answer = start(question, &resolved, &arrival);
+        if published.is_none() {
+            let own = self.published().iter().filter(|own| own.leads_to(&gateway));
+            let is_it = |own: &&PublishedPort| [Some(port), below_1024(port)].contains(&Some(own.number));
+            let at = own.filter(is_it).map(|own| format!("{} of the Gateway is {}", own.number, own.address)).next();
+            answer.notes.extend(at.map(|at| format!("on this machine, port {at}")));
+        }
         self.walk(&self.proxy(&gateway), Side::Gateway, arrival, &mut answer);
         Ok(conclude(answer))
+    }
+
+    /// The gateway that a call from outside reaches, the port of its Gateway, and the port of this machine that leads there:
+    /// where a mesh runs, calls of this machine's addresses have the port on which `up` serves the Gateway's.
+    fn gateway_of(&self, target: &Target) -> Result<(Arc<Workload>, u16, Option<&PublishedPort>), QuestionError> {
+        let gateways: Vec<&Arc<Workload>> =
+            self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
+        let ports_of = |gateway: &Workload| -> Vec<u16> {
+            let servers = self.snapshot.gateways_for(&gateway.labels);
+            servers.iter().flat_map(|gateway| gateway.servers.iter().map(|server| server.port)).collect()
+        };
+        let mut ports: Vec<u16> = gateways.iter().flat_map(|gateway| ports_of(gateway)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        let port = target.port();
+        let is_chosen = is_this_machine(target.host()) || !ports.contains(&port);
+        let published = self.published().iter().find(|own| is_chosen && own.address.port() == port);
+        if let Some(published) = published
+            && let Some(gateway) = gateways.iter().find(|gateway| published.leads_to(gateway))
+        {
+            return Ok((Arc::clone(gateway), published.number, Some(published)));
+        }
+        let serves = |gateway: &&&Arc<Workload>| {
+            let own = ports_of(gateway);
+            std::iter::once(port).chain(below_1024(port)).any(|asked| own.contains(&asked))
+        };
+        match gateways.iter().find(serves) {
+            Some(gateway) => Ok((Arc::clone(gateway), port, None)),
+            None => Err(QuestionError::NoGateway { port, there: self.listed(&ports) }),
+        }
+    }
+
+    /// The ports of Gateways, for people.
+    fn listed(&self, ports: &[u16]) -> String {
+        if ports.is_empty() {
+            return "there is no Gateway".to_owned();
+        }
+        let own = |port: &u16| {
+            let at = self.published().iter().find(|own| own.number == *port);
+            at.map_or_else(|| port.to_string(), |at| format!("{port} ({} on this machine)", at.address))
+        };
+        format!("Gateways listen on {}", ports.iter().map(own).collect::<Vec<_>>().join(", "))
     }
 
     /// Takes the call through a proxy, and on.
@@ -328,6 +352,12 @@ fn called(resolved: &Resolved, target: &Target) -> Option<Hostname> {
         (Some(service), None) => Some(service.host.clone()),
         (None, None) => Hostname::parse(target.host()).ok(),
     }
+}
+
+/// Whether a host of a URL is this machine.
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 fn host_of(authority: &str) -> &str {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub struct World {
     /// The virtual addresses that are assigned.
     pub(crate) addresses: AddressBook,
     pub(crate) running: Option<Box<dyn RunningProxies>>,
+    /// The ports of this machine that lead to gateways of the running mesh.
+    published: Vec<PublishedPort>,
     pub(crate) explainer: RefCell<Explainer>,
     proxies: RefCell<HashMap<Pod, Rc<Proxy>>>,
 }
@@ -58,6 +61,7 @@ impl World {
             diagnostics,
             addresses,
             running: None,
+            published: Vec::new(),
             explainer: RefCell::default(),
             proxies: RefCell::default(),
         }
@@ -67,6 +71,17 @@ impl World {
     #[must_use]
     pub fn with_running(self, running: impl RunningProxies + 'static) -> Self {
         Self { running: Some(Box::new(running)), ..self }
+    }
+
+    /// Returns the same mesh with the ports of this machine that lead to its gateways.
+    #[must_use]
+    pub fn with_published(self, published: Vec<PublishedPort>) -> Self {
+        Self { published, ..self }
+    }
+
+    /// The ports of this machine that lead to gateways.
+    pub(crate) fn published(&self) -> &[PublishedPort] {
+        &self.published
     }
 
     /// Returns the findings about the objects together.
@@ -122,6 +137,26 @@ impl World {
     /// The object whose name is written at `origin`, and the position of a field in it.
     pub(crate) fn source(&self, object: impl Into<String>, origin: &Span, field: &str) -> Source {
         Source::at(object, &self.places.field(origin, field))
+    }
+}
+
+/// A port of this machine that leads to a gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedPort {
+    /// The gateway's namespace.
+    pub namespace: String,
+    /// The gateway's workload.
+    pub workload: String,
+    /// `servers[].port.number` of the Gateway.
+    pub number: u16,
+    /// The address on this machine.
+    pub address: SocketAddr,
+}
+
+impl PublishedPort {
+    /// Whether it leads to this workload.
+    pub(crate) fn leads_to(&self, gateway: &Workload) -> bool {
+        (&*gateway.namespace, &*gateway.workload_name) == (&*self.namespace, &*self.workload)
     }
 }
 

@@ -9,7 +9,7 @@
 //! etc/UID/        names of users                          │
 //! data/           applications' files                     │
 //! check/          what `--check` runs: a copy to edit     │
-//! run.json, exec.sock, pages                              ┘
+//! run.json, ports.json, exec.sock, pages                  ┘
 //! lock            held by the running `up`
 //! ```
 
@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk;
 use crate::names;
 use crate::pidfd::PidFd;
+use crate::running::{self, PublishedPort, RunningOptions};
 
 /// Maximum length of a state directory's path, in bytes: the path of a Unix socket has at most 107, of which `/pods/…` needs
 /// the rest.
@@ -192,6 +193,26 @@ impl StateDir {
         (ProcessId::of(record.keeper.pid).ok()? == record.keeper).then_some(record.directory)
     }
 
+    /// The options of the mesh that runs with this state directory; `None` if none runs.
+    pub fn running_options(&self) -> Option<RunningOptions> {
+        self.running()?;
+        self.read_record()?.options
+    }
+
+    /// The ports of this machine that lead to gateways of the mesh that runs with this state directory; none while it starts.
+    pub fn published_ports(&self) -> Vec<PublishedPort> {
+        running::read_ports(&self.ports_file())
+    }
+
+    /// Writes down those ports.
+    pub(crate) fn publish_ports(&self, ports: &[PublishedPort]) -> io::Result<()> {
+        running::write_ports(&self.ports_file(), ports)
+    }
+
+    fn ports_file(&self) -> PathBuf {
+        self.0.join("ports.json")
+    }
+
     fn record(&self) -> PathBuf {
         self.0.join("run.json")
     }
@@ -251,8 +272,10 @@ impl StateDir {
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }
 
-    const VOLATILE: [&str; 10] =
-        ["runtime", "pods", "mounts", "etc", "data", "check", "run.json", "exec.sock", "pages", "control/registered"];
+    #[rustfmt::skip]
+    const VOLATILE: [&str; 11] = [
+        "runtime", "pods", "mounts", "etc", "data", "check", "run.json", "ports.json", "exec.sock", "pages", "control/registered",
+    ];
 
     fn remove_volatile(&self) -> io::Result<()> {
         for name in Self::VOLATILE {
@@ -295,12 +318,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Records this run's processes, so that the next run finds them if this one crashes.
-    pub fn record(&self, supervisor: i32) -> io::Result<()> {
+    /// Records this run's processes, so that the next run finds them if this one crashes, and its options.
+    pub fn record(&self, supervisor: i32, options: Option<RunningOptions>) -> io::Result<()> {
         let record = Record {
             directory: self.directory.clone(),
             keeper: ProcessId::of(i32::try_from(std::process::id()).unwrap_or_default())?,
             supervisor: Some(ProcessId::of(supervisor)?),
+            options,
         };
         write_atomically(&self.state.record(), serde_json::to_string_pretty(&record)?.as_bytes(), Readers::Owner)
     }
@@ -320,6 +344,8 @@ struct Record {
     directory: PathBuf,
     keeper: ProcessId,
     supervisor: Option<ProcessId>,
+    #[serde(default)]
+    options: Option<RunningOptions>,
 }
 
 /// A process id with its start time in clock ticks since boot; together they are unique.
@@ -397,7 +423,7 @@ mod tests {
         let state = StateDir::new(folder.path())?;
         let (claim, leftovers) = state.claim(Path::new("/some/app"))?;
         assert_eq!(leftovers, None);
-        claim.record(i32::try_from(std::process::id())?)?;
+        claim.record(i32::try_from(std::process::id())?, None)?;
         let refused = state.claim(Path::new("/other")).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(refused.contains("/some/app") && refused.contains("--state"), "{refused}");
         claim.release()?;
@@ -412,7 +438,7 @@ mod tests {
         let state = StateDir::new(folder.path())?;
         let mut survivor = std::process::Command::new("sleep").arg("60").spawn()?;
         let (claim, _) = state.claim(Path::new("/app"))?;
-        claim.record(i32::try_from(survivor.id())?)?;
+        claim.record(i32::try_from(survivor.id())?, None)?;
         fs::create_dir_all(state.pod("web-1"))?;
         fs::write(state.pod("web-1").join("token"), "t")?;
         drop(claim);
@@ -431,14 +457,14 @@ mod tests {
         let state = StateDir::new(folder.path())?;
         let mut victim = std::process::Command::new("sleep").arg("60").spawn()?;
         let (claim, _) = state.claim(Path::new("/app"))?;
-        claim.record(i32::try_from(victim.id())?)?;
+        claim.record(i32::try_from(victim.id())?, None)?;
         drop(claim);
         fs::set_permissions(state.record(), fs::Permissions::from_mode(0o666))?;
         let (claim, leftovers) = state.claim(Path::new("/app"))?;
         assert_eq!(leftovers, Some(Leftovers { process: None, files: 1 }), "removed, and not heeded");
 
         // A record in another place is ignored as well.
-        claim.record(i32::try_from(victim.id())?)?;
+        claim.record(i32::try_from(victim.id())?, None)?;
         drop(claim);
         let elsewhere = folder.path().join("elsewhere");
         fs::rename(state.record(), &elsewhere)?;

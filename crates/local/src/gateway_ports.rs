@@ -19,6 +19,7 @@ use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::ports::{GatewayPort, HostPort, PortKey};
 use crate::replica::Replicas;
+use crate::running::PublishedPort;
 
 /// Connections forwarded for one port at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;
@@ -63,13 +64,24 @@ impl GatewayPorts {
 
     /// The command with which each open port can be reached.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.gateway.key()));
-        let open: Vec<&HostPort> = first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).collect();
+        let open: Vec<&HostPort> = self.open_ports().collect();
         let moved = open.iter().filter(|port| port.address.port() != port.gateway.number);
         let moved: Vec<String> =
             moved.map(|port| format!("{} of the Gateway is {}", port.gateway.number, port.address.port())).collect();
         let note = (!moved.is_empty()).then(|| format!("on this machine's loopback, port {}", moved.join(", port ")));
         open.into_iter().map(HostPort::usage).chain(note).collect()
+    }
+
+    /// The ports that are open.
+    fn open_ports(&self) -> impl Iterator<Item = &HostPort> {
+        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.gateway.key()));
+        first.chain(self.forwarded.values().map(|forwarded| &forwarded.port))
+    }
+
+    /// Writes down for the other commands which ports are open.
+    pub(crate) fn record(&self) -> io::Result<()> {
+        let open: Vec<PublishedPort> = self.open_ports().map(PublishedPort::of).collect();
+        self.plan.state.publish_ports(&open)
     }
 
     /// Opens and closes ports as Gateways now require; returns messages about it.
@@ -95,6 +107,9 @@ impl GatewayPorts {
                 Ok(Some(usage)) => said.push(format!("{}: port {} is open: {usage}", port.span, port.number)),
                 Err(error) => said.push(format!("error: {error}")),
             }
+        }
+        if let Err(error) = self.record() {
+            said.push(format!("error: other commands do not know the gateways' ports: {error}"));
         }
         said
     }
@@ -133,8 +148,7 @@ impl GatewayPorts {
 
     /// The machine's ports that are open.
     fn open_on_host(&self) -> BTreeSet<u16> {
-        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.gateway.key()));
-        first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).map(|port| port.address.port()).collect()
+        self.open_ports().map(|port| port.address.port()).collect()
     }
 }
 

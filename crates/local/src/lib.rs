@@ -49,6 +49,7 @@ pub mod programs;
 pub mod reader;
 pub mod replica;
 mod rollout;
+pub mod running;
 pub mod sandbox;
 mod service_rules;
 pub mod supervisor;

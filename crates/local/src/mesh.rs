@@ -222,6 +222,8 @@ impl Mesh {
         tokio::spawn(tell_crashes(state, events.clone(), "the control plane", "proxies go on with what they have"));
         let plan = self.plan.clone();
         self.follow(&plan.manifest).await?;
+        let unwritten = |source| MeshError::Io { what: "cannot write down the gateways' ports", source };
+        self.gateway_ports.record().map_err(unwritten)?;
         events.footer(self.footer());
         Ok(())
     }

@@ -20,6 +20,7 @@ use crate::metrics_pages::MetricsPages;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
+use crate::running::RunningOptions;
 use crate::sandbox::{self, SandboxError, SupervisorExit};
 use crate::tools::{ToolError, Tools};
 use crate::workloads::Manifest;
@@ -145,6 +146,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let (ports_requests, ports_broker) = Broker::for_gateway_ports().map_err(io("cannot open sockets"))?;
     let brokers = broker.into_iter().chain([ports_requests]).collect();
     let options_of_run = options.clone();
+    let recorded = RunningOptions::of(&options.trust_domain, options.leave_out_refused);
     let plan = Plan {
         options: options_of_run,
         directory,
@@ -160,7 +162,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         state,
     };
     let supervise = || supervisor::run(plan);
-    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()), brokers)?;
+    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw(), Some(recorded)), brokers)?;
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use evenkeel_model::Workload;
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::view::PlainRequest;
@@ -52,7 +53,7 @@ pub fn tried(call_path: &CallPath, world: &World, values: &BTreeMap<Name, Value>
         Some(position) => format!("{}, {position}", policy.source.object),
         None => policy.source.object,
     });
-    let witness = witness(call_path, (method, authority, path, headers), (source, draw), allowed_by);
+    let witness = witness((call_path, world), (method, authority, path, headers), (source, draw), allowed_by);
     let port = call_path.dialled.address.port();
     let is_open = || format!("a program listens on port {port}, which stands for every port that no object names");
     let provided = provided.into_iter().chain(call_path.dialled.unnamed_port.then(is_open)).collect();
@@ -106,7 +107,7 @@ fn walked(
 }
 
 fn witness(
-    call_path: &CallPath,
+    (call_path, world): (&CallPath, &World),
     (method, authority, path, headers): (String, String, String, Vec<(String, String)>),
     (source, draw): (Option<IpAddr>, u64),
     allowed_by: Option<String>,
@@ -139,10 +140,12 @@ fn witness(
         Client::Workload(own) => {
             (format!("evenkeel exec {} -n {} -- ", own.workload_name, own.namespace), String::new())
         }
-        Client::Outside(_) if tls.is_some() => {
-            (String::new(), format!(" -k --connect-to ::{}", on_this_machine(address.port())))
+        Client::Outside(own) if tls.is_some() => {
+            (String::new(), format!(" -k --connect-to ::{}", on_this_machine(world, own, address.port())))
         }
-        Client::Outside(_) => (String::new(), format!(" --connect-to ::{}", on_this_machine(address.port()))),
+        Client::Outside(own) => {
+            (String::new(), format!(" --connect-to ::{}", on_this_machine(world, own, address.port())))
+        }
         Client::Anyone => (String::new(), String::new()),
     };
     let curl = match kind {
@@ -189,8 +192,11 @@ fn witness(
     }
 }
 
-/// Where `evenkeel up` serves a port of the gateway.
-fn on_this_machine(port: u16) -> String {
+/// Where `evenkeel up` serves a port of the gateway: the running one, or else one without options about it.
+fn on_this_machine(world: &World, gateway: &Workload, port: u16) -> String {
+    if let Some(published) = world.published().iter().find(|own| own.number == port && own.leads_to(gateway)) {
+        return published.address.to_string();
+    }
     format!("127.0.0.1:{}", if port < 1024 { port + 8000 } else { port })
 }
 

@@ -187,6 +187,9 @@ impl Proxy {
         crate::recorded::decided(&format!("{listener} {to} {from} {sni:?} {random} {request}"));
         let source = arrival.from.parse().expect("a source");
         let destination = arrival.to.parse().expect("a destination");
+        if sni.is_none() {
+            crate::recorded::called(source, destination, request);
+        }
         let words: Vec<&str> = request.split(' ').collect();
         let request = match words.as_slice() {
             [method, host, path, headers @ ..] => {

@@ -57,6 +57,9 @@ pub fn outcome(config: &Config, listener: &str, client: &Client, to: &str, reque
         "{listener} {} {} {destination} {request} {random}",
         client.from, client.identity
     ));
+    if !tls {
+        crate::recorded::called(source, destination, request);
+    }
     let words: Vec<&str> = request.split(' ').collect();
     let request = match words.as_slice() {
         [method, host, path, headers @ ..] => {

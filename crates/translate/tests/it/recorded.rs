@@ -1,12 +1,14 @@
 //! What the tables of decisions cover: each records its YAML, its calls and the resources that it was about. Every field
 //! that works appears, and stock Envoy accepts all of the resources. This executable runs the tables again for that,
-//! unless it is told where they have recorded (`scripts/test.py`).
+//! unless it is told where they have recorded (`scripts/test.py`). The meshes and the calls are also tried for real, by
+//! `crates/evenkeel/tests/it/up/agreement/tables.rs`.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -65,6 +67,10 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     let mut hash = DefaultHasher::new();
     files.hash(&mut hash);
     MESH.set(hash.finish());
+    record("mesh", || {
+        let texts: Vec<&str> = files.iter().map(|(_, text)| &**text).collect();
+        vec![json!([MESH.get().to_string(), texts.join("\n---\n")]).to_string()]
+    });
     evenkeel_api::load(files)
 }
 
@@ -75,6 +81,11 @@ pub fn decided(call: &str) {
         (MESH.get(), call).hash(&mut hash);
         vec![hash.finish().to_string()]
     });
+}
+
+/// Notes a call in plain text, for those who make it: the addresses of its connection, and its request (none: bytes).
+pub fn called(from: SocketAddr, to: SocketAddr, request: &str) {
+    record("call", || vec![json!([MESH.get().to_string(), from, to, request]).to_string()]);
 }
 
 /// A proxy's resources as JSON, which are compared.
@@ -157,6 +168,8 @@ fn read(path: &Path) -> Recorded {
     for line in std::fs::read_to_string(path).expect("a record").lines() {
         match line.split_once(' ') {
             Some(("field", path)) => _ = all.fields.insert(path.to_owned()),
+            // For those who make the calls.
+            Some(("mesh" | "call", _)) => {}
             Some(("decision", hash)) => _ = all.decisions.insert(hash.to_owned()),
             Some(("resource", rest)) => {
                 let (kind, json) = rest.split_once(' ').expect("a type and JSON");

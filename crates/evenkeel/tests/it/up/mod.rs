@@ -21,6 +21,7 @@ mod ledger;
 mod load;
 mod mesh;
 mod metrics;
+mod options;
 mod platform;
 mod pods;
 mod processes;

@@ -66,6 +66,15 @@ metadata: {name: api, namespace: default}
 spec: {selector: {matchLabels: {app: api}}, mtls: {mode: STRICT}}
 ";
 
+/// The same workload behind an address of its own, which `up` translates for clients without a sidecar.
+const VIRTUAL: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: virtual}
+spec: {selector: {app: api}, ports: [{name: http, port: 80, targetPort: 8000}]}
+---
+";
+
 /// The clients, with their namespaces.
 const CLIENTS: [(&str, &str); 4] = [("web", "default"), ("dis", "plain"), ("old", "default"), ("aside", "default")];
 
@@ -91,6 +100,7 @@ impl Mesh {
         let (user, folder) = (User::present(), super::state());
         let text = [
             MESH.to_owned(),
+            VIRTUAL.to_owned(),
             workload("api", "default", ""),
             workload("web", "default", ""),
             workload("dis", "plain", ""),
@@ -213,6 +223,9 @@ fn the_ledger_the_wire_and_the_proofs_agree() {
             (mesh.call(client, if client.1 == "default" { &allowed } else { &full }) == "200").then_some(())
         });
     }
+    // The address of a Service is not that of its client's bridge.
+    let by_address = ["-H", "x-pass: let-me", "http://virtual/ok"];
+    eventually("an answer by the Service's address", || (mesh.call(CLIENTS[2], &by_address) == "200").then_some(()));
     let seen = capture.end();
 
     the_ledger_says_what_was_on_the_wire(&mesh, &seen);
@@ -317,6 +330,22 @@ fn exactly_those_break_of_whom_it_was_said(mesh: &Mesh, allowed: [&str; 3], full
             ((status == "200") == (wanted == "200")).then_some(())
         });
     }
+    what_was_refused_is_told_with_its_client(mesh);
     let proof = mesh.json(&["prove", "--from", "old.default", "--to", "api.default"], 0);
     assert!(proof["reasons"][0]["text"].as_str().is_some_and(|text| text.contains("only mutual TLS")), "{proof:#}");
+}
+
+/// The workloads whose plain text STRICT refuses are listed by their names.
+fn what_was_refused_is_told_with_its_client(mesh: &Mesh) {
+    let ledger = mesh.json(&["mtls"], 0);
+    let refused = |edge: &&&Value| edge["refused"].as_u64().is_some_and(|count| count > 0);
+    let name = |edge: &&Value| edge["client"]["name"].as_str().unwrap_or_default().to_owned();
+    let mut clients: Vec<String> = edges(&ledger, "api.default").iter().filter(refused).map(name).collect();
+    clients.sort();
+    assert_eq!(clients, ["aside.default", "dis.plain", "old.default"], "{ledger:#}");
+    let (_, text) = mesh.run(&["mtls"]);
+    for client in clients {
+        let line = format!("✗ refused: {client} → api.default:8000: ");
+        assert!(text.lines().any(|own| own.starts_with(&line) && own.ends_with("in plain text")), "{client}: {text}");
+    }
 }

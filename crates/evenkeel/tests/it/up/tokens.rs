@@ -11,7 +11,7 @@ use evenkeel_testkit::{Backend, Connection, Process, Reply, Signal, eventually, 
 
 use super::authorization::{APPLICATION, HTTPBIN};
 use super::user::User;
-use super::{MACHINE, PATIENCE, entries, state, url, wait_ready};
+use super::{MACHINE, PATIENCE, deployment, entries, state, url, wait_ready};
 
 /// `samples/jwt-server/jwt-server.yaml`, without its comments and with another key.
 fn sample() -> String {
@@ -219,6 +219,86 @@ fn check(fetching: &str, (issuer, secured): (SocketAddr, &Secured), [istio, mach
     // Where proxies fetch the keys of the workload, the control plane has only those of the machine's issuers.
     let fetched = entries(&user.state.path().join("control/jwks"));
     assert_eq!(fetched.len(), if fetching == "hybrid" { 2 } else { 3 }, "{fetching}: {fetched:?}");
+    up.signal(Signal::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
+}
+
+/// A workload that calls, and a policy about the claims of the machine's issuer.
+const OF_CLIENT: &str = r#"apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: admins}
+spec:
+  selector: {matchLabels: {app: httpbin}}
+  rules: [{when: [{key: 'request.auth.claims[role]', values: [admin]}]}]
+---
+"#;
+
+/// The keys that the running mesh has fetched are in no file of the user.
+#[test]
+fn explained_tokens_come_to_what_real_ones_do() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let [known, stranger] = ["known", "known"].map(|name| Signer::ec(name, "P-256"));
+    let set = jwks(&[&known]);
+    let issuer = Backend::start(move |_| Reply::text(set.clone()));
+    let (user, folder) = (User::present(), state());
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("our own folder");
+    fs::copy(env!("CARGO_BIN_EXE_evenkeel"), folder.path().join("evenkeel")).expect("the binary can be copied");
+    write("application.txt", APPLICATION);
+    write("httpbin.yaml", HTTPBIN);
+    let authentication = format!(
+        "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: machine}}\nspec:\n  \
+         selector: {{matchLabels: {{app: httpbin}}}}\n  \
+         jwtRules: [{{issuer: machine, jwksUri: 'http://host.evenkeel.internal:{}/keys'}}]\n",
+        issuer.address().port()
+    );
+    write("policies.yaml", &(OF_CLIENT.to_owned() + &authentication));
+    write("web.yaml", &deployment("web", 1, "exec python3 -m http.server --bind 0.0.0.0 8000"));
+    let at = folder.path().display();
+    let run = format!("exec {at}/evenkeel proxy --config-yaml \"$(cat {at}/application.txt)\"");
+    write("evenkeel.yaml", &format!("workloads:\n  httpbin: {{command: {run:?}}}\n"));
+    let mut command = user.evenkeel(&["up"]);
+    let mut up =
+        Process::spawn(command.arg(folder.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0"]));
+    wait_ready(&mut up, 3);
+    let edge = url(&mut up);
+    let run = |words: &[&str], more: &[&str]| {
+        let state = user.state.path().display().to_string();
+        let output = user.evenkeel(&[words, &["--state", &state], more].concat()).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    let bearer = |signer: &Signer, role: &str| {
+        let claims = format!(r#"{{"iss":"machine","sub":"me","role":"{role}","exp":4102444800}}"#);
+        format!("Authorization: Bearer {}", signer.token(&claims))
+    };
+    let within = "http://httpbin:8000/headers".to_owned();
+    let outside = format!("{edge}headers");
+    for (name, header, expected) in [
+        ("of the role", bearer(&known, "admin"), 200),
+        ("of another role", bearer(&known, "guest"), 403),
+        ("forged", bearer(&stranger, "admin"), 401),
+        ("none", "x-none: 1".to_owned(), 403),
+    ] {
+        let curl = ["curl", "-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "-H", &header, &within];
+        eventually(&format!("{expected} for a token: {name}"), || {
+            (run(&["exec", "web"], &[&["--"], &curl[..]].concat()).trim() == expected.to_string()).then_some(())
+        });
+        for caller in [&["--from", "web.default", "--url", &*within][..], &["--from-outside", "--url", &*outside]] {
+            for asks in [&[][..], &["--proxy"]] {
+                let text = run(&[&["explain"], caller, &["-H", &*header, "-o", "json"], asks].concat(), &[]);
+                let answer: serde_json::Value =
+                    serde_json::from_str(&text).unwrap_or_else(|wrong| panic!("{wrong}: {text}"));
+                let told = answer["status"].as_u64().unwrap_or(200);
+                assert_eq!(told, expected, "{name}: {text}");
+                assert!(
+                    !text.contains("Jwks doesn't have key") && !text.contains("another configuration"),
+                    "{name}: {text}"
+                );
+                let asked = answer["hops"].as_array().expect("hops").iter().map(|hop| &hop["running"]["agrees"]);
+                let asked: Vec<_> = asked.collect();
+                assert!(asks.is_empty() || asked.iter().all(|agrees| **agrees == true), "{name}: {text}");
+            }
+        }
+    }
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

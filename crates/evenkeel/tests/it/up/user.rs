@@ -101,7 +101,8 @@ pub fn open_to_all(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our own file");
 }
 
-fn copy_readable(from: &Path, to: &Path) {
+/// Copies a directory so that everybody may read it.
+pub fn copy_readable(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a fresh directory");
     open_to_all(to);
     for entry in fs::read_dir(from).expect("the example is there") {

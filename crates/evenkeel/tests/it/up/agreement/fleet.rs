@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -11,45 +11,44 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_api::Object;
 use evenkeel_control::source::files::Files;
-use evenkeel_explain::World;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::plan::Sampled;
 use evenkeel_explain::recent::RecordedRequest;
+use evenkeel_explain::{PublishedPort, World};
 use evenkeel_filters::explain::query::{RecentRequest, RecentRequests};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec;
 use evenkeel_model::MeshConfig;
-use evenkeel_testkit::{Connection, Process, Signal, eventually};
+use evenkeel_testkit::{Process, Signal};
 
 use super::super::user::User;
-use super::super::{PATIENCE, url, wait_ready};
+use super::super::{PATIENCE, wait_ready};
 
 /// The file whose objects change.
 const CHANGING: &str = "policies.yaml";
 /// An object that is applied only to wait for the proxies.
 const MARK: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: mark}\n";
-/// What an answer has after its status.
-const SERVED_BY: &str = "x-served-by";
 
 /// A running `evenkeel up` of its own directory.
 pub struct Fleet {
     user: User,
     up: Process,
     directory: tempfile::TempDir,
-    gateway: SocketAddr,
 }
 
 /// A call, by the client's name (`WORKLOAD.NAMESPACE`, or `outside`).
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The client.
-    pub from: &'static str,
+    pub from: String,
+    /// Its method.
+    pub method: String,
     /// Host and port, without the scheme.
     pub to: String,
     /// Its path; a parameter tells the calls apart.
     pub path: String,
-    /// `NAME: VALUE`, if there is one.
-    pub header: &'static str,
+    /// Names and values; `host` replaces the URL's.
+    pub headers: Vec<(String, String)>,
 }
 
 /// What came of a call: the status, 0 for none; and the workload whose program answered.
@@ -67,25 +66,45 @@ pub struct Read {
     objects: Vec<Object>,
     texts: BTreeMap<Arc<str>, Arc<str>>,
     addresses: evenkeel_model::AddressBook,
+    mesh: MeshConfig,
+    published: Vec<PublishedPort>,
 }
 
 impl Fleet {
-    /// Starts the mesh of these objects. `replicas`: with the gateway.
-    pub fn start(objects: &str, replicas: usize) -> Self {
-        let (user, directory) = (User::present(), super::super::state());
+    /// Starts the mesh of these objects. `replicas`: with gateways. `ports`: those of Gateways, which get free ones of the machine.
+    pub fn start(objects: &str, replicas: usize, ports: &[u16]) -> Self {
+        let directory = super::super::state();
         fs::write(directory.path().join("workloads.yaml"), objects).expect("our own folder");
-        fs::write(directory.path().join(CHANGING), "").expect("our own folder");
-        let mut command = user.evenkeel(&["up"]);
-        command.arg(directory.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0"]);
-        let mut up = Process::spawn(&mut command);
-        wait_ready(&mut up, replicas);
-        let gateway = url(&mut up).trim_start_matches("http://").trim_end_matches('/').parse().expect("HOST:PORT");
-        Self { user, up, directory, gateway }
+        Self::of(directory, replicas, ports)
     }
 
-    /// Where clients outside call.
-    pub fn gateway(&self) -> SocketAddr {
-        self.gateway
+    /// Starts the mesh of a directory.
+    pub fn of(directory: tempfile::TempDir, replicas: usize, ports: &[u16]) -> Self {
+        let user = User::present();
+        fs::write(directory.path().join(CHANGING), "").expect("our own folder");
+        let mut command = user.evenkeel(&["up"]);
+        command.arg(directory.path()).arg("--state").arg(user.state.path());
+        for port in ports {
+            command.arg("--gateway-port").arg(format!("{port}=0"));
+        }
+        let mut up = Process::spawn(&mut command);
+        wait_ready(&mut up, replicas);
+        Self { user, up, directory }
+    }
+
+    fn state(&self) -> StateDir {
+        StateDir::new(self.user.state.path()).expect("the state directory")
+    }
+
+    /// The ports of this machine that lead to gateways, as the commands learn of them.
+    pub fn published(&self) -> Vec<PublishedPort> {
+        let one = |port: evenkeel_local::running::PublishedPort| PublishedPort {
+            namespace: port.namespace,
+            workload: port.workload,
+            number: port.number,
+            address: port.address,
+        };
+        self.state().published_ports().into_iter().map(one).collect()
     }
 
     fn evenkeel(&self, arguments: &[&str]) -> Command {
@@ -111,7 +130,7 @@ impl Fleet {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; calls.len()];
         let mut clients: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (at, call) in calls.iter().enumerate() {
-            clients.entry(call.from).or_default().push(at);
+            clients.entry(&call.from).or_default().push(at);
         }
         for (client, of_client) in clients {
             let own: Vec<&Call> = of_client.iter().filter_map(|at| calls.get(*at)).collect();
@@ -124,37 +143,15 @@ impl Fleet {
     }
 
     fn call_from_outside(&self, calls: &[&Call]) -> Vec<Outcome> {
-        let get = |call: &&Call| {
-            let header = if call.header.is_empty() { String::new() } else { format!("{}\r\n", call.header) };
-            let host = call.to.split(':').next().unwrap_or_default();
-            let answer = Connection::open(self.gateway).and_then(|mut client| client.get(host, &call.path, &header));
-            let by = |answer: &evenkeel_testkit::Response| answer.header(SERVED_BY).unwrap_or_default().to_owned();
-            answer.map_or((0, String::new()), |answer| (answer.status, by(&answer)))
-        };
-        calls.iter().map(get).collect()
+        let mut curl = Command::new("curl");
+        curl.args(["--noproxy", "*"]);
+        called_with(&mut curl, calls)
     }
 
     fn call_from_workload(&self, client: &str, calls: &[&Call]) -> Vec<Outcome> {
         let (name, namespace) = client.split_once('.').expect("WORKLOAD.NAMESPACE");
         let mut command = self.evenkeel(&["exec", name, "-n", namespace]);
-        command.arg("--").arg("curl");
-        for (at, call) in calls.iter().enumerate() {
-            if at > 0 {
-                command.arg("--next");
-            }
-            command.args(["-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code} %header{x-served-by}\\n"]);
-            if !call.header.is_empty() {
-                command.args(["-H", call.header]);
-            }
-            command.arg(call.url());
-        }
-        let output = command.output().expect("it runs");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let read = |line: &str| {
-            let (status, by) = line.split_once(' ').unwrap_or((line, ""));
-            (status.parse().unwrap_or(0), by.trim().to_owned())
-        };
-        text.lines().map(read).collect()
+        called_with(command.arg("--").arg("curl"), calls)
     }
 
     /// Now, as proxies note it.
@@ -182,23 +179,21 @@ impl Fleet {
 
     /// Reads the mesh as commands without `-f` do.
     pub fn read(&self) -> Read {
-        let state = StateDir::new(self.user.state.path()).expect("the state directory");
+        let state = self.state();
         let mut files = Files::new(vec![self.directory.path().to_owned(), state.runtime()]);
         files.refresh(SystemTime::now());
         let texts = files.texts().map(|(path, _, text)| (path.to_string_lossy().into(), text.into())).collect();
         let book = fs::read(state.control().join("addresses.json")).ok();
         let addresses = book.and_then(|book| serde_json::from_slice(&book).ok()).unwrap_or_default();
-        Read { objects: files.objects(), texts, addresses }
+        let mesh = state.running_options().expect("what the running mesh tells of itself").mesh();
+        Read { objects: files.objects(), texts, addresses, mesh, published: self.published() }
     }
 
     /// The address of a workload's only Pod.
-    pub fn address(&self, workload: &str, namespace: &str) -> String {
-        let arguments = ["exec", workload, "-n", namespace];
-        eventually("an address", || {
-            let mut command = self.evenkeel(&arguments);
-            let output = command.args(["--", "hostname", "-I"]).output().ok()?;
-            String::from_utf8_lossy(&output.stdout).split_whitespace().next().map(str::to_owned)
-        })
+    pub fn address(&self, workload: &str, namespace: &str) -> IpAddr {
+        let (world, _) = self.read().worlds("");
+        let found = world.find(workload, Some(namespace)).expect("a workload of the mesh");
+        *found.addresses.first().expect("its replica runs")
     }
 
     /// Ends the mesh.
@@ -219,10 +214,38 @@ impl Read {
         let after: Vec<Object> = kept.chain(objects).collect();
         let mut texts = self.texts.clone();
         texts.insert(name, next.into());
-        let mesh = MeshConfig::default();
-        let after = World::of_mesh(after, texts, self.addresses.clone(), mesh.clone());
-        (World::of_mesh(self.objects, self.texts, self.addresses, mesh), after)
+        let after = World::of_mesh(after, texts, self.addresses.clone(), self.mesh.clone());
+        let before = World::of_mesh(self.objects, self.texts, self.addresses, self.mesh);
+        (before.with_published(self.published), after)
     }
+}
+
+/// Makes the calls with this curl, one after the other.
+fn called_with(curl: &mut Command, calls: &[&Call]) -> Vec<Outcome> {
+    for (at, call) in calls.iter().enumerate() {
+        if at > 0 {
+            curl.arg("--next");
+        }
+        curl.args(["-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code} %header{x-served-by}\\n", "--path-as-is"]);
+        if call.method == "HEAD" {
+            curl.arg("-I");
+        } else if call.method != "GET" {
+            curl.args(["-X", &call.method]);
+        }
+        for (name, value) in &call.headers {
+            // In curl's spelling of a header without a value.
+            let line = if value.is_empty() { format!("{name};") } else { format!("{name}: {value}") };
+            curl.args(["-H", &line]);
+        }
+        curl.arg("-g").arg(call.url());
+    }
+    let output = curl.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let read = |line: &str| {
+        let (status, by) = line.split_once(' ').unwrap_or((line, ""));
+        (status.parse().unwrap_or(0), by.trim().to_owned())
+    };
+    text.lines().map(read).collect()
 }
 
 /// The records as `plan` takes them.

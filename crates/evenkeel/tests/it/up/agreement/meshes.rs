@@ -15,8 +15,8 @@ pub const WORKLOADS: [(&str, &str, bool); 5] = [
     ("other", "other", true),
 ];
 
-/// A program that answers on three ports, and names its workload.
-fn application(workload: &str) -> String {
+/// A program that answers on these ports, and names its workload.
+pub fn application(workload: &str, ports: &[u16]) -> String {
     let listener = |port: u16| {
         format!(
             "{{name: p{port}, address: {{socket_address: {{address: 0.0.0.0, port_value: {port}}}}}, filter_chains: [{{filters: [{{name: hcm, \
@@ -26,7 +26,7 @@ fn application(workload: &str) -> String {
              http_filters: [{{name: router, typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}}}]}}}}]}}]}}"
         )
     };
-    let listeners: Vec<String> = [8080, 8081, 8082].map(listener).to_vec();
+    let listeners: Vec<String> = ports.iter().copied().map(listener).collect();
     format!("{{static_resources: {{listeners: [{}]}}}}", listeners.join(", "))
 }
 
@@ -36,7 +36,8 @@ pub fn workloads(program: &str) -> String {
         .to_owned();
     for (name, namespace, has_sidecar) in WORKLOADS {
         let (app, version) = name.split_once('-').unwrap_or((name, "v1"));
-        let run = format!("exec {program} proxy --concurrency 1 --config-yaml '{}'", application(name));
+        let run =
+            format!("exec {program} proxy --concurrency 1 --config-yaml '{}'", application(name, &[8080, 8081, 8082]));
         let annotation = if has_sidecar { "" } else { "        sidecar.istio.io/inject: \"false\"\n" };
         let _ = write!(
             text,

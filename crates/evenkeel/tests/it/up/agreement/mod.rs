@@ -1,19 +1,26 @@
 //! What the tools say and what the mesh does, in every mode of mutual TLS: each explained call is made, each request that a
-//! proxy has kept is replayed and comes to the same end, and what `plan` foretells comes about. Policies and routes are random.
+//! proxy has kept is replayed and comes to the same end, and what `plan` foretells comes about. Here policies and routes are
+//! random; `examples.rs` has the examples, `tables.rs` the meshes of the tables of decisions.
 
+mod checks;
+mod examples;
 mod fleet;
 mod meshes;
+mod recorded;
+mod tables;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::PoisonError;
 
-use evenkeel_explain::answer::{Answer, Outcome as Told};
-use evenkeel_explain::{Caller, Plan, Question, Recent, Target, World};
+use evenkeel_explain::Plan;
 use evenkeel_filters::explain::query::RecentRequest;
 use evenkeel_testkit::{Random, cases};
 
-use self::fleet::{Call, Fleet, Outcome, program, replayed, sampled};
+use self::checks::{wrong_answers, wrong_replays};
+pub use self::fleet::program;
+use self::fleet::{Call, Fleet, Outcome, sampled};
+pub use self::meshes::application as answering;
 use super::MACHINE;
 
 /// Meshes whose differences are shown, in meshes.
@@ -21,8 +28,8 @@ const SHOWN: usize = 4;
 
 /// Calls from each kind of client to each kind of port, and to an address.
 fn calls(fleet: &Fleet) -> Vec<Call> {
-    let server = fleet.address("server-v1", "shop") + ":8080";
-    let edge = fleet.gateway().to_string();
+    let server = format!("{}:8080", fleet.address("server-v1", "shop"));
+    let edge = fleet.published().first().expect("the gateway's port").address.to_string();
     let targets = [
         ("server.shop", "/", ""),
         ("server.shop", "/admin", ""),
@@ -33,9 +40,12 @@ fn calls(fleet: &Fleet) -> Vec<Call> {
         (&*server, "/", ""),
     ];
     let mut all: Vec<Call> = Vec::new();
-    let mut add = |from, to: &str, path: &str, header| {
+    let mut add = |from: &str, to: &str, path: &str, header: &str| {
         let path = format!("{path}?call={}.", all.len());
-        all.push(Call { from, to: to.to_owned(), path, header });
+        let header = header.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let (from, method, to, headers) =
+            (from.to_owned(), "GET".to_owned(), to.to_owned(), header.into_iter().collect());
+        all.push(Call { from, method, to, path, headers });
     };
     for from in ["client.shop", "other.other", "plain.shop"] {
         targets.iter().for_each(|(to, path, header)| add(from, to, path, header));
@@ -46,39 +56,6 @@ fn calls(fleet: &Fleet) -> Vec<Call> {
     all
 }
 
-fn ask(world: &World, call: &Call) -> Answer {
-    let headers = call.header.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
-    // Outside is the port of the machine that stands for the gateway's.
-    let (url, from) = match call.from {
-        "outside" => (format!("http://127.0.0.1{}", call.path), Caller::Outside),
-        workload => (call.url(), Caller::parse(workload)),
-    };
-    let target = Target::parse_url(&url, "GET", headers.into_iter().collect()).expect("a URL");
-    world.ask(&Question { from, target, socket: None, random: 0 }).expect("an answer")
-}
-
-/// What the client sees of what is told. The workload is known if only one can answer.
-fn expected(answer: &Answer) -> (u16, Option<String>) {
-    let of_http = answer.hops.first().is_some_and(|hop| hop.virtual_host.is_some());
-    match (answer.verdict.outcome, answer.verdict.status) {
-        (Told::Forward, None) => {
-            let clusters = answer.hops.iter().find(|hop| hop.proxy.side != "inbound").map(|hop| &hop.clusters);
-            let endpoints =
-                clusters.into_iter().flatten().filter(|cluster| cluster.chosen).flat_map(|own| &own.endpoints);
-            let pods: Vec<&String> = endpoints.filter_map(|endpoint| endpoint.workload.as_ref()).collect();
-            (200, if let [pod] = pods.as_slice() { Some(pod.to_string()) } else { None })
-        }
-        (_, Some(status)) => (status, None),
-        // A sidecar or gateway whose upstream closes the connection answers; one that passes bytes on closes it, too.
-        _ if answer.hops.len() > 1 && of_http => (503, None),
-        _ => (0, None),
-    }
-}
-
-fn agrees((status, pod): &(u16, Option<String>), real: &Outcome) -> bool {
-    *status == real.0 && (*status != 200 || pod.as_ref().is_none_or(|pod| pod.starts_with(&real.1)))
-}
-
 /// The number of the call that a request belongs to.
 fn number(path: &str) -> Option<usize> {
     path.split_once("?call=")?.1.split_once('.')?.0.parse().ok()
@@ -86,35 +63,6 @@ fn number(path: &str) -> Option<usize> {
 
 fn number_of(request: &RecentRequest) -> Option<usize> {
     number(&request.call.request.as_ref()?.path)
-}
-
-/// What was said otherwise than it was.
-fn wrong_answers(world: &World, calls: &[Call], real: &[Outcome]) -> String {
-    let mut wrong = String::new();
-    for (call, real) in calls.iter().zip(real) {
-        let answer = ask(world, call);
-        let expected = expected(&answer);
-        if !agrees(&expected, real) {
-            let text = answer.to_text(false);
-            let _ = writeln!(wrong, "explain: {call:?}: {real:?}, told {expected:?}\n{text}");
-        }
-    }
-    wrong
-}
-
-/// The records that a replay ends otherwise.
-fn wrong_replays(world: &World, kept: &[(evenkeel_explain::answer::ProxyName, RecentRequest)]) -> String {
-    let mut wrong = String::new();
-    for record in kept {
-        let recent = Recent::new(Some(world), vec![replayed(world, record)]);
-        let now = recent.hops.first().map(|hop| hop.now.clone()).unwrap_or_default();
-        // What came was no request, such as TLS at a port that speaks plain text.
-        let is_read = record.1.call.request.as_ref().is_some_and(|head| !head.method.is_empty());
-        if is_read && now.same != Some(true) {
-            let _ = writeln!(wrong, "replay at {}: {now:?}\n{:?}", record.0.pod, record.1);
-        }
-    }
-    wrong
 }
 
 /// The calls that fail with a change, by what `plan` says, and in truth: those that a proxy has kept.
@@ -140,7 +88,7 @@ fn wrong_plans(plan: &Plan, kept: &BTreeSet<usize>, calls: &[Call], before: &[Ou
 fn every_explained_call_and_every_replayed_request_ends_as_it_does() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let folder = super::state();
-    let fleet = Fleet::start(&meshes::workloads(&program(folder.path())), meshes::WORKLOADS.len() + 1);
+    let fleet = Fleet::start(&meshes::workloads(&program(folder.path())), meshes::WORKLOADS.len() + 1, &[80]);
     let calls = calls(&fleet);
     let first = std::env::var("AGREEMENT_FIRST").ok().and_then(|first| first.parse().ok()).unwrap_or(0);
     let numbers = first..first + cases(9, 500) as u64;
@@ -164,7 +112,7 @@ fn every_explained_call_and_every_replayed_request_ends_as_it_does() {
         replays += kept.len();
         // Where the client's sidecar passes bytes on, it has no record, and `plan` does not judge how it would connect.
         let is_whole = |(_, request): &&(_, RecentRequest)| {
-            let from = number_of(request).and_then(|at| calls.get(at)).map_or("", |call| call.from);
+            let from = number_of(request).and_then(|at| calls.get(at)).map_or("", |call| &*call.from);
             request.direction != "inbound" || from == "plain.shop"
         };
         let numbers = kept.iter().filter(is_whole).filter_map(|(_, request)| number_of(request)).collect();
