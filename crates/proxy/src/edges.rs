@@ -13,11 +13,14 @@ use std::time::Duration;
 
 use evenkeel_filters::ConnectionInfo;
 use evenkeel_filters::edges::{Edge, EdgeTls};
+use evenkeel_filters::format::Record;
 use evenkeel_runtime_config::address::EndpointAddress;
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_tls::{PeerCertificate, Session};
 use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host};
 use tokio::time::Instant;
+
+use crate::observers::Observer;
 
 /// Maximum number of edges per worker; each takes about 300 bytes.
 pub(crate) const MAX_EDGES: usize = 1024;
@@ -179,6 +182,36 @@ impl Edges {
         let mut table = self.table.borrow_mut();
         forget_idle(&mut table, now);
         (table.iter().map(|(key, counts)| told(key, counts, now)).collect(), self.left_out.get())
+    }
+}
+
+/// The edges of a request, or of a connection: with its client and its server.
+pub(crate) struct Traffic<'e> {
+    pub(crate) client: Option<&'e EdgeCounts>,
+    pub(crate) server: Option<&'e EdgeCounts>,
+    pub(crate) is_request: bool,
+}
+
+impl Observer for Traffic<'_> {
+    #[inline]
+    fn ended(&mut self, end: &Record<'_>) {
+        if let Some(edge) = self.client {
+            self.count(edge, end);
+        }
+        if let Some(edge) = self.server {
+            self.count(edge, end);
+        }
+    }
+}
+
+impl Traffic<'_> {
+    fn count(&self, edge: &EdgeCounts, end: &Record<'_>) {
+        let (received, sent, now) = (end.stream.bytes_received, end.stream.bytes_sent, Instant::from_std(end.now));
+        if self.is_request {
+            edge.request(received, sent, now);
+        } else {
+            edge.bytes(received, sent, now);
+        }
     }
 }
 

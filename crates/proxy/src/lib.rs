@@ -24,6 +24,7 @@ mod inherit;
 mod listener;
 pub mod logging;
 pub mod memory;
+mod observers;
 pub mod options;
 mod overload;
 pub mod pool;

@@ -202,7 +202,7 @@ impl Host {
     }
 
     /// Its current configuration.
-    pub(super) fn endpoint(&self) -> Ref<'_, Arc<Endpoint>> {
+    pub fn endpoint(&self) -> Ref<'_, Arc<Endpoint>> {
         self.endpoint.borrow()
     }
 

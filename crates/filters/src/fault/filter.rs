@@ -11,8 +11,9 @@ use evenkeel_stats::Writer;
 
 use super::counts::{Counts, Injected, OfCluster, stats};
 use super::limiter::Limiter;
+use crate::format::Record;
 use crate::http::{Data, Decision, Filter, Flow, Hooks, Pause, Reply, RequestContext, Setup};
-use crate::info::{ResponseFlags, StreamInfo};
+use crate::info::ResponseFlags;
 use crate::remark::Remark;
 
 const DELAY: &[u8] = b"x-envoy-fault-delay-request";
@@ -100,7 +101,7 @@ impl Filter for HttpFilter {
         limiter.map_or(Flow::Continue, |limiter| limiter.pass(data))
     }
 
-    fn complete(&self, state: &mut AppliedFault, _: &mut StreamInfo) {
+    fn complete(&self, state: &mut AppliedFault, _: &Record<'_>) {
         if let Some(applied) = &mut state.0 {
             self.end(applied);
         }

@@ -133,7 +133,7 @@ fn a_request_may_be_delayed_and_then_answered_and_counts_until_then() {
     assert_eq!(said(filter.ask(Body::Empty)), "503");
     assert_eq!(filter.info.flags, ResponseFlags::DELAY_INJECTED | ResponseFlags::FAULT_INJECTED);
     assert!(active(&filter));
-    filter.filters.complete(&mut filter.streams, &mut filter.info);
+    filter.complete();
     assert!(!active(&filter));
     let text = filter.registry.text();
     for line in [

@@ -14,7 +14,7 @@ mod time;
 use evenkeel_runtime_config::access_log::{JsonFormat, LogFormat};
 use evenkeel_runtime_config::substitution_format::{Format, FormatPart};
 
-pub use record::{HeadLookup, NoHead, Record, ResponseView, Trailers};
+pub use record::{HeadLookup, NoHead, Record, ResponseView, Trailers, UpstreamPeer};
 
 use operators::value;
 use sink::{Json, Presence, Text, json_string, write_short};

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_http::{Headers, ResponseHead};
+use evenkeel_runtime_config::cluster::Endpoint;
 use evenkeel_runtime_config::matching::HeaderMatcher;
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_tls::Session;
 
 use crate::http::HeadView;
 use crate::info::{ConnectionInfo, StreamInfo};
@@ -167,6 +169,19 @@ pub struct Record<'a> {
     pub status: u16,
     /// The body of a reply of the proxy's own, while `local_reply_config` rewrites it.
     pub local_reply_body: &'a [u8],
+    /// The host of the last try; `None`: none was chosen.
+    pub upstream: Option<UpstreamPeer<'a>>,
+    /// The request, its response or the connection is incomplete, whichever side caused that. Known at the end only.
+    pub cut_off: bool,
+}
+
+/// The host of a request's last try, or of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct UpstreamPeer<'a> {
+    /// Its configuration, with its metadata and locality.
+    pub endpoint: &'a Endpoint,
+    /// The TLS session with it, with its certificate; `None`: plain text, or there was no connection.
+    pub session: Option<&'a Session>,
 }
 
 impl<'a> Record<'a> {
@@ -186,6 +201,8 @@ impl<'a> Record<'a> {
             trailers: &NoHead,
             status: 0,
             local_reply_body: b"",
+            upstream: None,
+            cut_off: false,
         }
     }
 

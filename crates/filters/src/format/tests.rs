@@ -63,6 +63,8 @@ impl Known {
             trailers: &NoHead,
             status: 503,
             local_reply_body: b"",
+            upstream: None,
+            cut_off: false,
         }
     }
 }

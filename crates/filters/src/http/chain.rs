@@ -11,7 +11,7 @@ use super::contract::{
     TrailersContext, Woken,
 };
 use super::{Hooks, HttpFilter, Setup, Slot};
-use crate::info::StreamInfo;
+use crate::format::Record;
 use crate::remark::Remark;
 
 /// One worker's HTTP filters of one connection manager, up to the router.
@@ -324,8 +324,8 @@ impl HttpFilters {
     }
 
     /// Tells the filters that the request is complete.
-    pub fn complete(&self, streams: &mut FilterStreams, info: &mut StreamInfo) {
-        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, info));
+    pub fn complete(&self, streams: &mut FilterStreams, end: &Record<'_>) {
+        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, end));
     }
 
     fn each(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {

@@ -8,7 +8,7 @@ use super::contract::{
     BadBody, Data, Decision, Flow, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
     TrailersContext,
 };
-use crate::info::StreamInfo;
+use crate::format::Record;
 use crate::remark::Remark;
 
 /// The hooks a filter has; requests pay nothing for the others.
@@ -103,6 +103,6 @@ pub(crate) trait Filter: Sized {
     /// The response ends, with or without trailers; the filter may add to its body. Not called for local replies.
     fn response_trailers(&self, _state: &mut Self::State, _context: &mut TrailersContext<'_>) {}
 
-    /// The request is complete, however it ended; its access log entry follows.
-    fn complete(&self, _state: &mut Self::State, _info: &mut StreamInfo) {}
+    /// The request is complete, however it ended. `end`: what the access log, which follows, has of it, too.
+    fn complete(&self, _state: &mut Self::State, _end: &Record<'_>) {}
 }

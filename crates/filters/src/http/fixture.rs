@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::hcm;
@@ -17,6 +17,7 @@ use super::{
     RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext,
 };
 use crate::callouts::{Callouts, NoCallouts};
+use crate::format::Record;
 use crate::info::{ConnectionInfo, StreamInfo};
 
 /// The only filter's name.
@@ -90,6 +91,13 @@ impl Fixture {
         let (client, request) = ((&self.connection, &known, self.remote), (&mut self.head, body));
         let mut context = RequestContext::new(client, request, route, &mut self.info, (&worker, self.now));
         self.filters.request_head(&mut self.streams, &mut context)
+    }
+
+    /// The request has ended.
+    pub(crate) fn complete(&mut self) {
+        let client = self.client();
+        let end = Record::headless(&self.info, &client, (SystemTime::UNIX_EPOCH, self.now));
+        self.filters.complete(&mut self.streams, &end);
     }
 
     fn client(&self) -> ConnectionInfo {

@@ -1,7 +1,7 @@
 //! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 //!
 //! [`filter`] has the trait that each implements; [`contract`] defines what a filter sees and returns; [`chain`] calls the
-//! filters' hooks; filters leave results for others in [`StreamInfo`]. With the feature `test-filter` a test may register a filter of its own (`test_filter`).
+//! filters' hooks; filters leave results for others in [`StreamInfo`](crate::StreamInfo). With the feature `test-filter` a test may register a filter of its own (`test_filter`).
 
 mod chain;
 mod cluster_scope;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::hcm;
 
-use crate::info::StreamInfo;
+use crate::format::Record;
 use crate::remark::Remark;
 use crate::{
     buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
@@ -155,7 +155,7 @@ impl HttpFilter {
         call!((self, slot), |filter, state| filter.response_trailers(state, context), else {});
     }
 
-    fn complete(&self, slot: &mut Slot, info: &mut StreamInfo) {
-        call!((self, slot), |filter, state| filter.complete(state, info), else {});
+    fn complete(&self, slot: &mut Slot, end: &Record<'_>) {
+        call!((self, slot), |filter, state| filter.complete(state, end), else {});
     }
 }

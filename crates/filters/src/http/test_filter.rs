@@ -9,7 +9,7 @@ use super::{
     BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, RequestTrailersContext, ResponseContext,
     ResponseDecision, Setup, TrailersContext,
 };
-use crate::info::StreamInfo;
+use crate::format::Record;
 
 /// A test filter's state for one request.
 pub type State = Option<Box<dyn Any>>;
@@ -37,7 +37,7 @@ pub trait TestFilter: Send + Sync {
 
     fn response_trailers(&self, _state: &mut State, _context: &mut TrailersContext<'_>) {}
 
-    fn complete(&self, _state: &mut State, _info: &mut StreamInfo) {}
+    fn complete(&self, _state: &mut State, _end: &Record<'_>) {}
 }
 
 static REGISTERED: Mutex<BTreeMap<String, Arc<dyn TestFilter>>> = Mutex::new(BTreeMap::new());
@@ -106,7 +106,7 @@ impl Filter for HttpFilter {
         self.0.response_trailers(state, context);
     }
 
-    fn complete(&self, state: &mut State, info: &mut StreamInfo) {
-        self.0.complete(state, info);
+    fn complete(&self, state: &mut State, end: &Record<'_>) {
+        self.0.complete(state, end);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::tracing::{Provider, Tracing};
-use evenkeel_stats::{Registry, ScopeName, Writer, layout};
+use evenkeel_stats::{Exemplar, Registry, ScopeName, Writer, layout};
 
 use super::context::{Malformed, SpanContext};
 use super::reporter::Reporter;
@@ -258,6 +258,17 @@ impl Trace {
         {
             headers.set(HeaderId::EnvoyDecoratorOperation, operation.as_bytes());
         }
+    }
+
+    /// The request's span, for the values that statistics record of it; `None`: it is not recorded.
+    pub fn exemplar(&self, now: SystemTime) -> Option<Exemplar> {
+        let context = self.span.as_ref().map(|span| &span.context).filter(|context| context.sampled)?;
+        let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Some(Exemplar {
+            trace_id: context.trace_id.to_be_bytes(),
+            span_id: context.span_id.to_be_bytes(),
+            unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+        })
     }
 
     /// The request has ended.

@@ -8,16 +8,36 @@ mod filter;
 mod grpc;
 mod writer;
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
 use evenkeel_filters::format::Record;
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
+use evenkeel_runtime_config::access_log::AccessLog;
 use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 use crate::clock::wall_clock;
+use crate::observers::Observer;
 
 pub use filter::admits;
 pub use grpc::Collectors;
 pub use writer::{FlushOptions, LogHandle, LogThread, WorkerLog};
+
+/// Writes the entries of access logs.
+pub(crate) struct Lines<'l, L> {
+    pub(crate) log: &'l RefCell<WorkerLog>,
+    pub(crate) logs: L,
+}
+
+impl<'c, L: Iterator<Item = &'c Arc<AccessLog>>> Observer for Lines<'_, L> {
+    #[inline]
+    fn ended(&mut self, end: &Record<'_>) {
+        for log in &mut self.logs {
+            self.log.borrow_mut().write(log, end);
+        }
+    }
+}
 
 /// The record of a connection, as of now.
 pub(crate) fn record_of_connection<'a>(stream: &'a StreamInfo, connection: &'a ConnectionInfo) -> Record<'a> {

@@ -347,7 +347,7 @@ impl<'c> Running<'c> {
                 Ok(info) => return Ok(Answered { up, info, guard, upload }),
                 Err(failure) => {
                     count_reset(cluster, &up, &failure);
-                    up.complete(&mut self.request.stream);
+                    up.complete(self.request);
                     if matches!(failure, Failure::UpstreamClosed { .. }) {
                         up.lost_race(turn::now());
                     }
@@ -472,7 +472,7 @@ impl<'c> Running<'c> {
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
-        up.complete(&mut request.stream);
+        up.complete(request);
         let now = turn::now();
         let millis = now.duration_since(request.started()).as_millis() as u64;
         cluster.stats().record(Histogram::upstream_rq_time, millis);

@@ -256,7 +256,7 @@ impl ActiveStream<'_> {
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
                 count_reset(&forward.to.cluster, &up, failure);
-                up.complete(&mut self.request.stream);
+                up.complete(self.request);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
                 up.lost_race(turn::now());

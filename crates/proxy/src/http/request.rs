@@ -13,6 +13,7 @@ use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_stats::Writer;
+use evenkeel_tls::Session;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host, turn};
 use tokio::time::Instant;
@@ -57,6 +58,8 @@ pub(super) struct Request {
     pub(super) stream: StreamInfo,
     /// The host of the latest try.
     pub(super) host: Option<Rc<Host>>,
+    /// The TLS session with it, once there is a connection.
+    pub(super) session: Option<Arc<Session>>,
     /// The filters' own state.
     pub(super) filters: FilterStreams,
     /// Selects among weighted clusters and decides runtime fractions: the same value each time the route is chosen.
@@ -95,6 +98,7 @@ impl Request {
             tunnel: None,
             stream: StreamInfo::new(turn::now().into_std()),
             host: None,
+            session: None,
             filters: FilterStreams::default(),
             random: None,
             body: None,
@@ -142,6 +146,7 @@ impl Request {
             tunnel,
             stream,
             host,
+            session,
             filters,
             random,
             body,
@@ -161,7 +166,7 @@ impl Request {
         response_trailers.clear();
         *info = NO_INFO;
         stream.forget();
-        (*grpc, *tunnel, *host) = (false, None, None);
+        (*grpc, *tunnel, *host, *session) = (false, None, None, None);
         if filters.is_begun() {
             filters.clear();
         }
@@ -222,6 +227,7 @@ impl Request {
     /// Records the local address and the connect times of its upstream connection.
     pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
         self.stream.upstream_local = local;
+        self.session.clone_from(&made.session);
         set_connect_times(&mut self.stream.times, made);
     }
 
@@ -229,6 +235,7 @@ impl Request {
     pub(super) fn set_host(&mut self, host: &Rc<Host>) {
         self.stream.host = Some(Arc::clone(&host.label));
         self.host = Some(Rc::clone(host));
+        self.session = None;
     }
 
     /// Clears an invalid head, except for the version.

@@ -26,6 +26,7 @@ use super::timers::Timers;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::upstream::count::{count_reset, count_response};
+use crate::clock::wall_clock;
 use crate::stats::http::{Counter, Gauge};
 
 impl ActiveStream<'_> {
@@ -106,10 +107,14 @@ impl ActiveStream<'_> {
             self.count_call(&up, result.is_ok());
         }
         drop(guard);
-        up.complete(&mut self.request.stream);
+        up.complete(self.request);
         let now = turn::now();
         let millis = now.duration_since(self.request.started()).as_millis() as u64;
-        forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
+        let (stats, time) = (forward.to.cluster.stats(), cluster::Histogram::upstream_rq_time);
+        match self.request.trace.as_ref().and_then(|trace| trace.exemplar(wall_clock(now))) {
+            None => stats.record(time, millis),
+            Some(exemplar) => stats.record_traced(time, millis, &exemplar),
+        }
         match result {
             Ok(()) => {
                 up.release(&forward.to.cluster, upload.finished && self.down.received_all(), now);

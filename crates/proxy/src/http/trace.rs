@@ -4,19 +4,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_filters::ResponseFlags;
-use evenkeel_filters::tracing::{Tracer, TryEnd};
+use evenkeel_filters::format::Record;
+use evenkeel_filters::tracing::{Trace, Tracer, TryEnd};
 use evenkeel_http::Version;
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::turn;
+use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::context::ConnectionContext;
 use super::failure::Failure;
 use super::record::record;
-use super::request::Request;
 use super::upstream::Upstream;
 use crate::clock::wall_clock;
+use crate::observers::Observer;
+use crate::worker::Worker;
 
 impl ActiveStream<'_> {
     /// Begins the trace when the route is chosen, or sets the new route.
@@ -83,11 +85,17 @@ impl ActiveStream<'_> {
     }
 }
 
-/// The request has ended.
-#[cold]
-pub(super) fn end(conn: &ConnectionContext, request: &mut Request) {
-    if let Some(trace) = request.trace.take() {
-        let now = wall_clock(turn::now());
-        record(conn, request, |record| trace.end(record, &*conn.worker, now));
+/// Ends the trace of a request.
+pub(super) struct Traced<'w> {
+    pub(super) trace: Option<Box<Trace>>,
+    pub(super) worker: &'w Worker,
+}
+
+impl Observer for Traced<'_> {
+    #[inline]
+    fn ended(&mut self, end: &Record<'_>) {
+        if let Some(trace) = self.trace.take() {
+            trace.end(end, self.worker, wall_clock(Instant::from_std(end.now)));
+        }
     }
 }

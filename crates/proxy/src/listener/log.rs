@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use evenkeel_filters::format::Record;
 use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 
 use super::handshake::{Blame, Failure, TIMED_OUT};
-use crate::access_log::record_of_connection;
+use crate::access_log::{Lines, record_of_connection};
+use crate::observers;
 use crate::worker::Worker;
 
 /// A listener filter closed the connection.
@@ -41,9 +43,9 @@ pub(super) fn failed_handshake(
     let Terminal::Tcp(proxy) = &chain.terminal else { return write(worker, listener, &stream, &info) };
     let destination = proxy.destination(info.view.server_name.as_ref(), worker.random.next());
     stream.cluster_name = destination.map(|(cluster, _)| Arc::clone(cluster));
-    write(worker, listener, &stream, &info);
-    let record = record_of_connection(&stream, &info);
-    proxy.access_logs.iter().for_each(|log| worker.log.borrow_mut().write(log, &record));
+    let logs = listener.access_logs.iter().chain(&proxy.access_logs);
+    let end = Record { cut_off: true, ..record_of_connection(&stream, &info) };
+    observers::show(&end, &mut [&mut Lines { log: &worker.log, logs }]);
 }
 
 /// A network filter closed the connection before it carried a request: only the listener's log can record it.
@@ -61,10 +63,8 @@ fn stream_of(info: &ConnectionInfo) -> StreamInfo {
     stream
 }
 
-/// Writes the listener's access log line for a connection that has ended.
+/// Shows a connection that has ended before its filter chain served it to the observers.
 fn write(worker: &Worker, listener: &Listener, stream: &StreamInfo, info: &ConnectionInfo) {
-    let record = record_of_connection(stream, info);
-    for log in &listener.access_logs {
-        worker.log.borrow_mut().write(log, &record);
-    }
+    let end = Record { cut_off: true, ..record_of_connection(stream, info) };
+    observers::show(&end, &mut [&mut Lines { log: &worker.log, logs: listener.access_logs.iter() }]);
 }

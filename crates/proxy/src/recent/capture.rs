@@ -1,14 +1,17 @@
 //! Copies the data of a request.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{self, SystemTime, UNIX_EPOCH};
 
 use evenkeel_filters::explain::query::{QueriedCall, QueriedHead, QueriedTls, REDACTED, RecentRequest};
+use evenkeel_filters::format::Record;
 use evenkeel_filters::{ConnectionInfo, Hello, StreamInfo};
 use evenkeel_http::{HeaderId, RequestHead, Version};
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::substitution_format::TimePoint;
+use tokio::time::Instant;
 
-use super::redact;
+use super::{Recent, redact};
+use crate::observers::Observer;
 
 /// Maximum size of a head that is kept completely, in bytes. With the default limit a worker keeps less than 3 MiB, however
 /// long the heads are.
@@ -16,9 +19,31 @@ const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Whether a request failed, or was refused by this proxy.
 #[inline]
-pub(crate) fn is_failure(stream: &StreamInfo) -> bool {
+fn is_failure(stream: &StreamInfo) -> bool {
     let is_refused = stream.status >= 400 && stream.local_reply;
     stream.status >= 500 || stream.status == 0 || is_refused
+}
+
+/// Keeps a request for those who ask about recent ones, if it is part of the sample or has failed.
+pub(crate) struct Kept<'r> {
+    pub(crate) recent: &'r Recent,
+    pub(crate) head: &'r RequestHead,
+    /// Its head as it was received, if it is part of the sample.
+    pub(crate) received: Option<Box<QueriedHead>>,
+    /// This proxy has rewritten its path.
+    pub(crate) rewritten: bool,
+}
+
+impl Observer for Kept<'_> {
+    #[inline]
+    fn ended(&mut self, end: &Record<'_>) {
+        let Record { stream, connection, start, now, .. } = *end;
+        let failed = || is_failure(stream) && self.recent.takes_failure(connection, Instant::from_std(now));
+        if self.received.is_some() || failed() {
+            let received = (self.received.take(), self.rewritten);
+            self.recent.keep(recorded((connection, stream, self.head), received, (start, now)));
+        }
+    }
 }
 
 /// A request's head without secrets, as far as it is not too long. `rewritten`: this proxy has replaced the path, and has kept the one that it
@@ -65,10 +90,10 @@ pub(crate) fn captured(head: &RequestHead, https: bool, rewritten: bool) -> Box<
 /// Returns the outcome of a request. `received`: its head as it was received; otherwise that is made of the head as it is now, whose path may
 /// be `rewritten`.
 #[cold]
-pub(crate) fn recorded(
+fn recorded(
     (info, stream, head): (&ConnectionInfo, &StreamInfo, &RequestHead),
     (received, rewritten): (Option<Box<QueriedHead>>, bool),
-    (started, now): (SystemTime, Instant),
+    (started, now): (SystemTime, time::Instant),
 ) -> RecentRequest {
     let edited = received.is_none();
     let listener = info.listener.as_ref();

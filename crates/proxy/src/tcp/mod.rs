@@ -7,6 +7,7 @@ mod upstream;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::format::Record;
 use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, NetworkFilters, ResponseFlags};
 use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
@@ -14,11 +15,13 @@ use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::stream::Stream;
 
-use crate::access_log::record_of_connection;
+use crate::access_log::Lines;
+use crate::edges::Traffic;
 use crate::handover::Half;
 use crate::http::Failure;
 use crate::listener::filtered::{self, Filtered};
 use crate::listener::{Downstream, MovingConnection};
+use crate::observers::{self, Observer};
 use crate::stats::tcp::{Counter, Gauge};
 use crate::worker::{Directive, Registration, TcpStats, Worker};
 use evenkeel_upstream::turn;
@@ -118,22 +121,41 @@ fn end_filters(downstream: &mut Downstream, outcome: &mut Outcome) {
     }
 }
 
+/// Shows a connection that has ended to all observers. The listener's log lines come before the proxy's own.
 fn end(
     worker: &Worker,
     downstream: &Downstream,
-    configured: (&Listener, &TcpProxy),
+    (listener, proxy): (&Listener, &TcpProxy),
     stats: &TcpStats,
     outcome: &Outcome,
 ) {
-    outcome.counter.into_iter().for_each(|counter| stats.inc(counter));
-    stats.add(Counter::downstream_cx_rx_bytes_total, outcome.stream.bytes_received);
-    stats.add(Counter::downstream_cx_tx_bytes_total, outcome.stream.bytes_sent);
-    let (received, sent, now) = (outcome.stream.bytes_received, outcome.stream.bytes_sent, turn::now());
-    let own = worker.edges.of_client(&downstream.info, now);
-    for edge in own.iter().chain(&outcome.edge) {
-        edge.bytes(received, sent, now);
+    let own = worker.edges.of_client(&downstream.info, turn::now());
+    let logs = listener.access_logs.iter().chain(&proxy.access_logs);
+    outcome.record(&downstream.info, |end| {
+        observers::show(
+            end,
+            &mut [
+                &mut Counts { stats, counter: outcome.counter },
+                &mut Traffic { client: own.as_deref(), server: outcome.edge.as_deref(), is_request: false },
+                &mut Lines { log: &worker.log, logs },
+            ],
+        );
+    });
+}
+
+/// The TCP proxy's statistics of ended connections.
+struct Counts<'c> {
+    stats: &'c TcpStats,
+    /// The counter for having no upstream, if the failure has one.
+    counter: Option<Counter>,
+}
+
+impl Observer for Counts<'_> {
+    fn ended(&mut self, end: &Record<'_>) {
+        self.counter.into_iter().for_each(|counter| self.stats.inc(counter));
+        self.stats.add(Counter::downstream_cx_rx_bytes_total, end.stream.bytes_received);
+        self.stats.add(Counter::downstream_cx_tx_bytes_total, end.stream.bytes_sent);
     }
-    log(worker, downstream, configured, outcome);
 }
 
 /// Whether the chain's filters admit a connection, as far as they can decide that before there is one.
@@ -185,6 +207,7 @@ async fn run<U: End>(
     let until = after(outcome.started(), proxy.max_downstream_connection_duration);
     let ending = relay.run(proxy.idle_timeout, until, registration).await;
     (outcome.stream.bytes_received, outcome.stream.bytes_sent) = (relay.upstream_bytes(), relay.downstream_bytes());
+    outcome.cut_off = matches!(ending, Ending::Failed | Ending::UpstreamReset | Ending::Cut);
     match ending {
         Ending::Leaves => return true,
         Ending::Closed | Ending::Failed => {}
@@ -200,17 +223,6 @@ async fn run<U: End>(
         }
     }
     false
-}
-
-/// Writes the listener's log lines, then the proxy's own.
-fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, &TcpProxy), outcome: &Outcome) {
-    if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
-        return;
-    }
-    let record = record_of_connection(&outcome.stream, &downstream.info);
-    let mut log = worker.log.borrow_mut();
-    let all = listener.access_logs.iter().chain(&proxy.access_logs);
-    all.for_each(|access_log| log.write(access_log, &record));
 }
 
 /// Counts a connection as long as it lives.

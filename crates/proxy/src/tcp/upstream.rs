@@ -1,11 +1,13 @@
 //! The upstream side of a connection: made before or after the client has sent anything, and handed over with it.
 
+use std::cell::Ref;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_filters::decide::{TcpDestination, tcp_destination};
+use evenkeel_filters::format::{Record, UpstreamPeer};
 use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 use evenkeel_runtime_config::Config;
@@ -14,6 +16,7 @@ use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::listener::TcpProxy;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_tls::Session;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::own::MAX_HOPS;
@@ -26,6 +29,7 @@ use tokio::time::Instant;
 
 use super::relay::Remainder;
 use super::tunnel::{self, Tunnel, TunnelError, TunnelStream};
+use crate::access_log::record_of_connection;
 use crate::clock::wall_clock;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
@@ -47,6 +51,10 @@ pub(super) struct Outcome {
     pub(super) original_dst: bool,
     /// Counters of the traffic with the server.
     pub(super) edge: Option<Rc<EdgeCounts>>,
+    /// The server, and the TLS session with it. Not known of a connection that another process has made.
+    peer: Option<(Rc<Host>, Option<Arc<Session>>)>,
+    /// A side has reset the connection, or it was cut.
+    pub(super) cut_off: bool,
 }
 
 /// The upstream side of a connection that is handed over; bytes read from the client stay with the client's side.
@@ -158,6 +166,7 @@ impl UpstreamSide {
             set_connect_times(&mut outcome.stream.times, upstream.connect_times());
             let peer = (&**upstream.host(), upstream.connect_times());
             outcome.edge = worker.edges.of_server(info, peer, turn::now()).cloned();
+            outcome.peer = Some((Rc::clone(upstream.host()), upstream.connect_times().session.clone()));
         }
         Box::new(Self { outcome, upstream, input })
     }
@@ -316,7 +325,17 @@ impl Outcome {
     }
 
     pub(super) fn begun(start: Instant) -> Self {
-        Self { stream: Box::new(StreamInfo::new(start.into_std())), counter: None, original_dst: false, edge: None }
+        let stream = Box::new(StreamInfo::new(start.into_std()));
+        Self { stream, counter: None, original_dst: false, edge: None, peer: None, cut_off: false }
+    }
+
+    /// Calls `f` with the record of the connection.
+    pub(super) fn record<T>(&self, connection: &ConnectionInfo, f: impl FnOnce(&Record<'_>) -> T) -> T {
+        let peer = self.peer.as_ref();
+        let endpoint = peer.map(|(host, _)| Ref::map(host.endpoint(), |endpoint| &**endpoint));
+        let session = peer.and_then(|(_, session)| session.as_deref());
+        let upstream = endpoint.as_deref().map(|endpoint| UpstreamPeer { endpoint, session });
+        f(&Record { upstream, cut_off: self.cut_off, ..record_of_connection(&self.stream, connection) })
     }
 
     pub(super) fn started(&self) -> Instant {

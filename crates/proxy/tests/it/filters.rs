@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_filters::callouts::{CallOptions, HttpAnswer, HttpCall};
+use evenkeel_filters::format::Record;
 use evenkeel_filters::test_filter::{State, TestFilter, register};
 use evenkeel_filters::{
     BadBody, Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, Services,
-    StreamInfo, Woken,
+    Woken,
 };
 use evenkeel_http::{HeaderId, RequestHead};
 use evenkeel_runtime_config::buffer::BufferPerRoute;
@@ -195,7 +196,7 @@ impl TestFilter for Doer {
         Flow::Continue
     }
 
-    fn complete(&self, state: &mut State, _: &mut StreamInfo) {
+    fn complete(&self, state: &mut State, _: &Record<'_>) {
         *state = None;
     }
 }

@@ -11,6 +11,7 @@ mod data_path;
 mod detection;
 mod dns;
 mod dynamic_forward_proxy;
+mod ends;
 mod exchanges;
 mod explanation;
 mod filters;

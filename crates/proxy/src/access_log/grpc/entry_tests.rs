@@ -169,6 +169,8 @@ fn with_record<T>(then: impl FnOnce(&Record<'_>) -> T) -> T {
         trailers: &Trailers(&trailers),
         status: 503,
         local_reply_body: b"",
+        upstream: None,
+        cut_off: false,
     })
 }
 

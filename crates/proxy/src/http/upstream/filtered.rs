@@ -1,10 +1,12 @@
 //! One try's exchange with a host behind the HTTP filters of its cluster (`HttpProtocolOptions.http_filters`). These see what is sent to
 //! the host and what it responds, before a retry policy does; the connection manager's filters are called just as they are without them.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use evenkeel_filters::format::Record;
 use evenkeel_filters::{
     Body, ConnectionInfo, Data, Decision, FilterStreams, Flow, HttpFilters, Reply, RequestContext, RequestFacts,
     RequestTrailersContext, ResponseContext, ResponseDecision, Services, StreamInfo, TrailersContext, Woken,
@@ -15,6 +17,7 @@ use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::turn;
 
 use super::{Arrived, Upstream};
+use crate::access_log::record_of_connection;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::pause::Held;
@@ -58,16 +61,22 @@ struct Chain {
 }
 
 impl Chain {
-    fn complete(&mut self, info: &mut StreamInfo) {
+    fn complete(&mut self, end: &Record<'_>) {
         if !std::mem::replace(&mut self.completed, true) {
-            self.filters.complete(&mut self.streams, info);
+            self.filters.complete(&mut self.streams, end);
         }
     }
 }
 
 impl Drop for Chain {
+    /// A try that was cancelled: nothing is known of it.
     fn drop(&mut self) {
-        self.complete(&mut StreamInfo::new(turn::now().into_std()));
+        if self.completed {
+            return;
+        }
+        let (now, nowhere) = (turn::now().into_std(), SocketAddr::from(([0, 0, 0, 0], 0)));
+        let (stream, nobody) = (StreamInfo::new(now), ConnectionInfo::new(0, now, nowhere, nowhere));
+        self.complete(&Record { cut_off: true, ..record_of_connection(&stream, &nobody) });
     }
 }
 
@@ -282,8 +291,10 @@ impl Filtered {
     }
 
     /// Tells the filters that the try is over.
-    pub(super) fn complete(&mut self, info: &mut StreamInfo) {
-        self.chain.complete(info);
+    pub(super) fn complete(&mut self, request: &Request) {
+        if let Some(FilterSurroundings { client, .. }) = &self.told {
+            request.record(client, false, |end| self.chain.complete(end));
+        }
     }
 }
 

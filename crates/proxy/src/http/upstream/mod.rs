@@ -9,7 +9,6 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use evenkeel_filters::StreamInfo;
 use evenkeel_http::{Headers, ResponseInfo};
 use evenkeel_upstream::{Cluster, ConnectTimes, Connection, Host, PooledConnection};
 use tokio::time::Instant;
@@ -75,9 +74,9 @@ impl Upstream {
     }
 
     /// Tells the cluster's filters that the try is over.
-    pub(super) fn complete(&mut self, info: &mut StreamInfo) {
+    pub(super) fn complete(&mut self, request: &Request) {
         if let Self::Filtered(filtered) = self {
-            filtered.complete(info);
+            filtered.complete(request);
         }
     }
 
