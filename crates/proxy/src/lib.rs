@@ -14,6 +14,7 @@ pub mod bootstrap;
 pub mod callouts;
 mod certificate_files;
 mod clock;
+mod connection_record;
 mod control_stats;
 mod dns;
 mod dns_cache;

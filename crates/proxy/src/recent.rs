@@ -16,7 +16,7 @@ use evenkeel_filters::ConnectionInfo;
 use evenkeel_filters::explain::query::RecentRequest;
 use tokio::time::Instant;
 
-pub(crate) use capture::{Kept, captured};
+pub(crate) use capture::{RecentRecorder, captured};
 
 /// Requests that each worker keeps, unless the options say otherwise.
 pub const DEFAULT_LIMIT: usize = 256;

@@ -48,7 +48,7 @@ mod tests {
     use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 
     use super::*;
-    use crate::access_log::record_of_connection;
+    use crate::connection_record::record_of_connection;
 
     #[test]
     fn filters_admit_what_they_say() {

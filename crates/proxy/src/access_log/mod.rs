@@ -12,12 +12,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use evenkeel_filters::format::Record;
-use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_runtime_config::access_log::AccessLog;
-use evenkeel_upstream::turn;
-use tokio::time::Instant;
 
-use crate::clock::wall_clock;
 use crate::observers::Observer;
 
 pub use filter::admits;
@@ -37,10 +33,4 @@ impl<'c, L: Iterator<Item = &'c Arc<AccessLog>>> Observer for Lines<'_, L> {
             self.log.borrow_mut().write(log, end);
         }
     }
-}
-
-/// The record of a connection, as of now.
-pub(crate) fn record_of_connection<'a>(stream: &'a StreamInfo, connection: &'a ConnectionInfo) -> Record<'a> {
-    let start = wall_clock(Instant::from_std(stream.times.start()));
-    Record::headless(stream, connection, (start, turn::now().into_std()))
 }

@@ -322,7 +322,7 @@ mod tests {
     use evenkeel_runtime_config::substitution_format::Format;
 
     use super::*;
-    use crate::access_log::record_of_connection;
+    use crate::connection_record::record_of_connection;
     use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
 
     fn log(path: &std::path::Path, filter: LogFilter) -> AccessLog {

@@ -15,7 +15,7 @@ use crate::access_log::Lines;
 use crate::clock::wall_clock;
 use crate::edges::Traffic;
 use crate::observers::{self, Observer};
-use crate::recent::Kept;
+use crate::recent::RecentRecorder;
 use crate::stats::http::{Counter, Gauge, Histogram, Stats};
 
 impl ActiveStream<'_> {
@@ -42,7 +42,7 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
         let observers: &mut [&mut dyn Observer] = &mut [
             &mut Counts { stats: &conn.manager.http, version: head.version, exemplar },
             &mut Traffic { client: conn.edge.as_deref(), server: edge.as_deref(), is_request: true },
-            &mut Kept { recent: &worker.recent, head, received: sampled, rewritten: request.rewritten },
+            &mut RecentRecorder { recent: &worker.recent, head, received: sampled, rewritten: request.rewritten },
             &mut Traced { trace, worker },
             &mut Lines { log: &worker.log, logs: conn.hcm.access_logs.iter() },
         ];

@@ -9,7 +9,8 @@ use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 
 use super::handshake::{Blame, Failure, TIMED_OUT};
-use crate::access_log::{Lines, record_of_connection};
+use crate::access_log::Lines;
+use crate::connection_record::record_of_connection;
 use crate::observers;
 use crate::worker::Worker;
 

@@ -25,7 +25,7 @@ fn is_failure(stream: &StreamInfo) -> bool {
 }
 
 /// Keeps a request for those who ask about recent ones, if it is part of the sample or has failed.
-pub(crate) struct Kept<'r> {
+pub(crate) struct RecentRecorder<'r> {
     pub(crate) recent: &'r Recent,
     pub(crate) head: &'r RequestHead,
     /// Its head as it was received, if it is part of the sample.
@@ -34,7 +34,7 @@ pub(crate) struct Kept<'r> {
     pub(crate) rewritten: bool,
 }
 
-impl Observer for Kept<'_> {
+impl Observer for RecentRecorder<'_> {
     #[inline]
     fn ended(&mut self, end: &Record<'_>) {
         let Record { stream, connection, start, now, .. } = *end;

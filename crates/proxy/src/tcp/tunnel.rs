@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
 use super::relay::End;
-use crate::access_log::record_of_connection;
+use crate::connection_record::record_of_connection;
 use crate::http::{HOPS, add_headers};
 
 /// Limits of the response head: Envoy's defaults for upstreams.

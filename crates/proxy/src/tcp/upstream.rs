@@ -29,8 +29,8 @@ use tokio::time::Instant;
 
 use super::relay::Remainder;
 use super::tunnel::{self, Tunnel, TunnelError, TunnelStream};
-use crate::access_log::record_of_connection;
 use crate::clock::wall_clock;
+use crate::connection_record::record_of_connection;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::http::{Failure, set_connect_times};

@@ -17,7 +17,7 @@ use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_upstream::turn;
 
 use super::{Arrived, Upstream};
-use crate::access_log::record_of_connection;
+use crate::connection_record::record_of_connection;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::pause::Held;
