@@ -76,7 +76,6 @@ impl Envoy {
     fn spawn(&self) -> io::Result<Child> {
         let mut command = Command::new(&self.binary);
         command.arg("-c").arg(&self.bootstrap).arg("--disable-hot-restart").args(&self.more);
-        command.args(["--drain-time-s", &self.drain_time.as_secs().max(1).to_string()]);
         if self.concurrency > 0 {
             command.args(["--concurrency", &self.concurrency.to_string()]);
         }
@@ -116,6 +115,9 @@ impl Envoy {
 /// Returns the arguments that follow from options and settings.
 fn arguments(options: &Options) -> Vec<String> {
     let mut arguments = vec!["--log-level".to_owned(), options.proxy_log_level.clone()];
+    // As Istio's agent. Clients are asked to leave at once: at the end of Envoy they have less time than that.
+    let drain_time = options.listener_drain_time().as_secs().max(1).to_string();
+    arguments.extend(["--drain-time-s", &drain_time, "--drain-strategy", "immediate"].map(str::to_owned));
     let mut add = |flag: &str, value: Option<String>| {
         arguments.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
     };

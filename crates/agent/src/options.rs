@@ -124,8 +124,8 @@ pub struct Options {
     #[arg(long, default_value = "Kubernetes")]
     pub cluster_id: String,
     /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. It is passed to the control plane; the agent
-    /// reads readinessProbe, proxyStatsMatcher, extraStatTags, runtimeValues, fileFlushInterval, fileFlushMinSizeKb, serviceCluster,
-    /// tracingServiceName, proxyAdminPort, statusPort, caCertificatesPem and proxyMetadata.
+    /// reads readinessProbe, proxyStatsMatcher, extraStatTags, runtimeValues, drainDuration, fileFlushInterval, fileFlushMinSizeKb,
+    /// serviceCluster, tracingServiceName, proxyAdminPort, statusPort, caCertificatesPem and proxyMetadata.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
     /// Metadata of the node for the control plane, KEY=VALUE; may be repeated. ISTIO_META_KEY in the environment means the same;
@@ -358,6 +358,13 @@ impl Options {
         duration::parse(self.proxy_config.get("fileFlushInterval")?.as_str()?).ok()
     }
 
+    /// How long connections may continue whose listener was changed or removed (`drainDuration`).
+    pub fn listener_drain_time(&self) -> Duration {
+        let said = self.proxy_config.get("drainDuration").and_then(Value::as_str);
+        let said = said.and_then(|text| duration::parse(text).ok());
+        said.unwrap_or(Duration::from_secs(self.drain_time_s))
+    }
+
     /// Returns the size in KiB at which buffered lines are written before that time (`fileFlushMinSizeKb`).
     pub fn file_flush_min_size_kb(&self) -> Option<u64> {
         self.proxy_config.get("fileFlushMinSizeKb")?.as_u64()
@@ -373,7 +380,9 @@ impl Options {
 
     /// Whether proxy and agent request names when the workload first uses them. Envoy and gateways get everything.
     pub fn learns(&self) -> bool {
-        self.scope == Scope::Learned && self.role == Role::Sidecar && self.envoy.is_none()
+        // Without captured connections there is nothing to learn from.
+        let is_captured = self.node_metadata().get(INTERCEPTION_MODE).is_none_or(|mode| mode != "NONE");
+        self.scope == Scope::Learned && self.role == Role::Sidecar && self.envoy.is_none() && is_captured
     }
 
     /// The mark for the agent's and the proxy's own sockets.
@@ -382,6 +391,8 @@ impl Options {
     }
 }
 
+/// The metadata that says how connections are captured.
+const INTERCEPTION_MODE: &str = "INTERCEPTION_MODE";
 /// Prefix of environment variables with metadata, as in Istio.
 const METADATA_PREFIX: &str = "ISTIO_META_";
 /// The variable with labels as JSON, as in Istio.

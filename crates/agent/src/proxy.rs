@@ -80,6 +80,7 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         // Not used: logging is this process's.
         log_level: Level::default(),
         drain_time: Duration::from_secs(options.drain_time_s),
+        listener_drain_time: options.listener_drain_time(),
         admin_address_path: None,
         handover: handover::socket(options),
         parent_shutdown_time: Duration::from_secs(options.parent_shutdown_time_s),

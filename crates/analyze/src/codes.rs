@@ -220,6 +220,7 @@ const NO_CODE: &[&str] = &[
     "alone",
     "closed",
     "no-effect",
+    "not-captured",
     "refused-by-proxy",
     "missing-service",
     "selects-nothing",

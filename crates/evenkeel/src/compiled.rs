@@ -130,7 +130,8 @@ fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
                 proxy_config: "".into(),
                 authenticated: true,
                 captures_dns: true,
-                transparent: None,
+                interception: None,
+                takes_hybrid_curve: false,
                 peer_labels: None,
             };
             let is_known =

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use evenkeel_api::annotations::CaptureRules;
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_model::Workload;
 
@@ -38,8 +39,18 @@ impl World {
         owned.filter_map(template).next().map(|annotations| CaptureRules::of(&annotations)).unwrap_or_default()
     }
 
+    /// Whether nothing captures the connections of a workload (`interceptionMode: NONE`).
+    fn is_uncaptured(&self, workload: &Workload) -> bool {
+        let of_mesh = self.snapshot.proxy_config(&workload.namespace, &workload.labels);
+        let own = workload.proxy_config.as_deref().cloned();
+        own.map_or(of_mesh.clone(), |own| own.over(of_mesh)).interception() == InterceptionMode::None
+    }
+
     /// Whether a workload's connections to an address pass its sidecar.
     pub(crate) fn leaves_through_proxy(&self, workload: &Workload, to: SocketAddr) -> bool {
+        if self.is_uncaptured(workload) {
+            return workload.has_proxy && to.ip().is_loopback();
+        }
         let capture = self.capture_of(workload);
         let in_ranges =
             capture.outbound_ranges.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&to.ip())));
@@ -50,6 +61,10 @@ impl World {
 
     /// Whether connections to a port of a workload pass its sidecar.
     pub(crate) fn arrives_at_proxy(&self, workload: &Workload, port: u16) -> bool {
+        if self.is_uncaptured(workload) {
+            let sidecar = self.snapshot.sidecar_for(&workload.namespace, &workload.labels);
+            return workload.has_proxy && sidecar.is_some_and(|sidecar| sidecar.ingress_of(port).is_some());
+        }
         let capture = self.capture_of(workload);
         let included = match &capture.inbound_ports {
             None => !capture.except_inbound_ports.contains(&port),

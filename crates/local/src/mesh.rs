@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_base::files::{Readers, write_atomically};
 use futures_util::future::join_all;
 use tokio::sync::watch;
@@ -468,8 +469,9 @@ impl Mesh {
         let network = self.network(
             &pod,
             link,
-            (in_mesh && !is_gateway).then(|| {
-                let mode = if workload.proxy.transparent { Mode::Transparent } else { Mode::Redirect };
+            (in_mesh && !is_gateway && workload.proxy.mode != InterceptionMode::None).then(|| {
+                let is_transparent = workload.proxy.mode == InterceptionMode::Tproxy;
+                let mode = if is_transparent { Mode::Transparent } else { Mode::Redirect };
                 let mut rules = workload.capture.clone();
                 // The agent's page is not captured, at any port.
                 rules.except_inbound_ports.extend(workload.proxy.status_port.filter(|port| *port != 0));

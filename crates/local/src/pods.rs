@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_api::annotations::LogLevels;
-use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION};
+use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, InterceptionMode, PROXY_CONFIG_ANNOTATION};
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
@@ -51,8 +51,8 @@ pub struct ProxySettings {
     pub annotation: Option<String>,
     /// The annotation `sidecar.istio.io/interceptionMode`, which the control plane reads, too.
     pub interception: Option<String>,
-    /// Inbound connections are captured by TPROXY.
-    pub transparent: bool,
+    /// How connections are captured.
+    pub mode: InterceptionMode,
     /// The WorkloadGroup that it registers for. Then it is no Pod.
     pub membership: Option<Membership>,
     /// Whether the agent answers the workload's DNS queries (`ISTIO_META_DNS_CAPTURE`); it does if nothing is said.

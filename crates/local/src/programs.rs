@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use evenkeel_agent::options::{ANNOTATIONS_VARIABLE, PROMETHEUS_VARIABLE};
 use evenkeel_api::annotations::LogLevels;
+use evenkeel_api::istio::InterceptionMode;
 
 use crate::accounts::ApplicationSetup;
 use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
@@ -106,8 +107,11 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     }
     if role == "sidecar" {
         // The rules of a replica do not change; its listeners have to match them, whatever is written later.
-        let mode = if pod.proxy.transparent { "TPROXY" } else { "REDIRECT" };
-        arguments.extend(words(["--metadata", &format!("INTERCEPTION_MODE={mode}")]));
+        let mode = pod.proxy.mode;
+        arguments.extend(words(["--metadata", &format!("INTERCEPTION_MODE={}", mode.as_str())]));
+        if mode == InterceptionMode::None {
+            arguments.push("--no-capture".into());
+        }
     }
     // The control plane reads the rest of the ProxyConfig from the objects.
     let mut config = pod.proxy.agent_config.clone();

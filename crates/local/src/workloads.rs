@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use evenkeel_api::annotations::CaptureRules;
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_ANNOTATION};
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics};
@@ -293,9 +294,9 @@ impl<'a> WorkloadObject<'a> {
         let beside = beside.map(|command| format!("{command:?}")).unwrap_or_default();
         let sidecar = sidecar(template, &labels, &proxies.namespace_labels(&object.namespace), diagnostics)?;
         let mut proxy = proxies.of_template(&object.namespace, &labels, template);
-        if proxy.transparent && matches!(sidecar, Sidecar::Envoy(_)) {
+        if proxy.mode == InterceptionMode::Tproxy && matches!(sidecar, Sidecar::Envoy(_)) {
             // Envoy sets the mark of its own sockets over that of `original_src`, so that the rules would capture them again.
-            proxy.transparent = false;
+            proxy.mode = InterceptionMode::Redirect;
             let message = "TPROXY is not supported with the proxy `envoy`; inbound traffic is captured by redirection";
             let help = "use the proxy `evenkeel`, or write REDIRECT";
             diagnostics.push(Diagnostic::warning("unsupported-value", place(), message).with_help(help));
@@ -445,7 +446,7 @@ mod tests {
         let transparent = |annotations: &str, mesh: &str| {
             let (manifest, found) = read(&(deployment(&format!("{RUN}{annotations}"), "") + mesh));
             assert!(found.is_empty(), "{found}");
-            manifest.workloads.first().expect("a workload").proxy.transparent
+            manifest.workloads.first().expect("a workload").proxy.mode == InterceptionMode::Tproxy
         };
         let tproxy = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'defaultConfig: {interceptionMode: TPROXY}'}\n";
         assert!(!transparent("", ""));
@@ -459,7 +460,7 @@ mod tests {
         );
         let (manifest, found) = read(&deployment(&format!("{RUN}{by_envoy}"), ""));
         assert!(found.iter().any(|finding| finding.message.contains("TPROXY")), "{found}");
-        assert!(manifest.workloads.iter().all(|workload| !workload.proxy.transparent));
+        assert!(manifest.workloads.iter().all(|workload| workload.proxy.mode == InterceptionMode::Redirect));
         let (manifest, _) = read(&format!("{mesh}---\n{}", gateway("door", "istio: ingressgateway", &server(80))));
         assert_eq!(manifest.workloads.first().and_then(|gateway| gateway.proxy.concurrency), Some(4));
         let own = ", sidecar.istio.io/statsInclusionPrefixes: 'a,b', proxy.istio.io/config: '{proxyStatsMatcher: {inclusionSuffixes: [c]}}'";

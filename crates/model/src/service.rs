@@ -25,6 +25,8 @@ pub struct Service {
     pub labels: Labels,
     /// Labels of the workloads that are its endpoints; empty: it selects none.
     pub selector: Labels,
+    /// Whether connections race to all addresses of its host (`istio.io/connect-strategy: RACE_FIRST_TCP_CONNECT`).
+    pub races_addresses: bool,
     /// Its ports, in the order written.
     pub ports: Vec<ServicePort>,
     /// Virtual addresses: one for a Service (none if headless), as written for a ServiceEntry (ranges too).

@@ -1,8 +1,8 @@
 //! Sidecars: which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
@@ -33,6 +33,25 @@ pub struct Sidecar {
     pub refused: bool,
     /// Where it was written.
     pub origin: Span,
+    /// See [`Sidecar::uncaptured`].
+    pub(crate) uncaptured: Uncaptured,
+}
+
+/// A Sidecar as it holds without capture, made when it is needed first. It follows from the Sidecar, so it counts for
+/// nothing in comparisons.
+#[derive(Debug, Default)]
+pub(crate) struct Uncaptured(OnceLock<Arc<Sidecar>>);
+
+impl PartialEq for Uncaptured {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Clone for Uncaptured {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 /// The hosts that may be called on one port, or on all others.
@@ -109,6 +128,16 @@ pub enum SidecarOutboundPolicy {
     EgressProxy(Destination),
 }
 
+impl EgressListener {
+    /// The listener on a port of its own.
+    fn bound(&self) -> Self {
+        // Where connections would be captured at any address, the default is that.
+        let written = self.bind.filter(|address| self.is_bound || !address.is_unspecified());
+        let bind = written.or_else(|| self.socket.is_none().then_some(Ipv4Addr::LOCALHOST.into()));
+        Self { bind, is_bound: true, ..self.clone() }
+    }
+}
+
 impl Imports {
     /// Adds `NAMESPACE/HOST`: the namespace may be `.` (the workload's), `*` (any) or `~` (nothing).
     pub(crate) fn add(&mut self, namespace: &str, host: Hostname) {
@@ -161,6 +190,44 @@ impl Imports {
 }
 
 impl Sidecar {
+    /// The Sidecar as it holds for proxies whose workloads' connections nothing captures (`interceptionMode: NONE`): each
+    /// listener binds its port, by default on the loopback address or on the Pod's, as in Istio.
+    pub fn uncaptured(&self) -> Arc<Self> {
+        let bound = || {
+            let egress = self.egress.iter().map(EgressListener::bound);
+            let ingress = self.ingress.iter().cloned().map(|listener| IngressListener { is_bound: true, ..listener });
+            Arc::new(Self { egress: egress.collect(), ingress: ingress.collect(), ..self.clone() })
+        };
+        self.uncaptured.0.get_or_init(bound).clone()
+    }
+
+    /// The same for workloads without a Sidecar.
+    pub fn of_uncaptured() -> Arc<Self> {
+        static NONE: LazyLock<Arc<Sidecar>> = LazyLock::new(|| {
+            let everything = EgressListener {
+                port: None,
+                bind: None,
+                socket: None,
+                is_bound: false,
+                takes_all_ports: false,
+                imports: Imports::everything(),
+            };
+            Arc::new(Sidecar {
+                name: "default".into(),
+                namespace: "".into(),
+                selector: Labels::default(),
+                egress: vec![everything.bound()],
+                ingress: Vec::new(),
+                inbound_pool: None,
+                outbound_policy: None,
+                refused: false,
+                origin: Span::whole_file(""),
+                uncaptured: Uncaptured::default(),
+            })
+        });
+        NONE.clone()
+    }
+
     /// The listener that decides what may be called on this port of services. On the port of a listener for calls of all
     /// ports, nothing else may be called, as in Istio.
     pub fn egress(&self, port: u16) -> Option<&EgressListener> {

@@ -115,6 +115,8 @@ pub struct Settings {
     pub log_level: Level,
     /// How long draining may take.
     pub drain_time: Duration,
+    /// The same for connections whose filter chain was changed or removed.
+    pub listener_drain_time: Duration,
     /// File to which the admin interface's address is written.
     pub admin_address_path: Option<PathBuf>,
     /// Socket for taking over from a predecessor, and for handing over to a successor.
@@ -173,6 +175,7 @@ impl Options {
             },
             log_level: self.log_level,
             drain_time: Duration::from_secs(self.drain_time_s),
+            listener_drain_time: Duration::from_secs(self.drain_time_s),
             admin_address_path: self.admin_address_path.clone(),
             handover: self
                 .base_id

@@ -243,6 +243,7 @@ fn start_workers(
         log,
         node: Arc::new(loaded.bootstrap.node.clone()),
         drain_time: settings.drain_time,
+        listener_drain_time: settings.listener_drain_time,
         recent: settings.recent.clone(),
     };
     let pool = WorkerPool::start(options, registry.clone()).map_err(system("starting worker threads"))?;

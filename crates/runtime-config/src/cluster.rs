@@ -230,6 +230,7 @@ impl Endpoint {
     pub fn at(address: EndpointAddress) -> Self {
         Self {
             address,
+            further: Vec::new(),
             hostname: "".into(),
             weight: 1,
             health: Health::Healthy,
@@ -250,6 +251,8 @@ impl Endpoint {
 pub struct Endpoint {
     /// Its address.
     pub address: EndpointAddress,
+    /// Further addresses of the same host (LOGICAL_DNS), in the order in which they are tried if the first does not answer.
+    pub further: Vec<SocketAddr>,
     /// Host name, for `auto_host_rewrite` and logs.
     pub hostname: Arc<str>,
     /// Load balancing weight, 1 when unset.

@@ -10,8 +10,8 @@ use evenkeel_model::service::{ServicePort, TargetPort};
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
     ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, LbPolicy as Balancing,
-    MeshConfig, OutlierDetection, OutsideTls, Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service,
-    Subset, TrafficPolicy,
+    OutlierDetection, OutsideTls, Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset,
+    TrafficPolicy,
 };
 use evenkeel_xds::ResourceType;
 
@@ -222,8 +222,11 @@ fn discovery(
     policy: &TrafficPolicy,
     cluster: &mut Cluster,
 ) {
+    let races = service.races_addresses && has_one_name(context, service, port);
     let kind = match context.resolution(service) {
         Resolution::Static | Resolution::Alias => DiscoveryType::Eds,
+        // A host of its own at each address could not race.
+        Resolution::Dns if races => DiscoveryType::LogicalDns,
         Resolution::Dns => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobin => DiscoveryType::LogicalDns,
         Resolution::Passthrough => DiscoveryType::OriginalDst,
@@ -241,7 +244,7 @@ fn discovery(
             cluster.lb_config = other_port(service, port).map(LbConfig::OriginalDstLbConfig);
         }
         _ => {
-            look_up_as_istio(context, cluster);
+            look_up_as_istio(context, races, cluster);
             let none = Labels::new();
             let labels = labels.unwrap_or(&none);
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
@@ -252,6 +255,11 @@ fn discovery(
             cluster.load_assignment = Some(assigned);
         }
     }
+}
+
+/// Whether the endpoints of a port are the addresses of one name: a LOGICAL_DNS cluster has no others.
+fn has_one_name(context: Context<'_>, service: &Service, port: &ServicePort) -> bool {
+    context.snapshot.endpoints(service, port.number).len() == 1
 }
 
 /// The `targetPort` of a ServiceEntry, to which connections to the original destination go. Pods of a headless Service are
@@ -268,8 +276,9 @@ fn other_port(service: &Service, port: &ServicePort) -> Option<OriginalDstLbConf
 
 /// How names are looked up: the mesh's `dnsRefreshRate`, and Istio's jitter; a server's TTL takes precedence.
 #[expect(deprecated, reason = "Istio sends these fields; their successors are extensions of each kind of cluster")]
-fn look_up_as_istio(context: Context<'_>, cluster: &mut Cluster) {
-    cluster.dns_lookup_family = DnsLookupFamily::V4Only as i32;
+fn look_up_as_istio(context: Context<'_>, races: bool, cluster: &mut Cluster) {
+    let family = if races { DnsLookupFamily::All } else { DnsLookupFamily::V4Only };
+    cluster.dns_lookup_family = family as i32;
     cluster.dns_refresh_rate = Some(duration(context.snapshot.mesh().dns_refresh_rate));
     cluster.dns_jitter = Some(duration(DNS_JITTER));
     cluster.respect_dns_ttl = true;
@@ -478,12 +487,12 @@ fn apply_tls(
             };
             let sni = sni.as_deref().unwrap_or(&default_sni);
             let lists = revocation_lists.as_deref();
-            cluster.transport_socket = Some(tls::mesh_client_of_rule(mesh, sni, &sans, lists, offered(bytes)));
+            cluster.transport_socket = Some(tls::mesh_client_of_rule(context.tls(), sni, &sans, lists, offered(bytes)));
         }
         Some(ClientTls::Outside(server)) => {
             let names = outside_names(&service.subject_alt_names, server);
             let secrets = uses_secrets(context, rule);
-            cluster.transport_socket = Some(tls::outside_client(mesh, server, &names, secrets));
+            cluster.transport_socket = Some(tls::outside_client(context.tls(), server, &names, secrets));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
         None => auto_mtls(context, service, port, &default_sni, bytes, cluster),
@@ -531,7 +540,7 @@ fn auto_mtls(
     cluster: &mut Cluster,
 ) {
     let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
-    let mutual = tls::mesh_client(context.snapshot.mesh(), sni, &identities, offered(bytes));
+    let mutual = tls::mesh_client(context.tls(), sni, &identities, offered(bytes));
     let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
     if by_endpoint {
         cluster.transport_socket_matches = vec![
@@ -666,24 +675,24 @@ fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
         name: "tlsMode-istio".to_owned(),
         r#match: Some(one_field(TLS_MODE, TLS_MODE_ISTIO)),
         // The address names no service, so any identity of the mesh may answer, and there is no SNI.
-        transport_socket: Some(tls::mesh_client(context.snapshot.mesh(), "", &[], offered(bytes))),
+        transport_socket: Some(tls::mesh_client(context.tls(), "", &[], offered(bytes))),
     }];
     cluster.metadata = Some(metadata("evenkeel.dev", "mutual_tls", &addresses));
 }
 
 /// TLS to hosts that are looked up, and what requests say about the server (`outboundTrafficPolicy.tls`).
-fn unknown_hosts_tls(mesh: &MeshConfig) -> (Option<TransportSocket>, Option<UpstreamHttpProtocolOptions>) {
-    match &mesh.unknown_hosts_tls {
+fn unknown_hosts_tls(context: Context<'_>) -> (Option<TransportSocket>, Option<UpstreamHttpProtocolOptions>) {
+    match &context.snapshot.mesh().unknown_hosts_tls {
         Some(ClientTls::Outside(server)) => {
             let names = outside_names(&[], server);
-            (Some(tls::outside_client(mesh, server, &names, false)), outside_naming(server, !names.is_empty()))
+            (Some(tls::outside_client(context.tls(), server, &names, false)), outside_naming(server, !names.is_empty()))
         }
         Some(ClientTls::IstioMutual { sni, subject_alt_names, revocation_lists }) => {
             let identities: Vec<String> = subject_alt_names.iter().map(ToString::to_string).collect();
             let bytes = Bytes { inner: InnerProtocol::Http, http2: false };
             let sni = sni.as_deref().unwrap_or_default();
             let lists = revocation_lists.as_deref();
-            (Some(tls::mesh_client_of_rule(mesh, sni, &identities, lists, offered(bytes))), None)
+            (Some(tls::mesh_client_of_rule(context.tls(), sni, &identities, lists, offered(bytes))), None)
         }
         None | Some(ClientTls::Disable) => (None, Some(dynamic_dns::naming())),
     }
@@ -697,7 +706,7 @@ fn looked_up(context: Context<'_>) -> Cluster {
         apply_pool(pool, None, &mut cluster);
     }
     apply_keepalive(context, pool.as_ref(), &mut cluster);
-    let (socket, naming) = unknown_hosts_tls(context.snapshot.mesh());
+    let (socket, naming) = unknown_hosts_tls(context);
     // Envoy requires an explicit setting if servers are not checked by the called host.
     let allows_insecure = naming != Some(dynamic_dns::naming());
     let common = common_http_options(pool.as_ref());

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_model::provider::ProviderService;
 use evenkeel_model::service::Distribution;
 use evenkeel_model::{
@@ -13,6 +14,7 @@ use evenkeel_model::{
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::names;
 use crate::proxy_options::ProxyOptions;
+use crate::tls::TlsContext;
 use crate::traffic::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
 
@@ -142,6 +144,17 @@ impl<'a> Context<'a> {
     /// differ in it share no units.
     pub fn options(&self) -> &'a ProxyOptions {
         &self.client.options
+    }
+
+    /// What its TLS depends on.
+    pub fn tls(&self) -> TlsContext<'a> {
+        TlsContext { mesh: self.snapshot.mesh(), names_hybrid_curve: self.options().names_hybrid_curve }
+    }
+
+    /// Whether nothing captures the connections of its workload (`interceptionMode: NONE`): all of its listeners bind
+    /// their ports.
+    pub fn is_uncaptured(&self) -> bool {
+        self.is_sidecar() && self.options().interception == InterceptionMode::None
     }
 
     /// How the proxy finds a service's endpoints. Connections to a gateway have no other destination than the gateway

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_api::istio::ProxyConfig;
+use evenkeel_api::istio::{InterceptionMode, ProxyConfig};
 use evenkeel_model::labels::selects;
 use evenkeel_model::{Labels, Sidecar, Snapshot, Workload};
 
@@ -84,7 +84,13 @@ impl Client {
         let sidecar = snapshot.sidecar_for(&view.namespace, labels).filter(|_| is_sidecar);
         let registry_only = is_sidecar && snapshot.is_registry_only(&view.namespace, labels);
         let options = options(&view, workload.map(AsRef::as_ref), labels, snapshot);
-        Self { workload: workload.cloned(), sidecar: sidecar.cloned(), registry_only, options, view }
+        let sidecar = match options.interception {
+            InterceptionMode::None if is_sidecar => {
+                Some(sidecar.map_or_else(Sidecar::of_uncaptured, |written| written.uncaptured()))
+            }
+            _ => sidecar.cloned(),
+        };
+        Self { workload: workload.cloned(), sidecar, registry_only, options, view }
     }
 
     /// The labels for selectors: those in the snapshot, otherwise those of the proxy's node.
@@ -140,12 +146,13 @@ impl Client {
 /// its bootstrap contains.
 fn options(view: &ProxyView, workload: Option<&Workload>, labels: &Labels, snapshot: &Snapshot) -> Arc<ProxyOptions> {
     let options = settings(view, workload, labels, snapshot);
-    let transparent = view.transparent.unwrap_or(options.transparent);
     let (has_collector, has_log_service) = (view.has_collector, view.has_log_service);
-    if transparent == options.transparent && !has_collector && !has_log_service {
+    let interception = view.interception.unwrap_or(options.interception);
+    let names_hybrid_curve = view.takes_hybrid_curve;
+    if interception == options.interception && !has_collector && !has_log_service && !names_hybrid_curve {
         return options;
     }
-    Arc::new(ProxyOptions { transparent, has_collector, has_log_service, ..(*options).clone() })
+    Arc::new(ProxyOptions { interception, has_collector, has_log_service, names_hybrid_curve, ..(*options).clone() })
 }
 
 /// The node's own ProxyConfig, or that of the mesh, of ProxyConfigs and of the Pod's annotation.

@@ -60,7 +60,9 @@ impl Unit {
             Self::AsCalled => clusters::as_called(context, out),
             Self::Inbound => {
                 clusters::inbounds(context, out);
-                listeners::inbound::virtual_inbound(context, out);
+                if !context.is_uncaptured() {
+                    listeners::inbound::virtual_inbound(context, out);
+                }
                 listeners::inbound::bound_ports(context, out);
                 if context.discovers_itself() {
                     endpoints::of_local_cluster(context, out);

@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use evenkeel_api::istio::{
-    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, ProxyConfig, ProxyHeaders, Switch,
-    TagSource, Toggle, Underscores,
+    ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, InterceptionMode, ProxyConfig,
+    ProxyHeaders, Switch, TagSource, Toggle, Underscores,
 };
 
 use crate::pb::core::http_protocol_options::HeadersWithUnderscoresAction;
@@ -47,8 +47,9 @@ pub struct ProxyOptions {
     pub dns_capture: Option<bool>,
     /// `ISTIO_META_DNS_AUTO_ALLOCATE` of `proxyMetadata`; `None`: not said.
     pub dns_auto_allocate: Option<bool>,
-    /// `interceptionMode: TPROXY`: its listeners are transparent, and it calls its workload with the client's address.
-    pub transparent: bool,
+    /// `interceptionMode`. With `TPROXY` its listeners are transparent, and it calls its workload with the client's address;
+    /// with `NONE` they bind their ports.
+    pub interception: InterceptionMode,
     /// `EVENKEEL_AMBIGUOUS_REQUESTS: FORWARD` of `proxyMetadata`: what policies and servers may read differently is not refused.
     pub forwards_ambiguous: bool,
     /// `meshId`; `None`: the trust domain.
@@ -59,6 +60,8 @@ pub struct ProxyOptions {
     pub has_collector: bool,
     /// Whether its bootstrap has a service for access logs.
     pub has_log_service: bool,
+    /// Whether it is told to use X25519MLKEM768, see [`ProxyView::takes_hybrid_curve`](crate::ProxyView::takes_hybrid_curve).
+    pub names_hybrid_curve: bool,
 }
 
 /// Sampling and tags of a proxy's tracing.
@@ -229,12 +232,13 @@ impl ProxyOptions {
             connections: config.connection_settings.as_ref().map(connections).unwrap_or_default(),
             dns_capture: config.dns_capture(),
             dns_auto_allocate: config.dns_auto_allocate(),
-            transparent: config.is_transparent(),
+            interception: config.interception(),
             forwards_ambiguous: config.forwards_ambiguous(),
             tracing: TracingOptions::of(config),
             // Only the node knows what its bootstrap contains, whatever is written later.
             has_collector: false,
             has_log_service: false,
+            names_hybrid_curve: false,
         }
     }
 }

@@ -302,10 +302,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The ports on which the proxy's workload serves.
+    /// The ports on which the proxy's workload serves. Without capture these are only those that its Sidecar names: on
+    /// others the proxy would be in the workload's way.
     pub fn inbound_ports(&self) -> Vec<InboundPort> {
         let workload = self.workload().map(AsRef::as_ref);
         match self.sidecar() {
+            Some(sidecar) if self.is_uncaptured() && sidecar.ingress.is_empty() => Vec::new(),
             Some(sidecar) => sidecar.inbound_ports(workload),
             None => workload.map(|workload| workload.inbound_ports()).unwrap_or_default(),
         }

@@ -36,18 +36,30 @@ pub const MESH_TCP_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 /// The ALPN protocols that an HTTP server accepts.
 const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
+/// The curves of a stock Envoy that has X25519MLKEM768 and by default does not offer it: that one, and then its defaults.
+const HYBRID_CURVES: [&str; 3] = ["X25519MLKEM768", "X25519", "P-256"];
+
+/// What TLS of one proxy depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct TlsContext<'a> {
+    /// The mesh's settings.
+    pub mesh: &'a MeshConfig,
+    /// Whether it is told to use X25519MLKEM768 where nothing is said of curves.
+    pub names_hybrid_curve: bool,
+}
+
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `uses_secrets`: certificates
 /// and roots are those of the Secrets that are named, not those of files.
 pub fn outside_client(
-    mesh: &MeshConfig,
+    of: TlsContext<'_>,
     server: &OutsideTls,
     names: &[Arc<str>],
     uses_secrets: bool,
 ) -> core::TransportSocket {
-    let rules = &mesh.tls_defaults;
+    let rules = &of.mesh.tls_defaults;
     let checks = tls::CertificateValidationContext {
         match_typed_subject_alt_names: names.iter().map(|name| exact_name(name)).collect(),
         crl: server.revocation_lists.as_deref().map(file),
@@ -55,7 +67,7 @@ pub fn outside_client(
     };
     let mut context = tls::CommonTlsContext {
         // Always, as in Istio: without them an Envoy offers TLS 1.2 at most.
-        tls_params: Some(parameters(rules, None, None)),
+        tls_params: Some(parameters(of, rules, None, None)),
         ..Default::default()
     };
     let of_secrets = || server.credential.as_deref().filter(|_| uses_secrets);
@@ -88,13 +100,13 @@ pub fn outside_client(
 
 /// Mutual TLS towards a sidecar, offering `alpn`. `identities` are the SPIFFE ids accepted; none given means any identity
 /// of the mesh.
-pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[&str]) -> core::TransportSocket {
-    mesh_client_of_rule(mesh, sni, identities, None, alpn)
+pub fn mesh_client(of: TlsContext<'_>, sni: &str, identities: &[String], alpn: &[&str]) -> core::TransportSocket {
+    mesh_client_of_rule(of, sni, identities, None, alpn)
 }
 
 /// The same for a rule that may name a file with revocation lists (`caCrl`).
 pub fn mesh_client_of_rule(
-    mesh: &MeshConfig,
+    of: TlsContext<'_>,
     sni: &str,
     identities: &[String],
     revocation_lists: Option<&str>,
@@ -102,10 +114,10 @@ pub fn mesh_client_of_rule(
 ) -> core::TransportSocket {
     let checks = tls::CertificateValidationContext {
         crl: revocation_lists.map(file),
-        ..identities_only(accepted(mesh, identities))
+        ..identities_only(accepted(of.mesh, identities))
     };
     let context = tls::UpstreamTlsContext {
-        common_tls_context: Some(mesh_context(checks, alpn)),
+        common_tls_context: Some(mesh_context(of, checks, alpn)),
         sni: sni.to_owned(),
         ..Default::default()
     };
@@ -114,24 +126,24 @@ pub fn mesh_client_of_rule(
 
 /// Mutual TLS termination with the workload's certificate: any identity of the mesh, and of a trust domain whose roots
 /// `caCertificates` gives, may connect; policies decide about the rest.
-pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
+pub fn mesh_server(of: TlsContext<'_>) -> core::TransportSocket {
     let context = tls::CommonTlsContext {
-        tls_params: Some(parameters(&mesh.mesh_tls, None, None)),
-        ..mesh_context(identities_only(any_known(mesh)), &HTTP_ALPN)
+        tls_params: Some(parameters(of, &of.mesh.mesh_tls, None, None)),
+        ..mesh_context(of, identities_only(any_known(of.mesh)), &HTTP_ALPN)
     };
     downstream(context, true)
 }
 
 /// The same at a gateway (`ISTIO_MUTUAL`), with what the server demands of its clients: names, pins and revocation
 /// lists. Names replace the trust domains, as in Istio: whoever has none of them is refused.
-fn mesh_server_of_gateway(mesh: &MeshConfig, server: &ServerTls) -> core::TransportSocket {
+fn mesh_server_of_gateway(of: TlsContext<'_>, server: &ServerTls) -> core::TransportSocket {
     let mut checks = client_checks(&server.clients);
     if server.clients.subject_alt_names.is_empty() {
-        checks.match_typed_subject_alt_names = any_known(mesh).into_iter().map(uri).collect();
+        checks.match_typed_subject_alt_names = any_known(of.mesh).into_iter().map(uri).collect();
     }
     let context = tls::CommonTlsContext {
-        tls_params: Some(server_parameters(&mesh.mesh_tls, server)),
-        ..mesh_context(checks, &HTTP_ALPN)
+        tls_params: Some(server_parameters(of, &of.mesh.mesh_tls, server)),
+        ..mesh_context(of, checks, &HTTP_ALPN)
     };
     downstream(context, true)
 }
@@ -206,15 +218,15 @@ fn exact(text: &str) -> StringMatcher {
 }
 
 /// TLS termination on a gateway; `None` if the mode passes TLS on.
-pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
+pub fn gateway_server(of: TlsContext<'_>, server: &ServerTls, inner: InnerProtocol) -> Option<core::TransportSocket> {
     let (certificates, roots, required) = match &server.mode {
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
-        ServerTlsMode::IstioMutual => return Some(mesh_server_of_gateway(mesh, server)),
+        ServerTlsMode::IstioMutual => return Some(mesh_server_of_gateway(of, server)),
         ServerTlsMode::Simple(certificates) => (certificates, None, false),
         ServerTlsMode::Mutual { certificates, roots, optional } => (certificates, Some(roots), !optional),
     };
     let mut context = tls::CommonTlsContext {
-        tls_params: Some(server_parameters(&mesh.tls_defaults, server)),
+        tls_params: Some(server_parameters(of, &of.mesh.tls_defaults, server)),
         alpn_protocols: match inner {
             _ if !server.alpn_protocols.is_empty() => server.alpn_protocols.iter().map(ToString::to_string).collect(),
             InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
@@ -236,13 +248,13 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: InnerProtoco
 }
 
 /// Versions, suites and curves of a server: those that it names, otherwise the mesh's (`tlsDefaults`).
-fn server_parameters(rules: &TlsRules, server: &ServerTls) -> tls::TlsParameters {
+fn server_parameters(of: TlsContext<'_>, rules: &TlsRules, server: &ServerTls) -> tls::TlsParameters {
     let own = TlsRules {
         only_1_3: rules.only_1_3,
         ecdh_curves: or_of_mesh(&server.ecdh_curves, &rules.ecdh_curves),
         cipher_suites: or_of_mesh(&server.cipher_suites, &rules.cipher_suites),
     };
-    parameters(&own, server.min_version, server.max_version)
+    parameters(of, &own, server.min_version, server.max_version)
 }
 
 fn or_of_mesh(own: &[Arc<str>], mesh: &[Arc<str>]) -> Vec<Arc<str>> {
@@ -290,7 +302,12 @@ fn credential(name: String) -> tls::SdsSecretConfig {
 
 /// Versions, curves and cipher suites: the versions that a server names, otherwise the mesh's. The suites of TLS 1.2 leave those
 /// of 1.3 alone, as in Envoy.
-fn parameters(rules: &TlsRules, minimum: Option<TlsVersion>, maximum: Option<TlsVersion>) -> tls::TlsParameters {
+fn parameters(
+    of: TlsContext<'_>,
+    rules: &TlsRules,
+    minimum: Option<TlsVersion>,
+    maximum: Option<TlsVersion>,
+) -> tls::TlsParameters {
     let number = |version| match version {
         TlsVersion::V1_2 => TlsProtocol::TlSv12 as i32,
         TlsVersion::V1_3 => TlsProtocol::TlSv13 as i32,
@@ -300,9 +317,17 @@ fn parameters(rules: &TlsRules, minimum: Option<TlsVersion>, maximum: Option<Tls
         tls_minimum_protocol_version: number(minimum.unwrap_or(oldest)),
         tls_maximum_protocol_version: number(maximum.unwrap_or(TlsVersion::V1_3)),
         cipher_suites: rules.cipher_suites.iter().map(ToString::to_string).collect(),
-        ecdh_curves: rules.ecdh_curves.iter().map(ToString::to_string).collect(),
+        ecdh_curves: match rules.ecdh_curves.as_slice() {
+            [] => default_curves(of),
+            named => named.iter().map(ToString::to_string).collect(),
+        },
         ..Default::default()
     }
+}
+
+/// The curves where nothing is said of them; none: the proxy's own defaults, which for Evenkeel's begin with X25519MLKEM768.
+fn default_curves(of: TlsContext<'_>) -> Vec<String> {
+    of.names_hybrid_curve.then(|| HYBRID_CURVES.map(str::to_owned).to_vec()).unwrap_or_default()
 }
 
 fn downstream(context: tls::CommonTlsContext, require_client_certificate: bool) -> core::TransportSocket {
@@ -362,11 +387,12 @@ fn uri(matcher: StringMatcher) -> tls::SubjectAltNameMatcher {
 }
 
 /// The workload's certificate and the mesh's roots, with these checks of the peer's certificate.
-fn mesh_context(checks: tls::CertificateValidationContext, alpn: &[&str]) -> tls::CommonTlsContext {
+fn mesh_context(of: TlsContext<'_>, checks: tls::CertificateValidationContext, alpn: &[&str]) -> tls::CommonTlsContext {
     tls::CommonTlsContext {
         tls_params: Some(tls::TlsParameters {
             tls_minimum_protocol_version: TlsProtocol::TlSv12 as i32,
             tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
+            ecdh_curves: default_curves(of),
             ..Default::default()
         }),
         tls_certificate_sds_secret_configs: vec![sds_secret(WORKLOAD_SECRET)],

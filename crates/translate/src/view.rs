@@ -5,9 +5,10 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_api::istio::{OF_AGENT, ProxyConfig};
+use evenkeel_api::istio::{InterceptionMode, OF_AGENT, ProxyConfig};
 use evenkeel_model::{Labels, Workload};
 
+use crate::pb::core::node::UserAgentVersionType;
 use crate::pb::core::{Locality, Node};
 use crate::pb::google::protobuf::{Struct, Value, value::Kind};
 
@@ -50,9 +51,12 @@ pub struct ProxyView {
     /// Whether its agent answers its workload's DNS queries (metadata `DNS_CAPTURE`), so that hosts without an address
     /// can be called at one that is allotted to them.
     pub captures_dns: bool,
-    /// Whether its inbound connections are captured by TPROXY (metadata `INTERCEPTION_MODE`): as its rules were when it started,
+    /// How its workload's connections are captured (metadata `INTERCEPTION_MODE`): as its rules were when it started,
     /// whatever its settings say now. `None`: it did not say.
-    pub transparent: Option<bool>,
+    pub interception: Option<InterceptionMode>,
+    /// Whether it is an Envoy that has X25519MLKEM768, and does not offer it unless it is told to. Older ones refuse
+    /// resources that name a curve which they do not know.
+    pub takes_hybrid_curve: bool,
     /// The labels that proxies like it have in common (metadata `SELF_DISCOVERY_GROUPING_LABEL_NAMES`), if its bootstrap has
     /// a local cluster (`ENABLE_SELF_DISCOVERY`).
     pub peer_labels: Option<Vec<Arc<str>>>,
@@ -205,6 +209,7 @@ impl ProxyView {
         addresses.extend(others.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()).filter(|ip| *ip != main));
         let bootstrap = metadata.object("PROXY_CONFIG").map(|config| ProxyConfig::of_metadata(&of_struct(config)));
         let bootstrap = bootstrap.unwrap_or_default();
+        let client_kind = ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind);
         Ok(Self {
             kind,
             addresses,
@@ -213,18 +218,43 @@ impl ProxyView {
             service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
             labels: metadata.texts("LABELS"),
             locality: node.locality.as_ref().map_or_else(|| "".into(), locality),
-            client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
+            client_kind,
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
             proxy_config: metadata.proxy_config(),
             has_collector: bootstrap.collector().is_some(),
             has_log_service: bootstrap.log_service().is_some(),
             authenticated: false,
             captures_dns: metadata.is_true("DNS_CAPTURE") && !metadata.is_false("DNS_AUTO_ALLOCATE"),
-            transparent: metadata.text("INTERCEPTION_MODE").map(|mode| mode == "TPROXY"),
+            interception: metadata.text("INTERCEPTION_MODE").map(InterceptionMode::of_node),
+            takes_hybrid_curve: client_kind == ClientKind::Envoy && takes_hybrid_curve(node, &metadata),
             peer_labels: (kind == ProxyKind::Sidecar && metadata.is_true("ENABLE_SELF_DISCOVERY"))
                 .then(|| metadata.peer_labels()),
         })
     }
+}
+
+/// The first Envoy of which Istio lets users name X25519MLKEM768 (`ecdhCurves`).
+const FIRST_ENVOY_WITH_HYBRID_CURVE: (u32, u32) = (1, 34);
+/// The Istio that has it.
+const FIRST_ISTIO_WITH_HYBRID_CURVE: (u32, u32) = (1, 26);
+
+/// Whether an Envoy has X25519MLKEM768: by the version that it reports of itself, or else by that of Istio. Builds for FIPS
+/// have their own curves.
+fn takes_hybrid_curve(node: &Node, metadata: &Metadata<'_>) -> bool {
+    let Some(UserAgentVersionType::UserAgentBuildVersion(build)) = &node.user_agent_version_type else {
+        let istio = metadata.text("ISTIO_VERSION").and_then(release);
+        return istio.is_some_and(|istio| istio >= FIRST_ISTIO_WITH_HYBRID_CURVE);
+    };
+    let library = Metadata(build.metadata.as_ref()).text("ssl.version").unwrap_or_default();
+    let version = build.version.as_ref().map(|version| (version.major_number, version.minor_number));
+    !library.contains("FIPS") && version.is_some_and(|version| version >= FIRST_ENVOY_WITH_HYBRID_CURVE)
+}
+
+/// Major and minor number of `1.26.3` or `1.27-alpha.0`.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let (major, rest) = version.split_once('.')?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((major.parse().ok()?, rest.get(..end)?.parse().ok()?))
 }
 
 /// A node's metadata.
@@ -326,6 +356,8 @@ fn of_value(value: &Value) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pb::core::BuildVersion;
+    use crate::pb::envoy_type::SemanticVersion;
     use crate::proto::one_field;
 
     fn node(id: &str, metadata: Option<Struct>) -> Node {
@@ -369,6 +401,37 @@ mod tests {
         check("router~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), true);
         check("router~10.0.0.1~a.shop~c", Struct::default(), false);
         check("sidecar~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), false);
+    }
+
+    #[test]
+    fn envoys_that_know_the_hybrid_curve_are_told_of_it() {
+        let check = |version: Option<(u32, u32)>, library: &str, istio: &str, scope: Option<&str>, expected: bool| {
+            let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+            let mut fields = one_field("ISTIO_VERSION", istio).fields;
+            let inner = scope.map(|scope| Value { kind: Some(Kind::StructValue(one_field("SCOPE", scope))) });
+            fields.extend(inner.map(|inner| ("EVENKEEL".to_owned(), inner)));
+            let metadata = Struct { fields: [("ssl.version".to_owned(), text(library))].into() };
+            let build = version.map(|(major_number, minor_number)| {
+                let version = SemanticVersion { major_number, minor_number, patch: 3 };
+                UserAgentVersionType::UserAgentBuildVersion(BuildVersion {
+                    version: Some(version),
+                    metadata: Some(metadata),
+                })
+            });
+            let node = node("sidecar~10.0.0.1~a.shop~c", Some(Struct { fields }));
+            let view = ProxyView::from_node(&Node { user_agent_version_type: build, ..node }).unwrap();
+            assert_eq!(view.takes_hybrid_curve, expected, "{version:?} {library} {istio} {scope:?}");
+        };
+        check(Some((1, 34)), "BoringSSL", "1.26.0", None, true);
+        check(Some((2, 0)), "BoringSSL", "", None, true);
+        check(Some((1, 33)), "BoringSSL", "1.26.0", None, false);
+        check(Some((1, 40)), "BoringSSL-FIPS", "1.32.0", None, false);
+        check(None, "", "1.26.0", None, true);
+        check(None, "", "1.32-alpha.abc", None, true);
+        check(None, "", "1.25.4", None, false);
+        check(None, "", "unknown", None, false);
+        // Evenkeel's proxy offers it by itself.
+        check(Some((1, 40)), "", "", Some("full"), false);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use super::happy_eyeballs::first_to_answer;
 use super::host::Host;
 use super::open::ConnectTimes;
 use super::own::OwnConnections;
@@ -79,7 +80,9 @@ async fn open(
     let made = || ConnectTimes::new(begin, turn::now());
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => {
-            connect_tcp(cluster, *address, host.source, (own, client)).await.map_err(|error| refused(&error))?
+            let further = host.further_addresses();
+            let connect = |address| connect_tcp(cluster, address, host.source, (own, client));
+            first_to_answer(*address, &further, connect).await.map_err(|error| refused(&error))?
         }
         EndpointAddress::Pipe(path) => {
             let stream = UnixStream::connect(socket_path(path)).await.map_err(|error| refused(&error))?;

@@ -136,6 +136,11 @@ impl Host {
         self.clone()
     }
 
+    /// Its further addresses, which are tried if the first does not answer.
+    pub(super) fn further_addresses(&self) -> Vec<SocketAddr> {
+        self.endpoint.borrow().further.clone()
+    }
+
     /// The server that requests on its connections call.
     pub(super) fn called(&self) -> Option<Arc<str>> {
         self.called.borrow().clone()

@@ -23,6 +23,7 @@ mod connect;
 mod connection;
 mod edge;
 pub mod h2;
+mod happy_eyeballs;
 mod health;
 mod host;
 mod keep_alive;

@@ -17,7 +17,9 @@ use evenkeel_base::yaml::{Entry, Node};
 use evenkeel_base::{Span, Spanned};
 
 use crate::decode::Context;
-use crate::istio::{PROXY_CONFIG_ANNOTATION, ProxyConfig};
+use crate::istio::{
+    INTERCEPTION_ANNOTATION, InterceptionMode, PROXY_CONFIG_ANNOTATION, ProxyConfig, UNCAPTURED, UNCAPTURED_HELP,
+};
 
 /// The annotation of an AuthorizationPolicy that is only logged and counted.
 pub const DRY_RUN: &str = "istio.io/dry-run";
@@ -33,6 +35,10 @@ pub const AUTO_ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
 pub const CANONICAL_ACCOUNTS: &str = "alpha.istio.io/canonical-serviceaccounts";
 /// Further service accounts of a Service's endpoints.
 pub const KUBERNETES_ACCOUNTS: &str = "alpha.istio.io/kubernetes-serviceaccounts";
+/// The annotation that says to which addresses of a host connections are made.
+pub const CONNECT_STRATEGY: &str = "istio.io/connect-strategy";
+/// Its values, in any case.
+const CONNECT_STRATEGIES: [&str; 2] = ["DEFAULT", "RACE_FIRST_TCP_CONNECT"];
 /// The API group of the Gateway API, also the prefix of its labels.
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
@@ -63,7 +69,11 @@ fn check_entry(place: &str, field: &str, table: &[Known], entry: &Entry, cx: &mu
     let value = entry.value.as_str().unwrap_or_default();
     match known.verdict {
         Verdict::Honoured => check_value(known.name, entry, cx),
-        Verdict::OnlyValues(values) if values.contains(&value) => {}
+        Verdict::OnlyValues(values) if values.contains(&value) => {
+            if (name, value) == (INTERCEPTION_ANNOTATION, InterceptionMode::None.as_str()) {
+                cx.note("not-captured", &entry.value.span, UNCAPTURED, UNCAPTURED_HELP);
+            }
+        }
         Verdict::OnlyValues(values) => {
             let message = format!("`{value}` is not supported; {}", known.note);
             cx.warning(
@@ -150,6 +160,10 @@ fn check_value(name: &str, entry: &Entry, cx: &mut Context) {
                 format!("`{text}` is neither true nor false; the policy is enforced"),
                 "write \"true\" or \"false\"",
             );
+        }
+        CONNECT_STRATEGY if !CONNECT_STRATEGIES.iter().any(|known| text.eq_ignore_ascii_case(known)) => {
+            let message = format!("`{text}` is none of Istio's strategies; the default applies");
+            cx.warning("bad-value", span, message, format!("known: {}", one_of(CONNECT_STRATEGIES)));
         }
         INJECT if !matches!(text, "true" | "false") => {
             cx.warning(

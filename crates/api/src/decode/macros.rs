@@ -74,7 +74,7 @@ macro_rules! choices {
         $( later: [$($later:literal),* $(,)?]; )?
     ) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name {
             $( $(#[$variant_meta])* $variant, )*
         }

@@ -8,7 +8,8 @@ use super::agent_checks::{ADMIN_PORT, STATUS_PORT, problem_of_port};
 
 /// The fields of ProxyConfig that do not affect what the control plane sends a proxy, but are for its agent.
 /// [`ProxyConfig::for_agent`] writes these, and `tracing`.
-pub const OF_AGENT: [&str; 17] = [
+pub const OF_AGENT: [&str; 18] = [
+    "drainDuration",
     "readinessProbe",
     "proxyStatsMatcher",
     "extraStatTags",
@@ -63,6 +64,9 @@ impl ProxyConfig {
         if let Some(interval) = self.file_flush_interval {
             add("fileFlushInterval", format!("{}s", interval.as_secs_f64()).into());
         }
+        if let Some(time) = self.drain_duration {
+            add("drainDuration", format!("{}s", time.as_secs_f64()).into());
+        }
         if let Some(size) = self.file_flush_min_size_kb {
             add("fileFlushMinSizeKb", size.into());
         }
@@ -110,6 +114,7 @@ mod tests {
         check(json!({ "concurrency": 3, "proxyMetadata": { "A": "b" } }), json!({}));
         let all = json!({
             "extraStatTags": ["a", "b"],
+            "drainDuration": "9s",
             "fileFlushInterval": "0.5s",
             "fileFlushMinSizeKb": 4,
             "proxyStatsMatcher": { "inclusionPrefixes": ["x"], "inclusionSuffixes": [], "inclusionRegexps": [] },

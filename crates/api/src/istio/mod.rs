@@ -64,6 +64,7 @@ pub use proxy_config::{
     ProxyConfigSpec, ProxyHeaders, ProxyStatsMatcher, ServerHeader, SetClientCertDetails, Switch, Toggle,
     TracingServiceName, Underscores,
 };
+pub(crate) use proxy_config::{UNCAPTURED, UNCAPTURED_HELP};
 pub use readiness_probe::{
     ExecHealthCheck, GrpcHealthCheck, HttpHealthCheck, ProbeHeader, ProbeScheme, ReadinessProbe, TcpHealthCheck,
 };

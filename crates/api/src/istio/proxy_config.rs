@@ -24,8 +24,8 @@ object! {
     pub struct ProxyConfig {
         /// Worker threads; 0: one per core; 2 if not given.
         concurrency: Option<u32> = "concurrency",
-        /// How long removed listeners are drained; only `terminationDrainDuration` has an effect.
-        drain_duration: Option<Spanned<Duration>> = "drainDuration",
+        /// How long connections may continue whose listener was changed or removed; as `terminationDrainDuration` if not given.
+        drain_duration: Option<Duration> = "drainDuration",
         /// How long connections may continue when the proxy stops; 5 s if not given.
         termination_drain_duration: Option<Duration> = "terminationDrainDuration",
         /// Whether programs start when their proxy is ready; `evenkeel up` always does so.
@@ -115,6 +115,25 @@ choices! {
         CanonicalNameOnly = "CANONICAL_NAME_ONLY",
         /// This label and the namespace.
         CanonicalNameAndNamespace = "CANONICAL_NAME_AND_NAMESPACE",
+    }
+}
+
+/// What follows from `interceptionMode: NONE`.
+pub(crate) const UNCAPTURED: &str = "no connection of the workload is captured: its calls pass the proxy only at the ports that the proxy \
+                          binds on 127.0.0.1, and only connections to `ingress` ports of its Sidecar are judged by policies";
+/// The way out.
+pub(crate) const UNCAPTURED_HELP: &str = "write REDIRECT or TPROXY if all connections have to pass the proxy";
+
+impl Default for InterceptionMode {
+    fn default() -> Self {
+        Self::Redirect
+    }
+}
+
+impl InterceptionMode {
+    /// Reads what a node says of itself. As in Istio, what is none of the values is `REDIRECT`.
+    pub fn of_node(text: &str) -> Self {
+        [Self::Tproxy, Self::None].into_iter().find(|mode| mode.as_str() == text).unwrap_or_default()
     }
 }
 
@@ -381,20 +400,12 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
     }
     check_statsd_address(config.statsd_udp_address.as_ref(), cx);
     if let Some(mode) = config.interception_mode.as_ref().filter(|mode| mode.value == InterceptionMode::None) {
-        let message = format!("{} is not supported yet; traffic is captured by redirection", mode.value.as_str());
-        let help =
-            "write REDIRECT or TPROXY; to leave a workload out of the mesh, use `sidecar.istio.io/inject: \"false\"`";
-        cx.at_field("interceptionMode", |cx| cx.warning("unsupported-value", &mode.span, message, help));
+        cx.at_field("interceptionMode", |cx| cx.note("not-captured", &mode.span, UNCAPTURED, UNCAPTURED_HELP));
     }
     if let Some(hold) = config.hold_application_until_proxy_starts.as_ref().filter(|hold| !hold.value) {
         let message = "programs start when their proxy is ready in any case";
         let help = "a program whose calls come before its proxy is ready would lose them";
         cx.at_field("holdApplicationUntilProxyStarts", |cx| cx.note("no-effect", &hold.span, message, help));
-    }
-    if let Some(drain) = &config.drain_duration {
-        let message = "connections of a listener that goes end with their own requests";
-        let help = "`terminationDrainDuration` limits them when the proxy stops";
-        cx.at_field("drainDuration", |cx| cx.note("no-effect", &drain.span, message, help));
     }
     if let Some(value) = config.proxy_metadata.get(AMBIGUOUS_REQUESTS)
         && !AMBIGUOUS_VALUES.contains(&value.value.as_str())
@@ -454,7 +465,7 @@ impl ProxyConfig {
     pub fn of_pod(annotations: &BTreeMap<String, Spanned<String>>) -> Option<Self> {
         let own = annotations.get(PROXY_CONFIG_ANNOTATION).and_then(|text| Self::of_annotation(text).0);
         let mode = annotations.get(INTERCEPTION_ANNOTATION).and_then(|text| {
-            let known = [InterceptionMode::Redirect, InterceptionMode::Tproxy];
+            let known = [InterceptionMode::Redirect, InterceptionMode::Tproxy, InterceptionMode::None];
             let mode = known.into_iter().find(|mode| mode.as_str() == text.as_str())?;
             Some(Spanned::new(mode, text.span.clone()))
         });
@@ -464,9 +475,9 @@ impl ProxyConfig {
         }
     }
 
-    /// Whether inbound connections are captured by TPROXY, so that the program sees its clients' addresses.
-    pub fn is_transparent(&self) -> bool {
-        self.interception_mode.as_ref().is_some_and(|mode| mode.value == InterceptionMode::Tproxy)
+    /// How connections are captured: by redirection if nothing is said.
+    pub fn interception(&self) -> InterceptionMode {
+        self.interception_mode.as_ref().map_or(InterceptionMode::Redirect, |mode| mode.value)
     }
 
     /// Reads the metadata `PROXY_CONFIG` of a proxy's node. What cannot be read there is left out: agents of other

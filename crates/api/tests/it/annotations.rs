@@ -114,6 +114,11 @@ fn what_has_no_effect_is_named() {
     check("Service", "annotations: {istio.io/dry-run: 'true'}", &[misplaced]);
     check("Namespace", "annotations: {istio-injection: enabled}", &[misplaced]);
     check("Pod", "annotations: {traffic.sidecar.istio.io/excludeInboundPorts: http}", &["error bad-value"]);
+    check("ServiceEntry", "annotations: {istio.io/connect-strategy: race_first_tcp_connect}", &[]);
+    check("ServiceEntry", "annotations: {istio.io/connect-strategy: RACE_ALL}", &["warning bad-value"]);
+    check("Pod", "annotations: {sidecar.istio.io/interceptionMode: TPROXY}", &[]);
+    check("Pod", "annotations: {sidecar.istio.io/interceptionMode: NONE}", &["info not-captured"]);
+    check("Pod", "annotations: {sidecar.istio.io/interceptionMode: ALL}", &["warning unsupported-value"]);
     check("Pod", "annotations: {traffic.sidecar.istio.io/includeOutboundIPRanges: 10.0.0.0/99}", &["error bad-value"]);
     check("AuthorizationPolicy", "annotations: {istio.io/dry-run: maybe}", &[bad]);
     check("Pod", "annotations: {sidecar.istio.io/inject: maybe}", &[bad]);

@@ -31,7 +31,7 @@ fn mesh_config_page_is_the_tables() {
          With `proxyHeaders.preserveHttp1HeaderCase`, Evenkeel's sidecars call each other over HTTP/1.1 connections, because header \
          names in HTTP/2 are in lower case.\n\n\
          Evenkeel's proxy has the keys of `runtimeValues` that limit connections, requests and resets ([proxy](proxy.md)); the others \
-         are for Envoy. `extraStatTags`, `runtimeValues`, `fileFlushInterval`, `fileFlushMinSizeKb`, `serviceCluster`, \
+         are for Envoy. `drainDuration`, `extraStatTags`, `runtimeValues`, `fileFlushInterval`, `fileFlushMinSizeKb`, `serviceCluster`, \
          `tracingServiceName`, `proxyAdminPort`, `statusPort` and `caCertificatesPem` are read by the agent when it starts, so a \
          change of them applies to proxies that start later. The roots of `caCertificatesPem` verify peers, never the control plane.\n\n\
          The agent's page, port 15020 or `statusPort`, has `/healthz/ready` and `/stats/prometheus`: the metrics of the proxy, and of \

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_base::replica::match_name;
 use evenkeel_model::{AddressBook, JwksFetching};
 use evenkeel_translate::ProxyView;
@@ -154,7 +155,9 @@ pub struct Run {
     authenticated: bool,
     captures_dns: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    transparent: Option<bool>,
+    interception: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    takes_hybrid_curve: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     peer_labels: Option<Vec<String>>,
     /// The resources of the generation that it rejected.
@@ -221,7 +224,8 @@ impl Run {
             proxy_config: view.proxy_config.to_string(),
             authenticated: view.authenticated,
             captures_dns: view.captures_dns,
-            transparent: view.transparent,
+            interception: view.interception.map(|mode| mode.as_str().to_owned()),
+            takes_hybrid_curve: view.takes_hybrid_curve,
             peer_labels: view.peer_labels.as_ref().map(|labels| labels.iter().map(ToString::to_string).collect()),
             refused: refused.to_vec(),
         }
@@ -249,7 +253,8 @@ impl Run {
             proxy_config: self.proxy_config.as_str().into(),
             authenticated: self.authenticated,
             captures_dns: self.captures_dns,
-            transparent: self.transparent,
+            interception: self.interception.as_deref().map(InterceptionMode::of_node),
+            takes_hybrid_curve: self.takes_hybrid_curve,
             peer_labels: self.peer_labels.as_ref().map(|all| all.iter().map(|name| name.as_str().into()).collect()),
         }
     }
@@ -270,7 +275,8 @@ impl Run {
             && *self.proxy_config == *view.proxy_config
             && self.authenticated == view.authenticated
             && self.captures_dns == view.captures_dns
-            && self.transparent == view.transparent
+            && self.interception.as_deref() == view.interception.map(|mode| mode.as_str())
+            && self.takes_hybrid_curve == view.takes_hybrid_curve
             && self.view().peer_labels == view.peer_labels
     }
 

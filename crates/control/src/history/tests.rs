@@ -147,7 +147,8 @@ fn view() -> ProxyView {
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
-        transparent: None,
+        interception: None,
+        takes_hybrid_curve: false,
         locality: "".into(),
         peer_labels: None,
     }

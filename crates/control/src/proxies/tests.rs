@@ -106,7 +106,8 @@ fn client(number: u8, app: &str) -> Client {
         proxy_config: "".into(),
         authenticated: false,
         captures_dns: true,
-        transparent: None,
+        interception: None,
+        takes_hybrid_curve: false,
         locality: "".into(),
         peer_labels: None,
     };

@@ -76,7 +76,7 @@ impl ProxyConfigs {
         ProxySettings {
             annotation: None,
             interception: None,
-            transparent: config.is_transparent(),
+            mode: config.interception(),
             membership: None,
             captures_dns: config.dns_capture(),
             metadata: config.proxy_metadata.iter().map(|(name, value)| (name.clone(), value.value.clone())).collect(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_api::annotations::{allocates_addresses, further_identities};
+use evenkeel_api::annotations::{CONNECT_STRATEGY, allocates_addresses, further_identities};
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{self, Location, ServiceEntrySpec, VisibilityLevel};
 use evenkeel_api::kubernetes::{
@@ -144,6 +144,9 @@ impl Results for Table {
 /// Reads the hosts of one object.
 fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
     let (place, object) = cx.placed(id)?;
+    if let Resource::ServiceEntry(entry) = &object.resource {
+        note_race(object, &entry.spec, found);
+    }
     let drafts = match &object.resource {
         Resource::Service(service) => {
             note_idle_selector(cx, object, &service.spec.selector, found);
@@ -508,6 +511,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
             (false, None) => Resolution::Static,
         },
         headless,
+        races_addresses: false,
         distribution: Distribution::Any,
         node_local: spec.internal_traffic_policy == Some(InternalTrafficPolicy::Local),
         external: false,
@@ -596,6 +600,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         headless: spec.workload_selector.is_some()
             && spec.addresses.is_empty()
             && spec.resolution.is_none_or(|resolution| resolution == istio::Resolution::None),
+        races_addresses: races_addresses(object),
         distribution: distribution(cx, None, object),
         node_local: false,
         external: spec.location != Some(Location::MeshInternal),
@@ -605,6 +610,24 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         identities: Vec::new(),
         origin: host.span.clone(),
     })
+}
+
+fn races_addresses(object: &Object) -> bool {
+    let said = object.annotations.get(CONNECT_STRATEGY);
+    said.is_some_and(|strategy| strategy.eq_ignore_ascii_case("RACE_FIRST_TCP_CONNECT"))
+}
+
+/// Reports that connections cannot race: the addresses are not those of one name (LOGICAL_DNS).
+fn note_race(object: &Object, spec: &ServiceEntrySpec, found: &mut Diagnostics) {
+    let by_name = matches!(spec.resolution, Some(istio::Resolution::Dns | istio::Resolution::DnsRoundRobin));
+    let Some(strategy) = object.annotations.get(CONNECT_STRATEGY).filter(|_| races_addresses(object)) else { return };
+    if by_name && spec.endpoints.len() < 2 && spec.workload_selector.is_none() {
+        return;
+    }
+    let message = format!("{object}: connections race only to the addresses of one name, with `resolution: DNS`");
+    let help = "write one ServiceEntry for each endpoint, or remove the annotation";
+    let finding = Diagnostic::warning("no-effect", strategy.span.clone(), message).with_help(help);
+    found.push(finding.about(object.reference()));
 }
 
 fn entry_port(port: &istio::ServiceEntryPort) -> ServicePort {

@@ -105,6 +105,7 @@ fn sidecar(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnos
         outbound_policy: outbound_policy(cx, object, spec, found),
         refused: false,
         origin: object.origin.clone(),
+        uncaptured: Default::default(),
     }
 }
 
@@ -153,6 +154,7 @@ pub(super) fn default(mesh: &MeshConfig, http_proxy_port: Spanned<u16>) -> Sidec
         outbound_policy: None,
         refused: false,
         origin: http_proxy_port.span,
+        uncaptured: Default::default(),
     }
 }
 

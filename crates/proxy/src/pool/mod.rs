@@ -56,6 +56,8 @@ pub struct WorkerOptions {
     pub node: Arc<Node>,
     /// How long connections may take to finish once draining has begun; the rest are closed by [`WorkerPool::stop`].
     pub drain_time: Duration,
+    /// The same for connections whose filter chain was changed or removed.
+    pub listener_drain_time: Duration,
     /// Which recent requests the workers keep.
     pub recent: recent::Options,
 }
@@ -146,6 +148,7 @@ impl WorkerPool {
                 node: Arc::clone(&options.node),
                 stats: stats.writer(),
                 drain_time: options.drain_time,
+                listener_drain_time: options.listener_drain_time,
                 recent: options.recent.clone(),
                 demands: demands.clone(),
                 lookups: lookups.clone(),

@@ -44,6 +44,7 @@ fn start(log: &LogThread) -> WorkerPool {
         log: log.handle(),
         node: Arc::default(),
         drain_time: Duration::from_secs(5),
+        listener_drain_time: Duration::from_secs(5),
         recent: recent::Options::default(),
     };
     WorkerPool::start(options, Arc::default()).expect("a pool")

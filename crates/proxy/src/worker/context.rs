@@ -51,6 +51,7 @@ pub(crate) struct Seed {
     pub(crate) node: Arc<Node>,
     pub(crate) stats: Writer<worker::Stats>,
     pub(crate) drain_time: Duration,
+    pub(crate) listener_drain_time: Duration,
     pub(crate) demands: mpsc::Sender<Demand>,
     pub(crate) lookups: mpsc::Sender<Lookup>,
     pub(crate) recent: recent::Options,
@@ -78,7 +79,8 @@ pub(crate) struct Worker {
     pub(super) drains: Drains,
     /// Where connections are handed over to once a successor has taken over.
     pub(crate) successor: RefCell<Option<mpsc::Sender<Parcel>>>,
-    drain_time: Duration,
+    /// How long connections may continue whose filter chain was changed or removed.
+    listener_drain_time: Duration,
     /// How long a draining connection must have received nothing before it is closed: its client could be sending.
     pub(crate) drain_quiet: Duration,
     /// Host names to resolve, to the control thread.
@@ -112,8 +114,8 @@ impl Worker {
             roster: Roster::default(),
             drains: Drains::default(),
             successor: RefCell::default(),
-            drain_time: seed.drain_time,
-            drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
+            listener_drain_time: seed.listener_drain_time,
+            drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time.min(seed.listener_drain_time) / 10),
             lookups: seed.lookups,
             holds: Holds::new(seed.demands),
             idle_meter: IdleMeter::new(),
@@ -213,7 +215,7 @@ impl Worker {
     /// Drains the connections of filter chains that the new configuration has removed, as Envoy does.
     fn drain_removed(&self, removed: &[&Arc<FilterChain>]) {
         if !removed.is_empty() {
-            self.drains.add(removed.iter().copied(), turn::now() + self.drain_time);
+            self.drains.add(removed.iter().copied(), turn::now() + self.listener_drain_time);
             self.roster.wake_all();
         }
     }

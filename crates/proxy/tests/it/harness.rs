@@ -128,6 +128,7 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
         node: Default::default(),
         log_level: Default::default(),
         drain_time: Duration::from_secs(5),
+        listener_drain_time: Duration::from_secs(5),
         admin_address_path,
         handover: None,
         parent_shutdown_time: Duration::from_secs(10),

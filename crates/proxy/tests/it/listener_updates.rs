@@ -124,7 +124,9 @@ fn a_change_drains_the_connections_of_the_chains_it_changes() {
         (ResourceType::Listener, listener(1, &before, "")),
     ]));
     let proxy = Proxy::start_as(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""), |settings| {
-        settings.drain_time = Duration::from_secs(1);
+        // Only the second is about listeners that change.
+        settings.drain_time = Duration::from_secs(60);
+        settings.listener_drain_time = Duration::from_secs(1);
     });
     proxy.wait_live();
     let mut clients = Clients::open(proxy.listener("web"));

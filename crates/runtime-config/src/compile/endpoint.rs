@@ -148,6 +148,7 @@ fn lb_endpoint_of(
         _ => None,
     };
     let endpoint = Endpoint {
+        further: Vec::new(),
         address,
         hostname,
         weight,

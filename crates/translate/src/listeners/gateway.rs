@@ -123,11 +123,11 @@ fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16, p
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
             let manager = manager(context, gateway, server, port, Calls::Any);
             let made = chain("", server_names(server), vec![manager]);
-            vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, InnerProtocol::Http))]
+            vec![secured(made, tls::gateway_server(context.tls(), server_tls, InnerProtocol::Http))]
         }
         (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode.terminates() => {
             let made = tcp_chains(context, gateway, server, &server_names(server)).into_iter();
-            let socket = || tls::gateway_server(context.snapshot.mesh(), server_tls, InnerProtocol::Tcp);
+            let socket = || tls::gateway_server(context.tls(), server_tls, InnerProtocol::Tcp);
             made.map(|chain| secured(chain, socket())).collect()
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) => sni_chains(context, gateway, server),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Selectable, ServerTls};
@@ -45,7 +46,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
         all.filter_chains.extend(chains(context, &target, mode));
     }
 
-    let transparent = context.options().transparent;
+    let transparent = context.options().interception == InterceptionMode::Tproxy;
     all.transparent = transparent.then(|| bool_value(true));
     let inspect = Inspectors { original_dst: true, original_src: transparent, ..needed_by(&all.filter_chains) };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
@@ -224,7 +225,7 @@ fn ingress_tls_chain(context: Context<'_>, target: &Target, server: &ServerTls) 
         PortProtocol::Http | PortProtocol::Auto => (http_chain(context, target, wanted, false), InnerProtocol::Http),
         PortProtocol::Tcp => (tcp_chain(context, target, wanted, false), InnerProtocol::Tcp),
     };
-    secured(chain, tls::gateway_server(context.snapshot.mesh(), server, inner))
+    secured(chain, tls::gateway_server(context.tls(), server, inner))
 }
 
 fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
@@ -250,5 +251,5 @@ fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, te
 }
 
 fn with_tls(context: Context<'_>, chain: FilterChain, terminate: bool) -> FilterChain {
-    secured(chain, terminate.then(|| tls::mesh_server(context.snapshot.mesh())))
+    secured(chain, terminate.then(|| tls::mesh_server(context.tls())))
 }

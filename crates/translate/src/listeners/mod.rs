@@ -21,7 +21,8 @@ use crate::view::ClientKind;
 
 /// The listeners every proxy has.
 pub fn basics(context: Context<'_>, out: &mut Output) {
-    if context.is_sidecar() {
+    // Nothing would arrive there.
+    if context.is_sidecar() && !context.is_uncaptured() {
         let made = outbound::virtual_outbound(context);
         out.add(ResourceType::Listener, &made.name, &made, None);
     }

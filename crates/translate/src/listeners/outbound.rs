@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::{Resource, ResourceType};
@@ -40,7 +41,7 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
         FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_OUTBOUND_PORT))), ..Default::default() };
     let mut all = listener(VIRTUAL_OUTBOUND.to_owned(), ANY_ADDRESS, VIRTUAL_OUTBOUND_PORT, TrafficDirection::Outbound);
     all.use_original_dst = Some(bool_value(true));
-    all.transparent = context.options().transparent.then(|| bool_value(true));
+    all.transparent = (context.options().interception == InterceptionMode::Tproxy).then(|| bool_value(true));
     let egress = context.sidecar().into_iter().flat_map(|sidecar| &sidecar.egress).filter(|listener| listener.is_bound);
     let bound = egress.filter_map(|listener| match &listener.socket {
         Some(path) => Some(names::socket_listener(path)),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use evenkeel_api::istio::InterceptionMode;
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 use evenkeel_translate::ProxyView;
 use serde_json::Value;
@@ -13,6 +14,11 @@ use crate::scenario::{translate, view_of};
 
 /// A workload and a gateway; `annotation` is the workload's `proxy.istio.io/config`.
 fn built(default: &str, kinds: &[(&str, &str)], annotation: &str) -> Snapshot {
+    built_with(default, kinds, annotation, "")
+}
+
+/// The same with further objects.
+fn built_with(default: &str, kinds: &[(&str, &str)], annotation: &str, more: &str) -> Snapshot {
     let annotations = match annotation {
         "" => String::new(),
         text => format!(", annotations: {{proxy.istio.io/config: '{text}'}}"),
@@ -54,7 +60,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {{name: istio, namespace: istio-system}}
 data: {{mesh: 'defaultConfig: {default}'}}
-{kinds}"
+{kinds}{more}"
     );
     let (objects, found) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
     assert!(!found.has_errors(), "{found}\n{text}");
@@ -105,9 +111,9 @@ fn an_annotation_overrides_the_mesh() {
 #[test]
 fn listeners_of_a_workload_behind_tproxy_keep_its_clients_addresses() {
     let tproxy = "{interceptionMode: TPROXY}";
-    let shown = |default: &str, annotation: &str, node: &str, transparent: Option<bool>| {
+    let shown = |default: &str, annotation: &str, node: &str, interception: Option<InterceptionMode>| {
         let snapshot = built(default, &[], annotation);
-        let view = ProxyView { proxy_config: node.into(), transparent, ..view_of(SIDECAR, &snapshot) };
+        let view = ProxyView { proxy_config: node.into(), interception, ..view_of(SIDECAR, &snapshot) };
         let set = translate(&view, &snapshot);
         let (_, refused) = compile(&set);
         assert!(refused.is_empty(), "{refused:?}");
@@ -131,8 +137,8 @@ fn listeners_of_a_workload_behind_tproxy_keep_its_clients_addresses() {
     assert_eq!(shown(tproxy, "{interceptionMode: REDIRECT}", "", None), none);
     assert_eq!(shown("{}", "", r#"{"interceptionMode": "TPROXY"}"#, None), all);
     // Its rules are those that it was started with.
-    assert_eq!(shown(tproxy, "", "", Some(false)), none);
-    assert_eq!(shown("{}", "", "", Some(true)), all);
+    assert_eq!(shown(tproxy, "", "", Some(InterceptionMode::Redirect)), none);
+    assert_eq!(shown("{}", "", "", Some(InterceptionMode::Tproxy)), all);
 }
 
 #[test]
@@ -339,7 +345,63 @@ fn concurrency_and_metadata_merge_field_by_field() {
         (config.concurrency, config.dns_capture(), config.dns_auto_allocate()),
         (Some(2), Some(true), Some(true))
     );
-    assert_eq!(config.drain_duration.as_deref().map(|time| time.as_secs()), Some(9));
+    assert_eq!(config.drain_duration.map(|time| time.as_secs()), Some(9));
+}
+
+#[test]
+fn without_capture_every_listener_binds_its_port() {
+    const NONE: &str = "{interceptionMode: NONE}";
+    let sidecar = |spec: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: own, namespace: shop}}\nspec: {{{spec}}}\n"
+        )
+    };
+    let ingress = "ingress: [{port: {number: 8080, protocol: HTTP, name: http}, defaultEndpoint: '127.0.0.1:9000'}]";
+    let bound = "egress: [{port: {number: 80, protocol: HTTP, name: http}, bind: 127.0.0.9, hosts: ['*/*']}]";
+    let check = |default: &str,
+                 annotation: &str,
+                 node: Option<InterceptionMode>,
+                 spec: &str,
+                 listeners: &str,
+                 inbound: &str| {
+        let more = if spec.is_empty() { String::new() } else { sidecar(spec) };
+        let snapshot = built_with(default, &[], annotation, &more);
+        let view = ProxyView { interception: node, ..view_of(SIDECAR, &snapshot) };
+        let set = translate(&view, &snapshot);
+        let (config, refused) = compile(&set);
+        assert!(refused.is_empty(), "{refused:?}");
+        let all = compared(&set);
+        let named = |kind: &str, wanted: &dyn Fn(&Value) -> bool| {
+            let list = all[kind].as_array().expect("resources").iter().filter(|one| wanted(one));
+            list.map(|one| one["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            named("LDS", &|listener| listener["bind_to_port"] != false),
+            listeners,
+            "{default} {annotation} {spec}"
+        );
+        let is_inbound = |cluster: &Value| cluster["name"].as_str().is_some_and(|name| name.starts_with("inbound|"));
+        assert_eq!(named("CDS", &is_inbound), inbound, "{default} {annotation} {spec}");
+        config
+    };
+    let call = |config: &evenkeel_runtime_config::Config, listener: &str, host: &str| {
+        let to = listener.replace('_', ":");
+        outcome(config, listener, &PLAIN_HTTP, &to, &format!("GET {host} /"), 0)
+    };
+    let captured = "virtualInbound virtualOutbound";
+    check("{}", "", None, "", captured, "inbound|8080||");
+    check(NONE, "", Some(InterceptionMode::Redirect), "", captured, "inbound|8080||");
+    for (default, annotation, node) in [(NONE, "", None), ("{}", NONE, None), ("{}", "", Some(InterceptionMode::None))]
+    {
+        let config = check(default, annotation, node, "", "127.0.0.1_80", "");
+        assert!(
+            call(&config, "127.0.0.1_80", "web").starts_with("outbound|80||web.shop.svc.cluster.local"),
+            "{default}"
+        );
+        assert!(call(&config, "127.0.0.1_80", "x.example").contains("502"), "it has no original destination");
+        check(default, annotation, node, ingress, "10.244.0.3_8080 127.0.0.1_80", "inbound|8080||");
+        check(default, annotation, node, bound, "127.0.0.9_80", "");
+    }
 }
 
 #[test]
@@ -351,13 +413,12 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
         let (_, found) = crate::recorded::load(&[("a.yaml".into(), pod.into())]);
         assert!(found.iter().any(|f| f.code == code && f.message.contains(part)), "{config}: {found}");
     };
-    check("{interceptionMode: NONE}", "unsupported-value", "NONE");
+    check("{interceptionMode: NONE}", "not-captured", "no connection of the workload is captured");
     check("{proxyHeaders: {metadataExchangeHeaders: {mode: UNDEFINED}}}", "no-effect", "to anybody");
     check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "invalid regular expression");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
     check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");
     check("{connectionSettings: {listenerPerConnectionBufferLimitBytes: 1}}", "no-effect", "has no effect");
-    check("{drainDuration: 5s}", "no-effect", "a listener that goes");
     check("{tracing: {datadog: {address: agent:8126}}}", "unsupported-field", "tracing");
     check("{binaryPath: /x}", "no-effect", "binaryPath");
     check("{fieldOfTheFuture: 1}", "unknown-field", "in this version");

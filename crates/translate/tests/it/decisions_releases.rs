@@ -1,5 +1,6 @@
 //! Fields, labels and annotations that came with Istio 1.29 to 1.32.
 
+use evenkeel_translate::ProxyView;
 use serde_json::{Value, json};
 
 use crate::decisions::PLAIN_HTTP;
@@ -50,6 +51,83 @@ fn a_selector_without_labels_selects_nothing() {
     check("resolution: STATIC, workloadSelector: {}", 0, &["empty-selector"]);
     check("resolution: DNS", 1, &[]);
     check("resolution: STATIC, location: MESH_INTERNAL, workloadSelector: {labels: {app: client}}", 1, &[]);
+}
+
+#[test]
+fn connections_may_race_to_the_addresses_of_a_host() {
+    let check = |annotation: &str, rest: &str, kind: &str, family: &str, said: bool| {
+        let entry = entry("e", &format!("{{hosts: [e.example], {HTTP}, {rest}}}"));
+        let annotated =
+            entry.replace("labels: {}", &format!("annotations: {{istio.io/connect-strategy: {annotation}}}"));
+        let mesh = Mesh::read(&(base() + &annotated));
+        let cluster = resource(&mesh, CLIENT, "CDS", "outbound|80||e.example");
+        assert_eq!(cluster["type"], kind, "{annotation} {rest}: {cluster}");
+        assert_eq!(cluster["dns_lookup_family"], family, "{annotation} {rest}: {cluster}");
+        let findings = mesh.found.iter().filter(|finding| finding.code == "no-effect").count();
+        assert_eq!(findings == 1, said, "{annotation} {rest}: {}", mesh.found);
+    };
+    let one = "endpoints: [{address: a.example}]";
+    let race = "race_first_tcp_connect";
+    check("DEFAULT", "resolution: DNS", "STRICT_DNS", "V4_ONLY", false);
+    check("RACE_FIRST_TCP_CONNECT", "resolution: DNS", "LOGICAL_DNS", "ALL", false);
+    check(race, &format!("resolution: DNS, {one}"), "LOGICAL_DNS", "ALL", false);
+    check(race, "resolution: DNS_ROUND_ROBIN", "LOGICAL_DNS", "ALL", false);
+    check("DEFAULT", "resolution: DNS_ROUND_ROBIN", "LOGICAL_DNS", "V4_ONLY", false);
+    // Envoy takes only one host in such a cluster.
+    check(
+        race,
+        "resolution: DNS, endpoints: [{address: a.example}, {address: b.example}]",
+        "STRICT_DNS",
+        "V4_ONLY",
+        true,
+    );
+    let cluster = |rest: &str| {
+        let text = entry("e", &format!("{{hosts: [e.example], {HTTP}, {rest}}}"));
+        let text = text.replace("labels: {}", "annotations: {istio.io/connect-strategy: RACE_FIRST_TCP_CONNECT}");
+        Mesh::read(&(base() + &text)).found.iter().filter(|finding| finding.code == "no-effect").count()
+    };
+    assert_eq!(cluster("resolution: STATIC, endpoints: [{address: 10.0.0.1}]"), 1);
+}
+
+#[test]
+fn stock_envoys_that_know_it_are_told_to_use_the_hybrid_curve() {
+    let settings = |mesh: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: \"{mesh}\"}}\n"
+        )
+    };
+    /// The curves of every TLS context in resources.
+    fn curves(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                if let Some(parameters) = fields.get("tls_params") {
+                    let curves = parameters["ecdh_curves"].as_array().cloned().unwrap_or_default();
+                    found.push(curves.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
+                }
+                fields.values().for_each(|field| curves(field, found));
+            }
+            Value::Array(list) => list.iter().for_each(|one| curves(one, found)),
+            _ => {}
+        }
+    }
+    let check = |mesh: &str, takes_it: bool, expected: &[&str]| {
+        let secure = istio("DestinationRule", "web", "{host: web, trafficPolicy: {tls: {mode: SIMPLE}}}");
+        let web = service("web", "{clusterIP: 10.96.0.1, ports: [{name: http, port: 80}]}");
+        let other = service("other", "{clusterIP: 10.96.0.2, ports: [{name: http, port: 80}]}");
+        let mesh = Mesh::read(&(base() + &settings(mesh) + &secure + &web + &other));
+        let view = ProxyView { takes_hybrid_curve: takes_it, ..mesh.view(CLIENT) };
+        let mut found = Vec::new();
+        curves(&compared(&translate(&view, &mesh.snapshot)), &mut found);
+        found.sort();
+        found.dedup();
+        assert_eq!(found, expected, "{takes_it}");
+    };
+    let hybrid = "X25519MLKEM768 X25519 P-256";
+    check("{}", false, &[""]);
+    check("{}", true, &[hybrid]);
+    // What the mesh says comes first, where it says something.
+    check("tlsDefaults: {ecdhCurves: [P-256]}", true, &["P-256", hybrid]);
+    check("meshMTLS: {ecdhCurves: [P-384]}", true, &["P-384", hybrid]);
 }
 
 #[test]

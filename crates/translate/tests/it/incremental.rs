@@ -81,7 +81,8 @@ pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)])
         proxy_config: "".into(),
         authenticated: true,
         captures_dns: true,
-        transparent: None,
+        interception: None,
+        takes_hybrid_curve: false,
         peer_labels: None,
     }
 }

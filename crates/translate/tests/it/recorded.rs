@@ -215,6 +215,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig caCertificates", Mesh("caCertificates: [{spiffeBundleUrl: 'https://a.test/bundle', trustDomains: [a.test]}]")),
     ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", Tested("agent/tests/it/bootstrap.rs", "gatewayTopology")),
     ("MeshConfig defaultConfig.caCertificatesPem", Agent("caCertificatesPem: ['-----BEGIN CERTIFICATE-----']")),
+    ("MeshConfig defaultConfig.drainDuration", Agent("drainDuration: 9s")),
     ("MeshConfig defaultConfig.extraStatTags", Agent("extraStatTags: [a]")),
     ("MeshConfig defaultConfig.fileFlushInterval", Agent("fileFlushInterval: 2s")),
     ("MeshConfig defaultConfig.fileFlushMinSizeKb", Agent("fileFlushMinSizeKb: 7")),

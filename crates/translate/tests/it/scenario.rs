@@ -70,7 +70,8 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         has_log_service: false,
         proxy_config: "".into(),
         captures_dns: true,
-        transparent: None,
+        interception: None,
+        takes_hybrid_curve: false,
         peer_labels: (kind == "self-discovering").then(|| vec!["pod-template-hash".into()]),
     }
 }

@@ -37,6 +37,7 @@ mod telemetry;
 mod terminal;
 mod tokens;
 mod tproxy;
+mod uncaptured;
 mod unchanged;
 mod upgrade;
 mod user;
