@@ -10,7 +10,10 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 
 use crate::sorted::SortedMap;
-use crate::{Labels, Viewer, Visibility};
+use crate::{Labels, Place, Viewer, Visibility};
+
+/// See [`Service::order`].
+pub type ServiceOrder = (bool, Option<(Place, usize)>);
 
 /// A host that can be called.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +28,8 @@ pub struct Service {
     pub labels: Labels,
     /// Labels of the workloads that are its endpoints; empty: it selects none.
     pub selector: Labels,
+    /// Its place in the order of precedence, and that of its host in the object.
+    pub(crate) rank: Option<(Place, usize)>,
     /// Whether connections race to all addresses of its host (`istio.io/connect-strategy: RACE_FIRST_TCP_CONNECT`).
     pub races_addresses: bool,
     /// Its ports, in the order written.
@@ -282,6 +287,12 @@ impl fmt::Display for EndpointAddress {
 }
 
 impl Service {
+    /// Its place among services that share an address and a port, of which the first gets the connections that nothing tells
+    /// apart: what is exported to few comes first, then the oldest.
+    pub fn order(&self) -> ServiceOrder {
+        (self.export_to == Visibility::Public, self.rank.clone())
+    }
+
     /// The port of this number.
     pub fn port(&self, number: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|p| p.number == number)

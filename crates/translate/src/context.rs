@@ -13,8 +13,7 @@ use evenkeel_model::{
 
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::names;
-use crate::proxy_options::ProxyOptions;
-use crate::tls::TlsContext;
+use crate::proxy_options::{ProxyOptions, TlsContext};
 use crate::traffic::InnerProtocol;
 use crate::view::{ClientKind, ProxyKind};
 

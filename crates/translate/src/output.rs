@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
+use evenkeel_model::service::ServiceOrder;
 use evenkeel_model::{Nearness, RouteSet};
 use evenkeel_xds::{Any, Resource, ResourceType};
 use prost::{Message, Name};
@@ -59,14 +60,14 @@ pub enum Collection {
 /// A part that a unit adds to a collection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// A complete listener.
-    Listener(Resource),
+    /// A complete listener, and the place of its service.
+    Listener(Resource, ServiceOrder),
     /// There is HTTP on the port; whether hosts are looked up when they are called.
     Http(Span, bool),
     /// Some of it is gRPC-Web.
     GrpcWeb,
-    /// Filter chains for TCP on the port.
-    Tcp(Vec<FilterChain>, Span),
+    /// Filter chains for TCP on the port, and the place of their service.
+    Tcp(Vec<FilterChain>, Span, ServiceOrder),
     /// A virtual host of a route configuration.
     VirtualHost(HostPart),
     /// A gateway's server with this route configuration or listener.

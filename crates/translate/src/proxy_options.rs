@@ -7,6 +7,7 @@ use evenkeel_api::istio::{
     ConnectionProfile, ConnectionSettings, EscapedSlashes, ForwardClientCert, InterceptionMode, ProxyConfig,
     ProxyHeaders, Switch, TagSource, Toggle, Underscores,
 };
+use evenkeel_model::MeshConfig;
 
 use crate::pb::core::http_protocol_options::HeadersWithUnderscoresAction;
 use crate::pb::hcm::http_connection_manager::{
@@ -180,6 +181,15 @@ pub struct Connections {
     pub merge_slashes: Option<bool>,
     /// How `%2F` and `%5C` in the path are handled.
     pub escaped_slashes: Option<PathWithEscapedSlashesAction>,
+}
+
+/// What TLS of one proxy depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct TlsContext<'a> {
+    /// The mesh's settings.
+    pub mesh: &'a MeshConfig,
+    /// Whether it is told to use X25519MLKEM768 where nothing is said of curves.
+    pub names_hybrid_curve: bool,
 }
 
 impl ProxyOptions {

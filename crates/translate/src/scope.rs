@@ -228,7 +228,7 @@ impl<'a> Context<'a> {
     }
 
     /// The route sets that apply to a service's port in the mesh, the most specific host first. The first one routes
-    /// requests; all of them route connections.
+    /// requests; all of them route connections, [in another order](Self::in_order).
     pub fn route_sets(&self, service: &Service, port: u16) -> Vec<&'a Arc<RouteSet>> {
         let mut found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
         found.retain(|routes| self.follows(routes, port));
@@ -240,6 +240,18 @@ impl<'a> Context<'a> {
         let mut found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
         found.retain(|routes| listener.imports.include_routes(routes, self.namespace()));
         found
+    }
+
+    /// Route sets in the order in which they route connections: the nearest first, then by precedence. As in Istio
+    /// (`getConfigsForHost`) it makes no difference how specific their hosts are.
+    pub fn in_order(&self, mut route_sets: Vec<&'a Arc<RouteSet>>) -> Vec<&'a Arc<RouteSet>> {
+        if route_sets.len() > 1 {
+            let precedence = self.snapshot.precedence(route_sets.iter().copied());
+            route_sets.sort_by_cached_key(|routes| {
+                (routes.export_to.nearness(&routes.namespace, self), precedence.get(&Arc::as_ptr(routes)).copied())
+            });
+        }
+        route_sets
     }
 
     /// The services that a host matches, and that the workload may call: that of this name, or those that a wildcard covers.

@@ -14,6 +14,7 @@ use crate::pb::tls::common_tls_context::ValidationContextType;
 use crate::pb::tls::tls_parameters::TlsProtocol;
 use crate::pb::{core, raw_buffer, tls};
 use crate::proto::{ads, any, bool_value, duration, string_matcher};
+use crate::proxy_options::TlsContext;
 use crate::secrets;
 use crate::traffic::InnerProtocol;
 
@@ -38,15 +39,6 @@ const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
 /// The curves of a stock Envoy that has X25519MLKEM768 and by default does not offer it: that one, and then its defaults.
 const HYBRID_CURVES: [&str; 3] = ["X25519MLKEM768", "X25519", "P-256"];
-
-/// What TLS of one proxy depends on.
-#[derive(Debug, Clone, Copy)]
-pub struct TlsContext<'a> {
-    /// The mesh's settings.
-    pub mesh: &'a MeshConfig,
-    /// Whether it is told to use X25519MLKEM768 where nothing is said of curves.
-    pub names_hybrid_curve: bool,
-}
 
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";

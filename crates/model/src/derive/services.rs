@@ -147,7 +147,7 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
     if let Resource::ServiceEntry(entry) = &object.resource {
         note_race(object, &entry.spec, found);
     }
-    let drafts = match &object.resource {
+    let mut drafts: Vec<Draft> = match &object.resource {
         Resource::Service(service) => {
             note_idle_selector(cx, object, &service.spec.selector, found);
             let mut described = of_service(object, service, cx.mesh());
@@ -167,6 +167,9 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
             .collect(),
         _ => return None,
     };
+    for (at, draft) in drafts.iter_mut().enumerate() {
+        draft.service.rank = Some((place.clone(), at));
+    }
     Some((place.clone(), drafts))
 }
 
@@ -511,6 +514,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
             (false, None) => Resolution::Static,
         },
         headless,
+        rank: None,
         races_addresses: false,
         distribution: Distribution::Any,
         node_local: spec.internal_traffic_policy == Some(InternalTrafficPolicy::Local),
@@ -600,6 +604,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         headless: spec.workload_selector.is_some()
             && spec.addresses.is_empty()
             && spec.resolution.is_none_or(|resolution| resolution == istio::Resolution::None),
+        rank: None,
         races_addresses: races_addresses(object),
         distribution: distribution(cx, None, object),
         node_local: false,

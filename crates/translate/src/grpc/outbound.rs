@@ -25,7 +25,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             let api_listener = Some(ApiListener { api_listener: Some(manager.clone()) });
             let made = Listener { name: target.clone(), api_listener, ..Default::default() };
             let resource = with_origin(Resource::from_message(&*target, &made), Some(service.origin.clone()));
-            out.give(Collection::Target(target.into()), Part::Listener(resource));
+            out.give(Collection::Target(target.into()), Part::Listener(resource, service.order()));
         }
     }
 }

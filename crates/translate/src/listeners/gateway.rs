@@ -100,7 +100,7 @@ fn of_place(
         }
     }
     for part in parts {
-        let Part::Tcp(chains, _) = part else { continue };
+        let Part::Tcp(chains, ..) = part else { continue };
         chains.iter().for_each(|chain| push_distinct(&mut made.filter_chains, chain.clone()));
     }
     if made.filter_chains.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::istio::InterceptionMode;
-use evenkeel_model::service::ServicePort;
+use evenkeel_model::service::{ServiceOrder, ServicePort};
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::{Resource, ResourceType};
 use prost::Message;
@@ -87,7 +87,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         match (bind, port_protocol) {
             (Some(address), PortProtocol::Tcp) => {
                 let chains = sni_chains(context, service, port);
-                out.give(Collection::Egress(address, port.number), Part::Tcp(chains, origin()));
+                out.give(Collection::Egress(address, port.number), Part::Tcp(chains, origin(), service.order()));
             }
             (Some(address), _) => out.give(Collection::Egress(address, port.number), http()),
             (None, PortProtocol::Http) => out.give(any_address, http()),
@@ -98,7 +98,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
                 give_addresses(context, service, port, port_protocol, addresses, out);
                 if context.is_called_anywhere(service) {
                     let chains = sni_chains(context, service, port);
-                    out.give(any_address.clone(), Part::Tcp(within(service, chains), origin()));
+                    out.give(any_address.clone(), Part::Tcp(within(service, chains), origin(), service.order()));
                     if port_protocol == PortProtocol::Auto {
                         out.give(any_address, http());
                     }
@@ -122,7 +122,7 @@ pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Out
             for port in ports {
                 let routes = context.route_sets_at(service, listener);
                 let chains = by_server_name(context, service, &port, l4_chains_by(context, service, &port, routes));
-                out.give(collection.clone(), Part::Tcp(chains, service.origin.clone()));
+                out.give(collection.clone(), Part::Tcp(chains, service.origin.clone(), service.order()));
             }
         } else if !ports.is_empty() {
             out.give(collection, Part::Http(service.origin.clone(), dynamic_dns::is_looked_up(service)));
@@ -170,18 +170,19 @@ fn give_addresses(
     for (address, bound) in addresses {
         let made = at_address(context, address, bound, service, port, port_protocol);
         let made = with_origin(Resource::from_message(&*made.name, &made), Some(service.origin.clone()));
-        out.give(Collection::Address(address, bound), Part::Listener(made));
+        out.give(Collection::Address(address, bound), Part::Listener(made, service.order()));
     }
 }
 
-/// The listener of an address, from the first service (by host) that has it. Those of further services for bytes add the
+/// The listener of an address, from the [first](Service::order) service that has it. Those of further services for bytes add the
 /// connections that it does not match, such as those with other server names (Istio's `mergeTCPFilterChains`).
 pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &[&Part], out: &mut Output) {
-    let mut listeners = listeners_of(parts);
-    let Some(first) = listeners.next() else { return };
-    let rest: Vec<Vec<FilterChain>> = listeners.filter_map(tcp_chains_of).collect();
+    let mut listeners: Vec<_> = listeners_of(parts).collect();
+    listeners.sort_by_key(|(_, order)| *order);
+    let Some(((first, _), others)) = listeners.split_first() else { return };
+    let rest: Vec<Vec<FilterChain>> = others.iter().filter_map(|(other, _)| tcp_chains_of(other)).collect();
     let Some(mut chains) = tcp_chains_of(first).filter(|_| !rest.is_empty()) else {
-        return out.resources.push((ResourceType::Listener, first.clone()));
+        return out.resources.push((ResourceType::Listener, (*first).clone()));
     };
     rest.into_iter().flatten().for_each(|chain| push_distinct(&mut chains, chain));
     let made = for_bytes(context, address, port, chains);
@@ -195,12 +196,12 @@ pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &
 
 /// The listener of what only the first service (by host) can have.
 pub fn of_first(parts: &[&Part], out: &mut Output) {
-    out.resources.extend(listeners_of(parts).next().map(|first| (ResourceType::Listener, first.clone())));
+    out.resources.extend(listeners_of(parts).next().map(|(first, _)| (ResourceType::Listener, first.clone())));
 }
 
-fn listeners_of<'p>(parts: &[&'p Part]) -> impl Iterator<Item = &'p Resource> {
+fn listeners_of<'p>(parts: &[&'p Part]) -> impl Iterator<Item = (&'p Resource, &'p ServiceOrder)> {
     parts.iter().filter_map(|part| match part {
-        Part::Listener(listener) => Some(listener),
+        Part::Listener(listener, order) => Some((listener, order)),
         _ => None,
     })
 }
@@ -364,8 +365,13 @@ fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Out
         made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
     let mut rest = None;
-    for part in parts {
-        let Part::Tcp(chains, _) = part else { continue };
+    let tcp = parts.iter().filter_map(|part| match part {
+        Part::Tcp(chains, _, order) => Some((order, chains)),
+        _ => None,
+    });
+    let mut tcp: Vec<_> = tcp.collect();
+    tcp.sort_by_key(|(order, _)| *order);
+    for (_, chains) in tcp {
         for l4 in chains {
             match l4.filter_chain_match.is_some() {
                 true => push_distinct(&mut made.filter_chains, l4.clone()),
@@ -378,7 +384,7 @@ fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Out
         Inspectors { http: has_http.into(), tls: needs_sni(&made.filter_chains).into(), ..Inspectors::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     let origin = parts.iter().find_map(|part| match part {
-        Part::Http(origin, _) | Part::Tcp(_, origin) => Some(origin.clone()),
+        Part::Http(origin, _) | Part::Tcp(_, origin, _) => Some(origin.clone()),
         _ => None,
     });
     made.access_log = access_log::of_unmatched(context);
@@ -394,14 +400,14 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
 }
 
 /// As [`l4_chains`], with these route sets.
-fn l4_chains_by(
-    context: Context<'_>,
+fn l4_chains_by<'a>(
+    context: Context<'a>,
     service: &Arc<Service>,
     port: &ServicePort,
-    route_sets: Vec<&Arc<RouteSet>>,
+    route_sets: Vec<&'a Arc<RouteSet>>,
 ) -> Vec<FilterChain> {
     let route_context = context.route_context(port.number);
-    let route_sets = route_sets.into_iter().map(AsRef::as_ref);
+    let route_sets = context.in_order(route_sets).into_iter().map(AsRef::as_ref);
     let applies = |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
     let targets = match port.protocol.is_tls() {
         true => l4::tls(route_sets, applies),

@@ -49,7 +49,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
         }
     }
     for port in listens_on {
-        out.give(Collection::Port(port), Part::Tcp(chains.clone(), service.origin.clone()));
+        out.give(Collection::Port(port), Part::Tcp(chains.clone(), service.origin.clone(), service.order()));
     }
 }
 

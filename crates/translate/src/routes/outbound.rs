@@ -98,7 +98,7 @@ fn alias_ports(context: Context<'_>, alias: &Service) -> BTreeSet<u16> {
 /// older route set comes first, and the service's own routes are for all its names.
 fn alias_routes<'a>(context: Context<'a>, alias: &Service, port: u16) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
     let (own, routes) = match alias_ports(context, alias).contains(&port) {
-        true => first_routes(context, context.route_sets(alias, port), port),
+        true => http_routes(context, alias, port),
         false => routes_beside(context, &alias.host, port),
     }?;
     let target = context.destination(&alias.host).and_then(|service| http_routes(context, service, port));
@@ -183,9 +183,20 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
     names::virtual_host(service.host.as_str(), port)
 }
 
-/// The routes of a service's port, and the route set they come from: the first with a route that can match here.
+/// The routes of a service's port, and the route set they come from: the first with a route that can match here, of those
+/// that may decide.
 pub fn http_routes<'a>(context: Context<'a>, service: &Service, port: u16) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
-    first_routes(context, context.route_sets(service, port), port)
+    first_routes(context, deciding(&service.host, context.route_sets(service, port)), port)
+}
+
+/// Of the route sets for a host, the most specific first, those that may decide about its requests: all that name it, or
+/// the first if none does. As in Istio (`mostSpecificWildcardVsIndex`) a wildcard does not stand in for a route set without
+/// a route for the port.
+fn deciding<'a>(host: &Hostname, mut route_sets: Vec<&'a Arc<RouteSet>>) -> Vec<&'a Arc<RouteSet>> {
+    let names_it = |routes: &Arc<RouteSet>| routes.hosts.iter().any(|own| own.value == *host);
+    let naming = route_sets.iter().take_while(|routes| names_it(routes)).count();
+    route_sets.truncate(naming.max(1));
+    route_sets
 }
 
 fn first_routes<'a>(
@@ -208,7 +219,7 @@ fn service_host<'a>(
     named: Named<'_>,
 ) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let (routes, origin) = match first_routes(context, route_sets, port.number) {
+    let (routes, origin) = match first_routes(context, deciding(&service.host, route_sets), port.number) {
         Some((route_set, routes)) => (routes, Some(route_set.origin.clone())),
         None => {
             let cluster = outbound_name(port, "", service, InnerProtocol::Http);

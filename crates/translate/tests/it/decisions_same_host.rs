@@ -1,6 +1,6 @@
 //! Several objects for one host, and names of one service: which of them decides, from both sides.
 
-use crate::decisions::PLAIN_HTTP;
+use crate::decisions::{Client, PLAIN_HTTP, PLAIN_TCP};
 use crate::decisions_istio::{entry, istio, pod, routes, service};
 use crate::decisions_services::{Mesh, outbound};
 use crate::recorded::compared;
@@ -239,4 +239,84 @@ fn routes_for_another_name_of_a_service_hold_for_this_name() {
     check(&[old(ports), only_web], &[("web", 80, web80), ("old", 80, "PassthroughCluster")], false);
     let both = sidecar(&format!("./{WEB}, ./{fqdn}"));
     check(&[old(""), both], &[("web", 80, web80), ("old", 80, web80)], false);
+}
+
+#[test]
+fn a_wildcard_does_not_stand_in_for_routes_of_a_name() {
+    let base = pod("client-0", "app: client", "10.244.0.1")
+        + &service("web", "{clusterIP: 10.96.0.1, ports: [{name: http, port: 80}, {name: http-b, port: 81}]}");
+    let answer = |name: &str, host: &str, condition: &str, status: u16| {
+        routes(name, &format!("{{hosts: ['{host}'], http: [{{{condition}directResponse: {{status: {status}}}}}]}}"))
+    };
+    let check = |objects: &[String], at_80: &str, at_81: &str| {
+        let mesh = Mesh::read(&(base.clone() + &objects.concat()));
+        let config = mesh.sidecar("client-0.shop");
+        for (port, expected) in [(80, at_80), (81, at_81)] {
+            let got = outbound(&config, &PLAIN_HTTP, &format!("10.96.0.1:{port}"), "GET web /");
+            assert_eq!(got.split(' ').next(), Some(expected), "{port}: {objects:?}");
+        }
+    };
+    let (web80, web81) = (format!("outbound|80||{WEB}"), format!("outbound|81||{WEB}"));
+    let on = |port: u16| format!("match: [{{port: {port}}}], ");
+    let wide = answer("wide", "*.shop.svc.cluster.local", "", 418);
+    let all = answer("all", "*.cluster.local", "", 419);
+    check(std::slice::from_ref(&wide), "418", "418");
+    check(&[wide.clone(), answer("a", "web", &on(81), 410)], &web80, "410");
+    check(&[answer("a", "web", &on(81), 410), answer("b", "web", &on(80), 411), wide], "411", "410");
+    check(&[answer("a", "*.svc.cluster.local", &on(81), 410), all.clone()], &web80, "410");
+    check(&[answer("a", "other", "", 410), all], "419", "419");
+    check(&[answer("a", "other", "", 410)], &web80, &web81);
+}
+
+#[test]
+fn routes_of_connections_count_by_age_whatever_their_hosts() {
+    let base = pod("client-0", "app: client", "10.244.0.1")
+        + &service("db", "{clusterIP: 10.96.0.1, ports: [{name: tcp, port: 9000}, {name: tls, port: 9443}]}")
+        + &service("a", "{clusterIP: 10.96.0.2, ports: [{name: tcp, port: 9000}]}")
+        + &service("b", "{clusterIP: 10.96.0.3, ports: [{name: tcp, port: 9000}]}");
+    let to = |name: &str, host: &str, service: &str| {
+        let route = format!("route: [{{destination: {{host: {service}, port: {{number: 9000}}}}}}]");
+        routes(
+            name,
+            &format!(
+                "{{hosts: ['{host}', x.example], tcp: [{{match: [{{port: 9000}}], {route}}}], tls: [{{match: [{{port: 9443, sniHosts: [x.example]}}], {route}}}]}}"
+            ),
+        )
+    };
+    let check = |objects: &[String], expected: &str| {
+        let mesh = Mesh::read(&(base.clone() + &objects.concat()));
+        let config = mesh.sidecar("client-0.shop");
+        let tls = Client { server_name: Some("x.example"), ..PLAIN_TCP };
+        for (client, to) in [(&PLAIN_TCP, "10.96.0.1:9000"), (&tls, "10.96.0.1:9443")] {
+            let got = outbound(&config, client, to, "");
+            assert_eq!(got, format!("outbound|9000||{expected}.shop.svc.cluster.local"), "{to}: {objects:?}");
+        }
+    };
+    let (exact, wide) = (to("exact", "db", "a"), to("wide", "*.shop.svc.cluster.local", "b"));
+    check(&[exact.clone(), wide.clone()], "a");
+    check(&[wide.clone(), exact.clone()], "b");
+    check(&[wide, exact.replace("hosts:", "exportTo: ['.'], hosts:")], "a");
+}
+
+#[test]
+fn of_services_at_one_address_the_older_gets_what_nothing_tells_apart() {
+    let at = |name: &str, more: &str| {
+        entry(
+            name,
+            &format!(
+                "[networking.istio.io/enable-autoallocate-ip: 'false'] {{hosts: [{name}.example], location: MESH_EXTERNAL, resolution: STATIC, endpoints: [{{address: 10.5.5.5}}], ports: [{{number: 9000, name: tcp, protocol: TCP}}]{more}}}"
+            ),
+        )
+    };
+    let check = |first: String, second: String, expected: &str| {
+        let mesh = Mesh::read(&(pod("client-0", "app: client", "10.244.0.1") + &first + &second));
+        let got = outbound(&mesh.sidecar("client-0.shop"), &PLAIN_TCP, "10.7.7.7:9000", "");
+        assert_eq!(got, format!("outbound|9000||{expected}.example"), "{first}{second}");
+    };
+    for address in ["", ", addresses: [10.7.7.7]", ", addresses: [10.7.7.0/24]"] {
+        check(at("b", address), at("a", address), "b");
+        check(at("a", address), at("b", address), "a");
+        // What is exported to few comes first.
+        check(at("a", address), at("b", &format!("{address}, exportTo: ['.']")), "b");
+    }
 }
