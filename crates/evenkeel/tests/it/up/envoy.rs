@@ -1,12 +1,15 @@
 //! A stock Envoy as the sidecar of a workload, among Evenkeel's.
 
 use std::fs;
+use std::process::Command;
+use std::sync::PoisonError;
 
-use evenkeel_testkit::envoy;
+use evenkeel_testkit::{Process, Signal, envoy, eventually};
+use serde_json::Value;
 
-use super::capitals;
 use super::check::scenario_holds;
 use super::user::User;
+use super::{MACHINE, PATIENCE, capitals, wait_ready};
 
 #[test]
 fn the_scenario_holds_with_envoy_as_the_callers_sidecar() {
@@ -16,6 +19,39 @@ fn the_scenario_holds_with_envoy_as_the_callers_sidecar() {
 #[test]
 fn the_scenario_holds_with_envoy_as_the_services_sidecar() {
     scenario_holds(&with_envoy("capitals-info.yaml"));
+}
+
+#[test]
+fn the_hybrid_curve_is_used_with_envoy_on_either_side() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let user = with_envoy("capitals-web.yaml");
+    let mut up = Process::spawn(&mut user.up(&[]));
+    wait_ready(&mut up, 5);
+    let state = user.state.path().display().to_string();
+    // The gateway calls the Envoy, which calls the other service.
+    let output = up.output();
+    let gateway = output.lines().find(|line| line.starts_with("http://127.0.0.1:")).expect("the gateway's address");
+    let url = format!("{}api/capitals", gateway.trim());
+    let answered =
+        || Command::new("curl").args(["-sf", "-m", "20", &url]).output().is_ok_and(|out| out.status.success());
+    eventually("an answer", || answered().then_some(()));
+    for (client, server) in [("istio-ingressgateway", "capitals-web"), ("capitals-web", "capitals-info")] {
+        let ledger = || {
+            let output = user.evenkeel(&["mtls", "--state", &state, "-o", "json"]).output().expect("mtls runs");
+            let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let is_it = |edge: &&Value| {
+                let name = |side: &str| edge[side]["name"].as_str().unwrap_or_default().to_owned();
+                name("client").starts_with(client) && name("server").starts_with(server)
+            };
+            let edges = all["edges"].as_array().into_iter().flatten().filter(is_it);
+            let groups: Vec<_> = edges.map(|edge| edge["tls"]["group"].clone()).collect();
+            (!groups.is_empty()).then_some(groups)
+        };
+        let groups = eventually(&format!("connections of {client} to {server}"), ledger);
+        assert!(groups.iter().all(|group| group == "X25519MLKEM768"), "{client} to {server}: {groups:?}");
+    }
+    up.signal(Signal::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
 
 /// The example in which the workloads of one file have Envoy for sidecar.
