@@ -12,6 +12,7 @@ pub mod files;
 pub mod grpc;
 pub mod hostname;
 pub mod limits;
+pub mod line_diff;
 pub mod local_host;
 pub mod mutual_addresses;
 pub mod re2;

@@ -127,7 +127,8 @@ enum Command {
     ProxyConfig(ProxyConfig),
     /// Show whether each proxy runs the current configuration, and how long changes took to reach it.
     ProxyStatus(ProxyStatusArguments),
-    /// Show what a proxy ran at a given time, which changes caused it, and what has changed since.
+    /// Show which changes there were, and what each changed in files and at a proxy; or what a proxy ran at a given time.
+    #[command(after_help = history::EXAMPLES)]
     History(history::HistoryArguments),
     /// Show the mesh's certificate authorities, or change to new ones without an outage.
     #[command(subcommand)]

@@ -1,30 +1,61 @@
-//! `evenkeel history`: what a proxy ran at some time, and which changes made it so.
+//! `evenkeel history`: which changes there were, what they changed in files and at a proxy, and what a proxy ran at some time.
 
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use evenkeel_control::history::Asked;
 use evenkeel_local::cleanup::StateDir;
 use serde_json::Value;
 
+use self::text::Style;
 use crate::admin;
+
+mod text;
 
 /// How long the control plane may take to replay its log; other requests take precedence.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Changes that are shown.
+const USUAL_CHANGES: usize = 20;
+
+/// Shown below the options.
+pub const EXAMPLES: &str = "\
+Examples:
+  evenkeel history
+  evenkeel history web.shop --since 2h
+  evenkeel history web.shop --at 2026-11-21T10:00:00Z -o json";
 
 /// Flags of `evenkeel history`.
 #[derive(Debug, Args)]
 pub struct HistoryArguments {
-    /// The proxy: its xDS node id, POD.NAMESPACE, POD, the beginning of a pod's name, or a workload (the replica seen last).
-    proxy: String,
+    /// Only what changed this proxy: its xDS node id, POD.NAMESPACE, POD, the beginning of a pod's name, or a workload (the replica
+    /// seen last).
+    proxy: Option<String>,
 
-    /// A time (2026-11-21T10:00:00Z; UTC unless it has an offset), or a duration before now (90s, 5m, 2h, 3d) [default: now].
-    #[arg(long, value_name = "TIME")]
+    /// What the proxy ran at a time (2026-11-21T10:00:00Z; UTC unless it has an offset), or a duration before now (90s, 5m, 2h,
+    /// 3d), and the changes since then.
+    #[arg(long, value_name = "TIME", requires = "proxy")]
     at: Option<String>,
+
+    /// Only changes since this time.
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+
+    /// Only this many of the latest changes.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = USUAL_CHANGES)]
+    max_count: usize,
+
+    /// Without what changed in the files.
+    #[arg(short = 's', long)]
+    no_patch: bool,
+
+    /// Also the changes that nobody wrote: replicas that started and ended, fetched keys, registered workloads.
+    #[arg(long, conflicts_with = "proxy")]
+    all: bool,
 
     /// HTTP port of the control plane to query [default: that of the running `up`, or else 127.0.0.1:15014].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
@@ -45,14 +76,24 @@ enum Output {
     Json,
 }
 
-/// Prints what the proxy ran.
+/// Prints the changes, and what the proxy ran.
 pub fn run(arguments: &HistoryArguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let asked =
+        Asked { proxy: arguments.proxy.as_deref(), at: arguments.at.as_deref(), since: arguments.since.as_deref() };
     let past = match &arguments.state {
-        Some(state) => evenkeel_control::history::answer(&control(state), &arguments.proxy, arguments.at.as_deref())?,
+        Some(state) => evenkeel_control::history::answer(&control(state), asked)?,
         None => ask(arguments)?,
     };
     match arguments.output {
-        Output::Table => out.write_all(table(&past).as_bytes())?,
+        Output::Table => {
+            let style = Style {
+                is_terminal: io::stdout().is_terminal(),
+                patches: !arguments.no_patch,
+                observed: arguments.all || arguments.proxy.is_some(),
+                max: arguments.max_count,
+            };
+            out.write_all(text::of(&past, arguments.at.is_some(), &style).as_bytes())?;
+        }
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&past)?)?,
     }
     Ok(())
@@ -65,10 +106,9 @@ fn control(state: &Path) -> PathBuf {
 }
 
 fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
-    let mut page = format!("/debug/history?proxyID={}", escaped(&arguments.proxy));
-    if let Some(at) = &arguments.at {
-        page += &format!("&at={}", escaped(at));
-    }
+    let parameters = [("proxyID", &arguments.proxy), ("at", &arguments.at), ("since", &arguments.since)];
+    let given = parameters.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escaped(value.as_ref()?))));
+    let page = format!("/debug/history?{}", given.collect::<Vec<_>>().join("&"));
     let control_plane = admin::control_plane(arguments.control_plane, None)?;
     let body = admin::get_within(PATIENCE, admin::CONTROL_PLANE, control_plane, &page)?;
     serde_json::from_slice(&body).context("the control plane's answer is not JSON")
@@ -85,107 +125,9 @@ fn escaped(text: &str) -> String {
     })
 }
 
-fn table(past: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut out = format!("{} ran generation {}:\n", text(&past["proxy"]), past["generation"]);
-    for resource in items(&past["resources"]) {
-        let (kind, name, version) = (text(&resource["type"]), text(&resource["name"]), text(&resource["version"]));
-        let refused =
-            if resource["refused"] == true { "  refused: it keeps the previous version, if it has one" } else { "" };
-        _ = writeln!(out, "  {kind:<10} {name}  {version}{refused}");
-        if resource["generation"].is_u64() {
-            let causes: Vec<String> = items(&resource["causes"]).iter().map(text).collect();
-            let (generation, at) = (&resource["generation"], text(&resource["changed_at"]));
-            _ = writeln!(out, "             by generation {generation} at {at}: {}", causes.join(", "));
-        } else if let Some(origin) = resource["origin"].as_str() {
-            _ = writeln!(out, "             from {origin}");
-        }
-    }
-    let (since, changes) = (items(&past["since"]), items(&past["changes"]));
-    _ = match (since.len(), changes.len()) {
-        (0, 0) => writeln!(out, "since then: nothing has changed"),
-        (0, 1..) => writeln!(out, "since then: what has changed is as it was then again"),
-        (1, _) => writeln!(out, "since then: 1 resource has changed"),
-        (more, _) => writeln!(out, "since then: {more} resources have changed"),
-    };
-    let line = |difference: &Value| {
-        format!("{:<8} {:<10} {}", text(&difference["what"]), text(&difference["type"]), text(&difference["name"]))
-    };
-    for difference in &since {
-        _ = writeln!(out, "  {}", line(difference));
-    }
-    if !changes.is_empty() {
-        out += "changes since then:\n";
-    }
-    for change in &changes {
-        let causes: Vec<String> = items(&change["causes"]).iter().map(text).collect();
-        _ = writeln!(
-            out,
-            "  {}  generation {}: {}",
-            text(&change["changed_at"]),
-            change["generation"],
-            causes.join(", ")
-        );
-        for difference in items(&change["resources"]) {
-            _ = writeln!(out, "      {}", line(&difference));
-        }
-        if let Some(more @ 1..) = change["more"].as_u64() {
-            _ = writeln!(out, "      and {more} more");
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn prints_what_made_each_resource_and_what_came_since() {
-        let past = json!({
-            "proxy": "web-0.shop",
-            "generation": 12,
-            "resources": [
-                {"type": "CDS", "name": "a", "version": "9c1d", "origin": "a.yaml:1:1", "generation": 9,
-                 "changed_at": "2026-11-21T09:58:31Z", "causes": ["DestinationRule shop/a (a.yaml:3:9)"]},
-                {"type": "LDS", "name": "b", "version": "77aa", "origin": "b.yaml:1:1", "generation": null},
-                {"type": "LDS", "name": "c", "version": "0001", "origin": null, "generation": null,
-                 "refused": true},
-            ],
-            "since": [{"what": "changed", "type": "CDS", "name": "a"}],
-        });
-        let expected = "\
-web-0.shop ran generation 12:
-  CDS        a  9c1d
-             by generation 9 at 2026-11-21T09:58:31Z: DestinationRule shop/a (a.yaml:3:9)
-  LDS        b  77aa
-             from b.yaml:1:1
-  LDS        c  0001  refused: it keeps the previous version, if it has one
-since then: 1 resource has changed
-  changed  CDS        a
-";
-        assert_eq!(table(&past), expected);
-        let change = |generation: u64, what: &str| {
-            json!({"generation": generation, "changed_at": "2026-11-21T10:00:00Z", "causes": ["a.yaml"], "more": generation,
-                   "resources": [{"what": what, "type": "CDS", "name": "a"}]})
-        };
-        let past =
-            json!({"proxy": "web-0.shop", "generation": 12, "changes": [change(0, "removed"), change(14, "added")]});
-        let expected = "\
-web-0.shop ran generation 12:
-since then: what has changed is as it was then again
-changes since then:
-  2026-11-21T10:00:00Z  generation 0: a.yaml
-      removed  CDS        a
-  2026-11-21T10:00:00Z  generation 14: a.yaml
-      added    CDS        a
-      and 14 more
-";
-        assert_eq!(table(&past), expected);
-    }
 
     #[test]
     fn the_state_of_up_holds_that_of_its_control_plane() {

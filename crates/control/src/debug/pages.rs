@@ -21,7 +21,7 @@ use super::{cluster, convergence};
 use crate::authorities::Authorities;
 use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
-use crate::history::{self, HistoryError};
+use crate::history::{self, Asked, HistoryError};
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, Proxies, StreamReport};
 use crate::registration::Registrations;
@@ -52,7 +52,7 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Paths, and what their pages show.
-const INDEX: [(&str, &str); 15] = [
+const INDEX: [(&str, &str); 16] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
@@ -74,6 +74,7 @@ const INDEX: [(&str, &str); 15] = [
     ),
     ("/debug/configz", "routing and policy objects in force"),
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
+    ("/debug/history", "which changes there were, and what they changed in files (`evenkeel history`)"),
     ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),
     ("/debug/adsz", "connected proxies"),
     ("/debug/ca", "the certificate authorities, their rotation, and certificates that end soon (`evenkeel ca status`)"),
@@ -345,10 +346,9 @@ impl Pages {
 
     /// Returns what a proxy ran at some time. This reads and replays files, which may take seconds.
     pub(super) fn history(&self, query: &str) -> Page {
-        let Some(wanted) = parameter(query, "proxyID") else {
-            return say_which(HISTORY);
-        };
-        match history::answer(&self.state, &wanted, parameter(query, "at").as_deref()) {
+        let [proxy, at, since] = ["proxyID", "at", "since"].map(|name| parameter(query, name));
+        let asked = Asked { proxy: proxy.as_deref(), at: at.as_deref(), since: since.as_deref() };
+        match history::answer(&self.state, asked) {
             Ok(past) => json_page(&past),
             Err(error) => {
                 let status = match error {

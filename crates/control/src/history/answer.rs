@@ -3,16 +3,20 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_base::line_diff::unified;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::error::HistoryError;
-use super::log::unix_micros;
-use super::past::{self, ChangeSince, Past};
+use super::log::{self, unix_micros};
+use super::past::{self, ChangeSince, MAX_CHANGES, Past};
+use super::timeline::{Entry, timeline};
 
 /// Maximum number of resources of one change that are told.
 const MAX_TOUCHED: usize = 20;
+/// Maximum number of lines of one file's difference that are told.
+const MAX_DIFF_LINES: usize = 500;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a query has no answer.
@@ -26,16 +30,74 @@ pub enum AnswerError {
     History(#[from] HistoryError),
 }
 
-/// Returns what `proxy` (a node id, `POD.NAMESPACE`, `POD` or a workload) ran at the time `at`, given in RFC 3339 or as an
-/// age such as `5m`; now if `None`.
-pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, AnswerError> {
+/// A query of a user.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asked<'q> {
+    /// The proxy: a node id, `POD.NAMESPACE`, `POD` or a workload; `None`: the whole configuration.
+    pub proxy: Option<&'q str>,
+    /// The time of which what the proxy ran is told, in RFC 3339 or as an age such as `5m`; now if `None`.
+    pub at: Option<&'q str>,
+    /// The earliest time of the changes that are told, likewise; all if `None`.
+    pub since: Option<&'q str>,
+}
+
+/// Answers a query: the changes, oldest first, and what the proxy ran. Without [`Asked::at`] the changes are all of the
+/// history; with it those that came later.
+pub fn answer(state: &Path, asked: Asked<'_>) -> Result<Value, AnswerError> {
     let now = SystemTime::now();
-    let at = match at {
-        None => now,
-        Some(text) => moment(text, now).ok_or_else(|| AnswerError::Time(text.to_owned()))?,
+    let time = |text: &str| moment(text, now).map(unix_micros).ok_or_else(|| AnswerError::Time(text.to_owned()));
+    let at = asked.at.map_or(Ok(unix_micros(now)), time)?;
+    let since = asked.since.map(time).transpose()?;
+    let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
+    let entries = timeline(&segments);
+    let is_late = |entry: &&Entry<'_>| since.is_none_or(|since| entry.at >= since);
+    let Some(proxy) = asked.proxy else {
+        let told = entries.iter().filter(is_late).map(|entry| (entry, None));
+        return Ok(json!({ "changes": latest(state, told.collect()) }));
     };
-    let at = unix_micros(at);
-    Ok(in_json(&past::past(state, proxy, at)?, &past::changes_since(state, proxy, at)?))
+    let past = past::past(state, proxy, at)?;
+    let changes = match asked.at {
+        Some(_) => past::changes_since(state, proxy, at)?,
+        None => past::all_changes(&segments, proxy)?,
+    };
+    let of = |entry: &Entry<'_>| changes.iter().find(|own| own.made_by.at == entry.at && own.writer == *entry.writer);
+    let told = entries.iter().filter(is_late).filter_map(|entry| Some((entry, Some(of(entry)?))));
+    Ok(in_json(&past, latest(state, told.collect())))
+}
+
+/// The latest changes, at most [`MAX_CHANGES`].
+fn latest(state: &Path, mut told: Vec<(&Entry<'_>, Option<&ChangeSince>)>) -> Vec<Value> {
+    let earlier = told.len().saturating_sub(MAX_CHANGES);
+    told.drain(..earlier).for_each(drop);
+    told.into_iter().map(|(entry, touched)| change_in_json(state, entry, touched)).collect()
+}
+
+fn change_in_json(state: &Path, entry: &Entry<'_>, touched: Option<&ChangeSince>) -> Value {
+    let files = entry.files.iter().map(|file| {
+        let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+        let observed = file.is_observed(state);
+        let mut diff = if observed { Vec::new() } else { unified(&text(&file.old), &text(&file.new)) };
+        let more_lines = diff.len().saturating_sub(MAX_DIFF_LINES);
+        diff.truncate(MAX_DIFF_LINES);
+        json!({
+            "file": file.path.display().to_string(), "what": file.what(), "observed": observed,
+            "diff": diff, "more_lines": more_lines,
+        })
+    });
+    let mut change = json!({
+        "generation": entry.generation,
+        "changed_at": shown(entry.at),
+        "found": entry.found,
+        "causes": entry.causes,
+        "files": files.collect::<Vec<_>>(),
+    });
+    if let Some(since) = touched {
+        let few = since.touched.iter().take(MAX_TOUCHED);
+        let few = few.map(|(what, kind, name)| json!({ "what": what, "type": kind.short_name(), "name": &**name }));
+        change["resources"] = few.collect();
+        change["more"] = since.touched.len().saturating_sub(MAX_TOUCHED).into();
+    }
+    change
 }
 
 fn moment(text: &str, now: SystemTime) -> Option<SystemTime> {
@@ -60,7 +122,7 @@ fn shown(micros: u64) -> String {
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| micros.to_string())
 }
 
-fn in_json(past: &Past, changes: &[ChangeSince]) -> Value {
+fn in_json(past: &Past, changes: Vec<Value>) -> Value {
     let resources = past.resources.iter().map(|at| {
         let made = at.made_by.as_ref();
         json!({
@@ -77,24 +139,12 @@ fn in_json(past: &Past, changes: &[ChangeSince]) -> Value {
     let since = past.since.iter().map(
         |difference| json!({ "what": difference.what, "type": difference.kind.short_name(), "name": difference.name }),
     );
-    let changes = changes.iter().map(|change| {
-        let touched = change.touched.iter().take(MAX_TOUCHED);
-        let touched =
-            touched.map(|(what, kind, name)| json!({ "what": what, "type": kind.short_name(), "name": &**name }));
-        json!({
-            "generation": change.made_by.generation,
-            "changed_at": shown(change.made_by.at),
-            "causes": change.made_by.causes.to_vec(),
-            "resources": touched.collect::<Vec<_>>(),
-            "more": change.touched.len().saturating_sub(MAX_TOUCHED),
-        })
-    });
     json!({
         "proxy": past.node,
         "generation": past.generation,
         "resources": resources.collect::<Vec<_>>(),
         "since": since.collect::<Vec<_>>(),
-        "changes": changes.collect::<Vec<_>>(),
+        "changes": changes,
     })
 }
 

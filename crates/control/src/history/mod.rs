@@ -13,8 +13,9 @@ mod replay;
 mod seen;
 #[cfg(test)]
 mod tests;
+pub mod timeline;
 
-pub use answer::answer;
+pub use answer::{Asked, answer};
 pub use error::HistoryError;
 pub use log::{EventLog, Refused, Run, Running};
 pub use past::{Past, ResourceAt};

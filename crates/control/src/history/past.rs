@@ -6,13 +6,13 @@ use std::sync::Arc;
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 
 use super::error::HistoryError;
-use super::log;
+use super::log::{self, Record};
 pub use super::replay::{ChangeSince, MadeBy};
 use super::replay::{Followed, at_end, between, differing, follow, what};
 use super::seen::last_run;
 
-/// Maximum number of changes since then that are told.
-const MAX_CHANGES: usize = 100;
+/// Maximum number of changes that are told.
+pub(super) const MAX_CHANGES: usize = 100;
 
 /// The resources that a proxy ran at some time.
 #[derive(Debug)]
@@ -92,5 +92,11 @@ pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
 pub fn changes_since(state: &Path, wanted: &str, at: u64) -> Result<Vec<ChangeSince>, HistoryError> {
     let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
     let (seen, now) = (last_run(&segments, wanted, at)?, last_run(&segments, wanted, u64::MAX)?);
-    Ok(if now == seen { Vec::new() } else { between(&segments, &seen, &now, MAX_CHANGES) })
+    Ok(if now == seen { Vec::new() } else { between(&segments, Some(&seen), &now, MAX_CHANGES) })
+}
+
+/// Returns the changes of a proxy's resources in the log, the latest [`MAX_CHANGES`], oldest first.
+pub(super) fn all_changes(segments: &[Vec<Record>], wanted: &str) -> Result<Vec<ChangeSince>, HistoryError> {
+    let now = last_run(segments, wanted, u64::MAX)?;
+    Ok(between(segments, None, &now, MAX_CHANGES))
 }

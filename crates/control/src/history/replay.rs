@@ -8,7 +8,7 @@ use evenkeel_translate::Translator;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
 use super::error::HistoryError;
-use super::log::{Change, Checkpoint, Record};
+use super::log::{Change, Checkpoint, Record, Writer};
 use super::seen::Seen;
 use crate::source::files::Files;
 
@@ -54,50 +54,71 @@ pub(super) fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Follow
     Ok(Followed { set, made_by, units_made: translator.units_made() })
 }
 
-/// A change after what was seen, and the resources of the proxy that it changed.
+/// A change, and the resources of the proxy that it changed.
 #[derive(Debug)]
 pub struct ChangeSince {
     /// The change.
     pub made_by: MadeBy,
+    /// The control plane that recorded it.
+    pub writer: Writer,
     /// The resources: whether they were `added`, `changed` or `removed`, with type and name.
     pub touched: Vec<(&'static str, ResourceType, Arc<str>)>,
 }
 
-/// Returns the latest changes of a proxy's resources between two times at which it was seen, at most `max`, oldest first.
-/// Changes back to what was before are among them.
-pub(super) fn between(segments: &[Vec<Record>], seen: &Seen<'_>, now: &Seen<'_>, max: usize) -> Vec<ChangeSince> {
+/// Returns the latest changes of a proxy's resources between two times at which it was seen, at most `max`, oldest first; from
+/// the beginning of the log if there is no first one. Changes back to what was before are among them, and so is what a control
+/// plane found when it started.
+pub(super) fn between(
+    segments: &[Vec<Record>],
+    seen: Option<&Seen<'_>>,
+    now: &Seen<'_>,
+    max: usize,
+) -> Vec<ChangeSince> {
     let mut found: VecDeque<ChangeSince> = VecDeque::new();
     let view = Arc::new(now.run.view());
+    // When the segment before ended, and the resources then.
+    let mut before: Option<(u64, Arc<ResourceSet>)> = None;
     for records in segments {
         let Some(Record::Checkpoint(checkpoint)) = records.first() else { continue };
-        let is_later = |change: &Change| match checkpoint.writer == *seen.writer {
-            true => change.generation > seen.run.generation,
-            false => change.at > seen.run.since,
+        let is_later = |at: u64, generation: u64| match seen {
+            None => true,
+            Some(seen) if checkpoint.writer == *seen.writer => generation > seen.run.generation,
+            Some(seen) => at > seen.run.since,
         };
-        let ran = |change: &Change| checkpoint.writer != *now.writer || change.generation <= now.run.generation;
-        let changes =
-            || records.iter().filter_map(|record| if let Record::Change(it) = record { Some(it) } else { None });
-        if !changes().any(|change| is_later(change) && ran(change)) {
-            continue;
-        }
+        let ran = |generation: u64| checkpoint.writer != *now.writer || generation <= now.run.generation;
         let mut playback = Playback::new((**checkpoint).clone());
         let mut translator = Translator::new(playback.snapshot.clone(), Cause::default());
         let mut set = translator.join(view.clone()).set();
-        for change in changes().filter(|change| ran(change)) {
-            playback.take(change);
-            translator.update(playback.snapshot.clone(), Cause { generation: change.generation, time_us: change.at });
-            let Some(next) = translator.joined(&view).map(|joined| joined.set()) else { continue };
-            let differing = differing(&set, &next);
-            set = next;
-            if differing.is_empty() || !is_later(change) {
-                continue;
+        let mut add = |made_by: MadeBy, old: &ResourceSet, new: &ResourceSet| {
+            let differing = differing(old, new);
+            if !differing.is_empty() && is_later(made_by.at, made_by.generation) {
+                let touched = differing.into_iter().map(|(kind, name, old, new)| (what(&old, &new), kind, name));
+                let (writer, touched) = (checkpoint.writer.clone(), touched.collect());
+                found.push_back(ChangeSince { made_by, writer, touched });
             }
-            let touched = differing.into_iter().map(|(kind, name, old, new)| (what(&old, &new), kind, name));
-            found.push_back(ChangeSince { made_by: MadeBy::of(change), touched: touched.collect() });
             if found.len() > max {
                 found.pop_front();
             }
+        };
+        // Segments of control planes that ran at the same time do not continue each other.
+        if let Some((_, old)) = before.take().filter(|(ended, _)| *ended <= checkpoint.at) {
+            let made_by = MadeBy { generation: checkpoint.generation, at: checkpoint.at, causes: Arc::new([]) };
+            add(made_by, &old, &set);
         }
+        let mut ended = checkpoint.at;
+        for record in records {
+            let Record::Change(change) = record else { continue };
+            if !ran(change.generation) {
+                break;
+            }
+            playback.take(change);
+            translator.update(playback.snapshot.clone(), Cause { generation: change.generation, time_us: change.at });
+            ended = change.at;
+            let Some(next) = translator.joined(&view).map(|joined| joined.set()) else { continue };
+            add(MadeBy::of(change), &set, &next);
+            set = next;
+        }
+        before = Some((ended, set));
     }
     found.into()
 }

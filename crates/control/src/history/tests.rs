@@ -16,6 +16,7 @@ use evenkeel_xds::{ResourceSet, ResourceType};
 use super::log::{self, Change, Checkpoint, EventLog, FileText, Refused, Run, Running, Writer};
 use super::past::{self, past};
 use super::seen::last_run;
+use super::{Asked, answer};
 use crate::source::files::Files;
 
 /// A control plane without sockets and clocks: one event per millisecond.
@@ -438,4 +439,95 @@ fn control_planes_that_share_a_directory_write_side_by_side() {
     assert_eq!(at(&one, two.now), last(&two));
     let kept = fs::read_dir(one.state.path().join("history")).expect("segments").count();
     assert!((8..=10).contains(&kept), "{kept} segments");
+}
+
+/// The changes of a query as `WHAT FILE: DIFFERENCE`.
+fn told(live: &Live, asked: Asked<'_>) -> Vec<String> {
+    let answer = answer(live.state.path(), asked).expect("an answer");
+    let files = |change: &serde_json::Value| change["files"].as_array().expect("files").clone();
+    let lines = |file: &serde_json::Value| {
+        let diff = file["diff"].as_array().expect("lines").iter().filter_map(|line| line.as_str());
+        diff.filter(|line| !line.starts_with("@@") && !line.starts_with(' ')).collect::<Vec<_>>().join(" ")
+    };
+    let one = |file: &serde_json::Value| {
+        let text = |name: &str| file[name].as_str().expect("a text").to_owned();
+        format!("{} {}: {}", text("what"), text("file"), lines(file))
+    };
+    answer["changes"].as_array().expect("changes").iter().flat_map(files).map(|file| one(&file)).collect()
+}
+
+#[test]
+fn a_timeline_has_every_change_with_its_difference() {
+    let mut live = Live::new();
+    let of = |live: &Live, proxy| told(live, Asked { proxy, ..Asked::default() });
+    let (a, b) = (service("a", 80), service("a", 81));
+    live.edit("a.yaml", Some(&a));
+    live.acknowledge();
+    live.edit("a.yaml", Some(&b));
+    live.acknowledge();
+    // Back again, and something that concerns no proxy.
+    live.edit("a.yaml", Some(&a));
+    live.acknowledge();
+    live.edit("note.yaml", Some("apiVersion: v1\nkind: Namespace\nmetadata: {name: unused}\n"));
+    live.edit("a.yaml", None);
+    live.acknowledge();
+    let all = of(&live, None);
+    let [first, to_b, to_a, note, gone] = all.as_slice() else { panic!("{all:#?}") };
+    assert!(first.starts_with("added a.yaml: +") && note.starts_with("added note.yaml: +"), "{all:#?}");
+    assert!(to_b.starts_with("changed a.yaml: -") && to_b.contains("80") && to_b.contains("81"), "{all:#?}");
+    let swapped = |text: &str| text.replace("80", "x").replace("81", "80").replace('x', "81");
+    assert_eq!(*to_a, swapped(to_b));
+    assert!(gone.starts_with("removed a.yaml: -"), "{all:#?}");
+    // A proxy's has what changed it.
+    let own = of(&live, Some("client"));
+    let expected: Vec<String> = [first, to_b, to_a, gone].into_iter().cloned().collect();
+    assert_eq!(own, expected);
+    // The next segment of the same control plane, and a restart, begin with nothing new.
+    live.log.begin(live.checkpoint()).expect("a segment");
+    live.restart();
+    assert_eq!(of(&live, None), all);
+    // While none ran, a file has changed.
+    live.files.replay(Path::new("note.yaml"), Some("# nothing\n"));
+    live.restart();
+    let more = of(&live, None);
+    assert_eq!(
+        (more.len(), more.last().is_some_and(|last| last.starts_with("changed note.yaml: "))),
+        (6, true),
+        "{more:#?}"
+    );
+    let late = told(&live, Asked { since: Some("2h"), ..Asked::default() });
+    assert!(late.is_empty(), "{late:?}");
+}
+
+#[test]
+fn a_timeline_of_several_control_planes_tells_each_change_once() {
+    let mut one = Live::new();
+    let mut two = Live::sharing(one.state.clone(), "two");
+    let texts = [service("a", 80), service("a", 81), service("a", 80), service("a", 81)];
+    for text in &texts {
+        one.edit("a.yaml", Some(text));
+        two.edit("a.yaml", Some(text));
+    }
+    // One that starts late has not seen how it came to this.
+    two.restart();
+    for live in [&mut two, &mut one] {
+        live.now = 20_000;
+        live.edit("a.yaml", Some(&texts[0]));
+    }
+    let all = told(&one, Asked::default());
+    let what: Vec<&str> = all.iter().filter_map(|text| text.split(' ').next()).collect();
+    assert_eq!(what, ["added", "changed", "changed", "changed", "changed"], "{all:#?}");
+}
+
+/// What a Secret holds is in no difference; that it changed is told.
+#[test]
+fn a_timeline_has_no_secrets() {
+    let mut live = Live::new();
+    let secret =
+        |value: &str| format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{key: {value}}}\n");
+    live.edit("s.yaml", Some(&secret("hush-1")));
+    live.edit("s.yaml", Some(&secret("hush-2")));
+    let all = told(&live, Asked::default());
+    assert_eq!(all.len(), 2, "{all:#?}");
+    assert!(all[0].contains("not kept") && all[1] == "changed s.yaml: " && !all.concat().contains("hush"), "{all:#?}");
 }

@@ -22,6 +22,7 @@ mod load;
 mod mesh;
 mod metrics;
 mod options;
+mod past;
 mod platform;
 mod pods;
 mod processes;

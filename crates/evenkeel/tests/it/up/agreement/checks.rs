@@ -6,7 +6,7 @@ use evenkeel_explain::answer::{Answer, Outcome as Told, ProxyName};
 use evenkeel_explain::{Caller, Question, Recent, Target, World};
 use evenkeel_filters::explain::query::RecentRequest;
 
-use super::fleet::{Call, Outcome, replayed};
+use super::fleet::{Call, Fleet, Outcome, replayed};
 
 /// Draws that are tried: weighted destinations and fractions follow them, and in truth they are random.
 const DRAWS: u64 = 100;
@@ -46,7 +46,7 @@ fn agrees((status, pod): &(u16, Option<String>), real: &Outcome) -> bool {
 }
 
 /// What was said otherwise than it was.
-pub fn wrong_answers(world: &World, calls: &[Call], real: &[Outcome]) -> String {
+fn wrong_answers(world: &World, calls: &[Call], real: &[Outcome]) -> String {
     let mut wrong = String::new();
     for (call, real) in calls.iter().zip(real) {
         let told = |random: u64| expected(&ask(world, call, random));
@@ -60,7 +60,7 @@ pub fn wrong_answers(world: &World, calls: &[Call], real: &[Outcome]) -> String 
 }
 
 /// The records that a replay ends otherwise.
-pub fn wrong_replays(world: &World, kept: &[(ProxyName, RecentRequest)]) -> String {
+fn wrong_replays(world: &World, kept: &[(ProxyName, RecentRequest)]) -> String {
     let mut wrong = String::new();
     for record in kept {
         let recent = Recent::new(Some(world), vec![replayed(world, record)]);
@@ -72,4 +72,37 @@ pub fn wrong_replays(world: &World, kept: &[(ProxyName, RecentRequest)]) -> Stri
         }
     }
     wrong
+}
+
+/// Rounds of the same calls: those on connections from before a change are decided as it was then, until these connections have
+/// drained, as Envoy's do (docs/proxy.md, "Drain"). What differs in every round differs.
+const ROUNDS: usize = 3;
+
+/// What came of calls, what the proxies have kept of them, and what was told otherwise.
+pub struct Round {
+    /// The outcomes, one for each call.
+    pub real: Vec<Outcome>,
+    /// The records.
+    pub kept: Vec<(ProxyName, RecentRequest)>,
+    /// The differences.
+    pub wrong: String,
+}
+
+/// Makes the calls, and again while something differs. `further` finds more differences.
+pub fn tried((fleet, world, calls): (&Fleet, &World, &[Call]), further: impl Fn(&[Outcome]) -> String) -> Round {
+    let round = || {
+        let since = Fleet::now_us();
+        let real = fleet.call(calls);
+        let kept = fleet.kept(since);
+        let wrong = wrong_answers(world, calls, &real) + &wrong_replays(world, &kept) + &further(&real);
+        Round { real, kept, wrong }
+    };
+    let mut last = round();
+    for _ in 1..ROUNDS {
+        if last.wrong.is_empty() {
+            break;
+        }
+        last = round();
+    }
+    last
 }

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use evenkeel_testkit::workspace;
 
 use super::super::{MACHINE, state, user};
-use super::checks::{wrong_answers, wrong_replays};
+use super::checks::{Round, tried};
 use super::fleet::{Call, Fleet};
 use super::meshes::MODES;
 
@@ -84,11 +84,8 @@ impl Example {
                 self.namespace
             );
             fleet.write(&policy);
-            let since = Fleet::now_us();
-            let real = fleet.call(&calls);
-            let kept = fleet.kept(since);
             let (world, _) = fleet.read().worlds("");
-            let found = wrong_answers(&world, &calls, &real) + &wrong_replays(&world, &kept);
+            let Round { kept, wrong: found, .. } = tried((&fleet, &world, &calls), |_| String::new());
             assert!(kept.len() >= calls.len(), "{mode}: the proxies keep what is called");
             if !found.is_empty() {
                 let _ = writeln!(wrong, "──── {} in mode {mode}\n{found}", self.name);

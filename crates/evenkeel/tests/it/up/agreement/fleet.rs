@@ -115,14 +115,21 @@ impl Fleet {
 
     /// Replaces the changing objects, and waits until all proxies run them.
     pub fn write(&self, text: &str) {
+        if let Err(said) = self.try_write(text) {
+            panic!("{said}\n{text}");
+        }
+    }
+
+    /// The same; or says what keeps it from being in force.
+    pub fn try_write(&self, text: &str) -> Result<(), String> {
         let (new, file) = (self.directory.path().join("new"), self.directory.path().join(CHANGING));
         fs::write(&new, text).expect("our own folder");
         fs::rename(&new, file).expect("our own folder");
         let mark = self.user.state.path().join("mark.yaml");
         fs::write(&mark, MARK).expect("our own folder");
         let output = self.evenkeel(&["apply", "--wait"]).arg("-f").arg(mark).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said}{}\n{text}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
     }
 
     /// Makes the calls, those of each client one after the other.

@@ -17,7 +17,7 @@ use evenkeel_explain::Plan;
 use evenkeel_filters::explain::query::RecentRequest;
 use evenkeel_testkit::{Random, cases};
 
-use self::checks::{wrong_answers, wrong_replays};
+use self::checks::{Round, tried};
 pub use self::fleet::program;
 use self::fleet::{Call, Fleet, Outcome, sampled};
 pub use self::meshes::application as answering;
@@ -101,14 +101,11 @@ fn every_explained_call_and_every_replayed_request_ends_as_it_does() {
     for at in numbers {
         let text = mesh(at);
         fleet.write(&text);
-        let since = Fleet::now_us();
-        let real = fleet.call(&calls);
-        let kept = fleet.kept(since);
         let (world, next) = fleet.read().worlds(&mesh(at + 1));
-        let mut of_mesh = wrong_answers(&world, &calls, &real) + &wrong_replays(&world, &kept);
-        if let Some((plan, kept, before)) = &planned {
-            of_mesh += &wrong_plans(plan, kept, &calls, before, &real);
-        }
+        let Round { real, kept, wrong: of_mesh } = tried((&fleet, &world, &calls), |real| match &planned {
+            Some((plan, kept, before)) => wrong_plans(plan, kept, &calls, before, real),
+            None => String::new(),
+        });
         replays += kept.len();
         // Where the client's sidecar passes bytes on, it has no record, and `plan` does not judge how it would connect.
         let is_whole = |(_, request): &&(_, RecentRequest)| {

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::PoisonError;
 
 use evenkeel_explain::World;
-use evenkeel_explain::answer::Outcome as Told;
+use evenkeel_explain::answer::{Endpoint, Outcome as Told};
 use evenkeel_testkit::{Random, cases};
 use serde_json::{Value, json};
 
 use super::super::MACHINE;
 use super::SHOWN;
-use super::checks::{ask, wrong_answers, wrong_replays};
+use super::checks::{Round, ask, tried};
 use super::fleet::{Call, Fleet, program};
 use super::meshes::{MODES, application};
 use super::recorded::{RecordedMesh, meshes};
@@ -245,13 +245,9 @@ fn workload(pod: &Value, selectors: &[(String, BTreeMap<String, String>)]) -> Wo
     }
 }
 
-/// The Deployments, and their namespaces. `ports`: those of their programs.
+/// The Deployments. `ports`: those of their programs.
 fn deployments(workloads: &[Workload], ports: &BTreeSet<u16>, program: &str) -> String {
     let mut text = String::new();
-    let namespaces: BTreeSet<&str> = workloads.iter().map(|own| &*own.namespace).collect();
-    for namespace in namespaces {
-        let _ = writeln!(text, "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}\n---");
-    }
     for own in workloads {
         let mut annotations = own.annotations.clone();
         let mut labels = own.labels.clone();
@@ -291,45 +287,66 @@ fn deployments(workloads: &[Workload], ports: &BTreeSet<u16>, program: &str) -> 
     text
 }
 
-/// Whether a call stays among the replicas, so that what answers is known.
-fn stays(world: &World, call: &Call) -> bool {
+/// Whether a call stays among these replicas, so that what answers is known.
+fn stays(world: &World, call: &Call, replicas: &BTreeSet<IpAddr>) -> bool {
     let answer = ask(world, call, 0);
-    let last = answer.hops.last();
-    let leaves = match last {
-        Some(hop) if hop.proxy.side != "inbound" => answer.verdict.outcome == Told::Forward,
-        _ => false,
+    if answer.verdict.outcome != Told::Forward || answer.verdict.status.is_some() {
+        return true;
+    }
+    let is_replica = |endpoint: &Endpoint| {
+        endpoint.address.parse().is_ok_and(|address: SocketAddr| replicas.contains(&address.ip()))
     };
-    let endpoints = last.into_iter().flat_map(|hop| &hop.clusters).filter(|cluster| cluster.chosen);
-    let is_replica = endpoints.flat_map(|cluster| &cluster.endpoints).all(|endpoint| endpoint.workload.is_some());
-    !leaves
-        || is_replica && last.is_some_and(|hop| hop.clusters.iter().any(|own| own.chosen && !own.endpoints.is_empty()))
+    match answer.hops.last() {
+        // It met no proxy: the address is that of a replica, or of nobody.
+        None => answer.call.address.parse().is_ok_and(|address: SocketAddr| replicas.contains(&address.ip())),
+        Some(hop) => {
+            let mut endpoints = hop.clusters.iter().filter(|own| own.chosen).flat_map(|own| &own.endpoints).peekable();
+            endpoints.peek().is_some() && endpoints.all(is_replica)
+        }
+    }
 }
 
-/// Runs the meshes of the same workloads. Returns how many calls were made, and what disagreed.
-fn run(workloads: &[Workload], tables: &[(&Table, &str)], random: &mut Random) -> (usize, usize, Vec<String>) {
+/// What has come of some meshes.
+#[derive(Debug, Default)]
+struct Made {
+    calls: usize,
+    records: usize,
+    /// Why meshes could not be in force.
+    refused: Vec<String>,
+    /// What was told otherwise than it was.
+    wrong: Vec<String>,
+}
+
+/// Runs the meshes of the same workloads.
+fn run(workloads: &[Workload], tables: &[(&Table, &str)], random: &mut Random) -> Made {
     let folder = super::super::state();
     let ports: BTreeSet<u16> = tables.iter().flat_map(|(table, _)| table.ports()).collect();
     let gateway_ports: BTreeSet<u16> = tables.iter().flat_map(|(table, _)| table.gateway_ports()).collect();
     let text = deployments(workloads, &ports, &program(Path::new(folder.path())));
     let fleet = Fleet::start(&text, workloads.len(), &gateway_ports.into_iter().collect::<Vec<_>>());
-    let (mut calls_made, mut replayed, mut wrong) = (0, 0, Vec::new());
+    let replicas: BTreeSet<IpAddr> = workloads.iter().map(|own| fleet.address(&own.name, &own.namespace)).collect();
+    let mut made = Made::default();
     for (table, mode) in tables {
         let text = table.text(mode);
-        fleet.write(&text);
+        // Objects that are refused are in force nowhere.
+        if let Err(said) = fleet.try_write(&text) {
+            let said = said.lines().find(|line| line.starts_with("not in force")).unwrap_or(&said).to_owned();
+            made.refused.push(said);
+            continue;
+        }
         let (world, _) = fleet.read().worlds("");
         let mut calls = table.calls(&fleet, random);
-        calls.retain(|call| stays(&world, call));
-        let since = Fleet::now_us();
-        let real = fleet.call(&calls);
-        let kept = fleet.kept(since);
-        let found = wrong_answers(&world, &calls, &real) + &wrong_replays(&world, &kept);
-        if !found.is_empty() {
-            wrong.push(format!("──── {mode}\n{text}\n{found}"));
+        calls.retain(|call| stays(&world, call, &replicas));
+        let Round { kept, wrong, .. } = tried((&fleet, &world, &calls), |_| String::new());
+        if !wrong.is_empty() {
+            let shown = format!("──── {mode}\n{text}\n{wrong}");
+            eprintln!("{shown}");
+            made.wrong.push(shown);
         }
-        (calls_made, replayed) = (calls_made + calls.len(), replayed + kept.len());
+        (made.calls, made.records) = (made.calls + calls.len(), made.records + kept.len());
     }
     fleet.end();
-    (calls_made, replayed, wrong)
+    made
 }
 
 #[test]
@@ -346,10 +363,13 @@ fn the_meshes_of_the_tables_are_explained_as_they_answer() {
     let count: usize = groups.values().map(Vec::len).sum();
     // Most of them run: a reason is not a way to run none.
     assert!(count >= 500 && left_out.values().sum::<usize>() < count, "{count} meshes; left out: {left_out:?}");
-    let (calls, replays, wrong) = run_all(chosen(&groups));
-    let shown: String = wrong.iter().take(SHOWN).cloned().collect();
-    assert!(wrong.is_empty(), "{} meshes\n{shown}", wrong.len());
-    assert!(calls > 0 && replays > 0, "{calls} calls, {replays} replays");
+    let chosen = chosen(&groups);
+    let meshes: usize = chosen.values().map(Vec::len).sum();
+    let made = run_all(chosen);
+    let shown: String = made.wrong.iter().take(SHOWN).cloned().collect();
+    assert!(made.wrong.is_empty(), "{} meshes\n{shown}", made.wrong.len());
+    assert!(made.calls > 0 && made.records > 0, "{made:?}");
+    assert!(made.refused.len() <= meshes / 4, "of {meshes} meshes: {:#?}", made.refused);
 }
 
 /// Meshes and modes, by the workloads that they share.
@@ -374,14 +394,22 @@ fn chosen(groups: &BTreeMap<Vec<Workload>, Vec<Table>>) -> Chosen<'_> {
     chosen
 }
 
-fn run_all(chosen: Chosen<'_>) -> (usize, usize, Vec<String>) {
+fn run_all(chosen: Chosen<'_>) -> Made {
     let mut random = Random::new(0);
-    let (mut calls, mut replays, mut wrong) = (0, 0, Vec::new());
+    let mut all = Made::default();
     for (workloads, tables) in chosen {
-        let (made, replayed, found) = run(workloads, &tables, &mut random);
-        (calls, replays) = (calls + made, replays + replayed);
-        eprintln!("{} meshes, {made} calls, {replayed} records, {} disagree", tables.len(), found.len());
-        wrong.extend(found);
+        let made = run(workloads, &tables, &mut random);
+        eprintln!(
+            "{} meshes, {} refused, {} calls, {} records, {} disagree",
+            tables.len(),
+            made.refused.len(),
+            made.calls,
+            made.records,
+            made.wrong.len()
+        );
+        (all.calls, all.records) = (all.calls + made.calls, all.records + made.records);
+        all.refused.extend(made.refused);
+        all.wrong.extend(made.wrong);
     }
-    (calls, replays, wrong)
+    all
 }

@@ -1,0 +1,205 @@
+//! The changes of the configuration in the order in which they came: which files, and what was in them before and after.
+//!
+//! Control planes that share a directory each record every change, and a control plane that starts finds files that changed
+//! while none ran. Each change is told once.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::log::{Change, Checkpoint, Record, Writer};
+
+/// A change.
+#[derive(Debug, Clone)]
+pub struct Entry<'s> {
+    /// When it was noticed, in µs since 1970.
+    pub at: u64,
+    /// The control plane that tells of it.
+    pub writer: &'s Writer,
+    /// The generation that it made, or the previous one if proxies see no difference.
+    pub generation: u64,
+    /// Why it is not a change that a control plane has seen happen.
+    pub found: Option<&'static str>,
+    /// The objects that changed, with their places.
+    pub causes: &'s [String],
+    /// The files that changed.
+    pub files: Vec<FileChange>,
+}
+
+/// A file, and its text before and after; `None`: there was no file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChange {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its text before.
+    pub old: Option<Arc<str>>,
+    /// Its text after.
+    pub new: Option<Arc<str>>,
+}
+
+/// What was found when a control plane started.
+const AT_START: &str = "found when the control plane started";
+/// What was found when a segment began.
+const UNWRITTEN: &str = "found when the history could be written again";
+
+type Texts = BTreeMap<PathBuf, Arc<str>>;
+
+/// What one control plane has told so far.
+#[derive(Default)]
+struct View {
+    texts: Texts,
+    /// How often it has seen each change; those from before its start count as seen.
+    seen: HashMap<u64, u64>,
+}
+
+#[derive(Default)]
+struct Merged<'s> {
+    texts: Texts,
+    /// How often each change was told.
+    told: HashMap<u64, u64>,
+    views: Vec<(&'s Writer, View)>,
+    entries: Vec<Entry<'s>>,
+}
+
+/// Returns all changes, oldest first.
+pub fn timeline(segments: &[Vec<Record>]) -> Vec<Entry<'_>> {
+    let mut all: Vec<(u64, &Writer, &Record)> = Vec::new();
+    for records in segments {
+        let Some(Record::Checkpoint(first)) = records.first() else { continue };
+        for record in records {
+            match record {
+                Record::Checkpoint(checkpoint) => all.push((checkpoint.at, &first.writer, record)),
+                Record::Change(change) => all.push((change.at, &first.writer, record)),
+                Record::Run { .. } | Record::Moved { .. } => {}
+            }
+        }
+    }
+    // Stable: records of one control plane at the same time keep their order.
+    all.sort_by_key(|(at, ..)| *at);
+    let mut merged = Merged::default();
+    for (_, writer, record) in all {
+        match record {
+            Record::Checkpoint(checkpoint) => merged.begin(writer, checkpoint),
+            Record::Change(change) => merged.change(writer, change),
+            Record::Run { .. } | Record::Moved { .. } => {}
+        }
+    }
+    merged.entries
+}
+
+impl<'s> Merged<'s> {
+    /// A segment begins with everything.
+    fn begin(&mut self, writer: &'s Writer, checkpoint: &'s Checkpoint) {
+        let texts: Texts =
+            checkpoint.files.iter().map(|(path, text)| (path.clone(), text.present.as_str().into())).collect();
+        let known = self.views.iter().position(|(own, _)| *own == writer);
+        let (before, found) = match known.and_then(|at| self.views.get(at)) {
+            Some((_, view)) => (&view.texts, UNWRITTEN),
+            None => (&self.texts, AT_START),
+        };
+        // Nothing is before the first one.
+        let is_first = self.views.is_empty();
+        let files = if is_first { Vec::new() } else { between(before, &texts) };
+        let view = match known.and_then(|at| self.views.get_mut(at)) {
+            Some((_, view)) => view,
+            None => {
+                let (told, own) = (self.told.clone(), View::default());
+                self.views.push((writer, own));
+                let Some((_, view)) = self.views.last_mut() else { return };
+                view.seen = told;
+                view
+            }
+        };
+        view.texts.clone_from(&texts);
+        if is_first {
+            self.texts = texts;
+        }
+        let entry = Entry {
+            at: checkpoint.at,
+            writer,
+            generation: checkpoint.generation,
+            found: Some(found),
+            causes: &[],
+            files,
+        };
+        self.tell(entry);
+    }
+
+    fn change(&mut self, writer: &'s Writer, change: &'s Change) {
+        let Some((_, view)) = self.views.iter().find(|(own, _)| *own == writer) else { return };
+        let one = |(path, new): (&PathBuf, &Option<String>)| FileChange {
+            path: path.clone(),
+            old: view.texts.get(path).cloned(),
+            new: new.as_deref().map(Arc::from),
+        };
+        let files = change.files.iter().map(one).collect();
+        let (at, generation, causes) = (change.at, change.generation, change.causes.as_slice());
+        self.tell(Entry { at, writer, generation, found: None, causes, files });
+    }
+
+    /// Adds what has not been told by another control plane.
+    fn tell(&mut self, mut entry: Entry<'s>) {
+        let Some((_, view)) = self.views.iter_mut().find(|(own, _)| *own == entry.writer) else { return };
+        let had_files = !entry.files.is_empty();
+        entry.files.retain(|file| {
+            match &file.new {
+                Some(text) => drop(view.texts.insert(file.path.clone(), text.clone())),
+                None => drop(view.texts.remove(&file.path)),
+            }
+            let mut hash = DefaultHasher::new();
+            (&file.path, &file.old, &file.new).hash(&mut hash);
+            let (seen, told) =
+                (view.seen.entry(hash.finish()).or_default(), self.told.entry(hash.finish()).or_default());
+            *seen += 1;
+            let is_new = *seen > *told;
+            *told = (*told).max(*seen);
+            if is_new {
+                match &file.new {
+                    Some(text) => drop(self.texts.insert(file.path.clone(), text.clone())),
+                    None => drop(self.texts.remove(&file.path)),
+                }
+            }
+            is_new
+        });
+        if !entry.files.is_empty() || !had_files && entry.found.is_none() {
+            self.entries.push(entry);
+        }
+    }
+}
+
+/// The files in which two states differ.
+fn between(old: &Texts, new: &Texts) -> Vec<FileChange> {
+    let mut paths: Vec<&PathBuf> = old.keys().chain(new.keys()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let one =
+        |path: &PathBuf| FileChange { path: path.clone(), old: old.get(path).cloned(), new: new.get(path).cloned() };
+    paths.into_iter().map(one).filter(|file| file.old != file.new).collect()
+}
+
+impl FileChange {
+    /// `added`, `changed` or `removed`.
+    pub fn what(&self) -> &'static str {
+        match (&self.old, &self.new) {
+            (None, _) => "added",
+            (_, None) => "removed",
+            _ => "changed",
+        }
+    }
+
+    /// Whether people did not write it: the list of running replicas, and what the control plane in this state directory keeps
+    /// as files (fetched keys, registered workloads).
+    pub fn is_observed(&self, state: &Path) -> bool {
+        let is_own = [crate::jwks::FOLDER, crate::registration::FOLDER]
+            .iter()
+            .any(|folder| self.path.starts_with(state.join(folder)));
+        let only_pods = |text: &Arc<str>| {
+            let path: Arc<str> = self.path.to_string_lossy().into();
+            evenkeel_api::documents(&path, text).iter().all(|own| own.kind == evenkeel_api::Kind::Pod)
+        };
+        // `up` lists its replicas so. People write Deployments.
+        is_own || self.path.ends_with("runtime/pods.yaml") && self.old.iter().chain(&self.new).all(only_pods)
+    }
+}
