@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use evenkeel_control::history::Asked;
+use evenkeel_control::history::HistoryQuery;
 use evenkeel_local::cleanup::StateDir;
 use serde_json::Value;
 
@@ -78,8 +78,11 @@ enum Output {
 
 /// Prints the changes, and what the proxy ran.
 pub fn run(arguments: &HistoryArguments, out: &mut dyn Write) -> anyhow::Result<()> {
-    let asked =
-        Asked { proxy: arguments.proxy.as_deref(), at: arguments.at.as_deref(), since: arguments.since.as_deref() };
+    let asked = HistoryQuery {
+        proxy: arguments.proxy.as_deref(),
+        at: arguments.at.as_deref(),
+        since: arguments.since.as_deref(),
+    };
     let past = match &arguments.state {
         Some(state) => evenkeel_control::history::answer(&control(state), asked)?,
         None => ask(arguments)?,

@@ -21,7 +21,7 @@ use super::{cluster, convergence};
 use crate::authorities::Authorities;
 use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
-use crate::history::{self, Asked, HistoryError};
+use crate::history::{self, HistoryError, HistoryQuery};
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, Proxies, StreamReport};
 use crate::registration::Registrations;
@@ -347,7 +347,7 @@ impl Pages {
     /// Returns what a proxy ran at some time. This reads and replays files, which may take seconds.
     pub(super) fn history(&self, query: &str) -> Page {
         let [proxy, at, since] = ["proxyID", "at", "since"].map(|name| parameter(query, name));
-        let asked = Asked { proxy: proxy.as_deref(), at: at.as_deref(), since: since.as_deref() };
+        let asked = HistoryQuery { proxy: proxy.as_deref(), at: at.as_deref(), since: since.as_deref() };
         match history::answer(&self.state, asked) {
             Ok(past) => json_page(&past),
             Err(error) => {

@@ -32,7 +32,7 @@ pub enum AnswerError {
 
 /// A query of a user.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Asked<'q> {
+pub struct HistoryQuery<'q> {
     /// The proxy: a node id, `POD.NAMESPACE`, `POD` or a workload; `None`: the whole configuration.
     pub proxy: Option<&'q str>,
     /// The time of which what the proxy ran is told, in RFC 3339 or as an age such as `5m`; now if `None`.
@@ -41,9 +41,9 @@ pub struct Asked<'q> {
     pub since: Option<&'q str>,
 }
 
-/// Answers a query: the changes, oldest first, and what the proxy ran. Without [`Asked::at`] the changes are all of the
+/// Answers a query: the changes, oldest first, and what the proxy ran. Without [`HistoryQuery::at`] the changes are all of the
 /// history; with it those that came later.
-pub fn answer(state: &Path, asked: Asked<'_>) -> Result<Value, AnswerError> {
+pub fn answer(state: &Path, asked: HistoryQuery<'_>) -> Result<Value, AnswerError> {
     let now = SystemTime::now();
     let time = |text: &str| moment(text, now).map(unix_micros).ok_or_else(|| AnswerError::Time(text.to_owned()));
     let at = asked.at.map_or(Ok(unix_micros(now)), time)?;

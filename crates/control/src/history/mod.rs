@@ -15,7 +15,7 @@ mod seen;
 mod tests;
 pub mod timeline;
 
-pub use answer::{Asked, answer};
+pub use answer::{HistoryQuery, answer};
 pub use error::HistoryError;
 pub use log::{EventLog, Refused, Run, Running};
 pub use past::{Past, ResourceAt};

@@ -16,7 +16,7 @@ use evenkeel_xds::{ResourceSet, ResourceType};
 use super::log::{self, Change, Checkpoint, EventLog, FileText, Refused, Run, Running, Writer};
 use super::past::{self, past};
 use super::seen::last_run;
-use super::{Asked, answer};
+use super::{HistoryQuery, answer};
 use crate::source::files::Files;
 
 /// A control plane without sockets and clocks: one event per millisecond.
@@ -442,7 +442,7 @@ fn control_planes_that_share_a_directory_write_side_by_side() {
 }
 
 /// The changes of a query as `WHAT FILE: DIFFERENCE`.
-fn told(live: &Live, asked: Asked<'_>) -> Vec<String> {
+fn told(live: &Live, asked: HistoryQuery<'_>) -> Vec<String> {
     let answer = answer(live.state.path(), asked).expect("an answer");
     let files = |change: &serde_json::Value| change["files"].as_array().expect("files").clone();
     let lines = |file: &serde_json::Value| {
@@ -459,7 +459,7 @@ fn told(live: &Live, asked: Asked<'_>) -> Vec<String> {
 #[test]
 fn a_timeline_has_every_change_with_its_difference() {
     let mut live = Live::new();
-    let of = |live: &Live, proxy| told(live, Asked { proxy, ..Asked::default() });
+    let of = |live: &Live, proxy| told(live, HistoryQuery { proxy, ..HistoryQuery::default() });
     let (a, b) = (service("a", 80), service("a", 81));
     live.edit("a.yaml", Some(&a));
     live.acknowledge();
@@ -495,7 +495,7 @@ fn a_timeline_has_every_change_with_its_difference() {
         (6, true),
         "{more:#?}"
     );
-    let late = told(&live, Asked { since: Some("2h"), ..Asked::default() });
+    let late = told(&live, HistoryQuery { since: Some("2h"), ..HistoryQuery::default() });
     assert!(late.is_empty(), "{late:?}");
 }
 
@@ -514,7 +514,7 @@ fn a_timeline_of_several_control_planes_tells_each_change_once() {
         live.now = 20_000;
         live.edit("a.yaml", Some(&texts[0]));
     }
-    let all = told(&one, Asked::default());
+    let all = told(&one, HistoryQuery::default());
     let what: Vec<&str> = all.iter().filter_map(|text| text.split(' ').next()).collect();
     assert_eq!(what, ["added", "changed", "changed", "changed", "changed"], "{all:#?}");
 }
@@ -527,7 +527,7 @@ fn a_timeline_has_no_secrets() {
         |value: &str| format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{key: {value}}}\n");
     live.edit("s.yaml", Some(&secret("hush-1")));
     live.edit("s.yaml", Some(&secret("hush-2")));
-    let all = told(&live, Asked::default());
+    let all = told(&live, HistoryQuery::default());
     assert_eq!(all.len(), 2, "{all:#?}");
     assert!(all[0].contains("not kept") && all[1] == "changed s.yaml: " && !all.concat().contains("hush"), "{all:#?}");
 }

@@ -308,7 +308,7 @@ fn stays(world: &World, call: &Call, replicas: &BTreeSet<IpAddr>) -> bool {
 
 /// What has come of some meshes.
 #[derive(Debug, Default)]
-struct Made {
+struct TableResults {
     calls: usize,
     records: usize,
     /// Why meshes could not be in force.
@@ -318,14 +318,14 @@ struct Made {
 }
 
 /// Runs the meshes of the same workloads.
-fn run(workloads: &[Workload], tables: &[(&Table, &str)], random: &mut Random) -> Made {
+fn run(workloads: &[Workload], tables: &[(&Table, &str)], random: &mut Random) -> TableResults {
     let folder = super::super::state();
     let ports: BTreeSet<u16> = tables.iter().flat_map(|(table, _)| table.ports()).collect();
     let gateway_ports: BTreeSet<u16> = tables.iter().flat_map(|(table, _)| table.gateway_ports()).collect();
     let text = deployments(workloads, &ports, &program(Path::new(folder.path())));
     let fleet = Fleet::start(&text, workloads.len(), &gateway_ports.into_iter().collect::<Vec<_>>());
     let replicas: BTreeSet<IpAddr> = workloads.iter().map(|own| fleet.address(&own.name, &own.namespace)).collect();
-    let mut made = Made::default();
+    let mut made = TableResults::default();
     for (table, mode) in tables {
         let text = table.text(mode);
         // Objects that are refused are in force nowhere.
@@ -394,9 +394,9 @@ fn chosen(groups: &BTreeMap<Vec<Workload>, Vec<Table>>) -> Chosen<'_> {
     chosen
 }
 
-fn run_all(chosen: Chosen<'_>) -> Made {
+fn run_all(chosen: Chosen<'_>) -> TableResults {
     let mut random = Random::new(0);
-    let mut all = Made::default();
+    let mut all = TableResults::default();
     for (workloads, tables) in chosen {
         let made = run(workloads, &tables, &mut random);
         eprintln!(
