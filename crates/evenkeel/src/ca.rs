@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use evenkeel_control::authorities::{self, Kind};
+use evenkeel_control::authorities::{self, Kind, Waiting};
 use evenkeel_local::cleanup::StateDir;
 use serde_json::{Value, json};
 
@@ -126,6 +126,9 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
             text(&before["state"]["phase"])
         );
     }
+    if is_going_on {
+        refuse_unknown(&before["waiting"]["workloads"], &arguments.without)?;
+    }
     let directory = arguments.place.directory();
     let unwritable = || {
         let known = directory.display();
@@ -168,6 +171,20 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
         }
         #[allow(clippy::disallowed_methods, reason = "the page is asked for again and again")]
         std::thread::sleep(POLL);
+    }
+}
+
+/// Refuses names that the rotation does not wait for: nothing would change.
+fn refuse_unknown(waiting: &Value, without: &[String]) -> anyhow::Result<()> {
+    let waiting: Vec<&str> = waiting.as_array().into_iter().flatten().map(text).collect();
+    // The page lists no more than that.
+    if waiting.len() >= Waiting::MAX_NAMES {
+        return Ok(());
+    }
+    match (without.iter().find(|name| !waiting.contains(&name.as_str())), waiting.as_slice()) {
+        (None, _) => Ok(()),
+        (Some(name), []) => bail!("the rotation does not wait for {name}, nor for any other workload"),
+        (Some(name), waiting) => bail!("the rotation does not wait for {name}; it waits for {}", waiting.join(", ")),
     }
 }
 
@@ -336,6 +353,20 @@ mod tests {
             json!({ "done": 0, "total": 7, "workloads": many }),
             "0 of 7 workloads; waiting for w0, w1, w2, w3, w4 and 2 more",
         );
+    }
+
+    #[test]
+    fn only_workloads_that_are_waited_for_can_be_left_out() {
+        let check = |waiting: &[&str], without: &[&str], expected: Option<&str>| {
+            let without: Vec<String> = without.iter().map(|name| (*name).to_owned()).collect();
+            let refused = refuse_unknown(&json!(waiting), &without).err().map(|error| error.to_string());
+            assert_eq!(refused.as_deref(), expected, "{waiting:?} {without:?}");
+        };
+        check(&["a.x", "b.x"], &["b.x"], None);
+        check(&["a.x", "b.x"], &["b.x", "b"], Some("the rotation does not wait for b; it waits for a.x, b.x"));
+        check(&[], &["b.x"], Some("the rotation does not wait for b.x, nor for any other workload"));
+        // There may be more than are listed.
+        check(&["a"; Waiting::MAX_NAMES], &["b.x"], None);
     }
 
     #[test]

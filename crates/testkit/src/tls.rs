@@ -108,6 +108,11 @@ impl TestCa {
         self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI")), dns])
     }
 
+    /// A certificate with several URIs.
+    pub fn for_uris(&self, uris: &[&str]) -> Identity {
+        self.issue(uris.iter().map(|uri| SanType::URI((*uri).try_into().expect("an ASCII URI"))).collect())
+    }
+
     fn issue(&self, names: Vec<SanType>) -> Identity {
         self.issue_with(names, |_| {})
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub use evenkeel_ca::rotation::Kind;
+pub use evenkeel_ca::rotation::{Kind, Waiting};
 use evenkeel_ca::rotation::{
     Ledger, Ledgers, MAX_WITHOUT_BYTES, Observed, Phase, Record, Reloaded, Signing, State, Store, StoreError,
 };

@@ -136,31 +136,86 @@ fn of_domain(name: &str) -> String {
     )
 }
 
-/// A workload whose certificate nobody has replaced, as a control plane finds it that starts: in its log, and where operators look.
-#[test]
-fn a_certificate_that_ends_is_an_alarm_with_the_workloads_name() {
-    let plane = Plane::new();
+/// The ledger of an earlier control plane on this state directory, with certificates of these workloads.
+fn earlier_ledger(plane: &Plane, issued: &[Issued]) {
     let ledger = plane.state().join("ca/ledger");
     fs::create_dir_all(&ledger).expect("a folder");
     for folder in [plane.state(), plane.state().join("ca")] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("its mode");
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-    let issued = |name: &str, at: u64, end: u64| Record::Issued {
-        name: name.to_owned(),
-        identity: format!("spiffe://cluster.local/ns/shop/sa/{name}"),
-        signer: "s".to_owned(),
-        serial: name.to_owned(),
-        bundle: "b".to_owned(),
-        at: at * 1000,
-        end,
-        pod: false,
-    };
     let mut earlier = Ledger::open(&ledger, "earlier", now).expect("a ledger");
-    for record in [issued("late.shop", now - 9_000, now + 1_000), issued("fresh.shop", now - 1_000, now + 9_000)] {
+    for Issued { name, since, left, pod } in issued {
+        let record = Record::Issued {
+            name: (*name).to_owned(),
+            identity: format!("spiffe://cluster.local/ns/shop/sa/{name}"),
+            signer: "s".to_owned(),
+            serial: (*name).to_owned(),
+            bundle: "b".to_owned(),
+            at: (now - since) * 1000,
+            end: now + left,
+            pod: *pod,
+        };
         earlier.append(&record, now).expect("written");
     }
-    drop(earlier);
+}
+
+/// A certificate: of whom, how old it is and how long it is good in seconds, and whether the configuration had its Pod.
+struct Issued {
+    name: &'static str,
+    since: u64,
+    left: u64,
+    pod: bool,
+}
+
+/// Runs `evenkeel ca`; whether it succeeded, and what it printed.
+fn ca(plane: &Plane, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.arg("ca").args(arguments).args(["--control-plane", &plane.http().to_string()]);
+    let output = command.arg("--state").arg(plane.state()).output().expect("it runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A workload with a certificate of 90 days that acknowledges nothing holds a rotation up, until the operator goes on without it. Pods of an
+/// earlier run that the configuration does not have are not waited for.
+#[test]
+fn a_rotation_goes_on_without_the_workloads_that_the_operator_names() {
+    let (plane, quarter) = (Plane::new(), 90 * 24 * 3600);
+    let stuck = Issued { name: "stuck.shop", since: 10, left: quarter, pod: false };
+    let gone = Issued { name: "gone-0.shop", since: 10, left: quarter, pod: true };
+    earlier_ledger(&plane, &[stuck, gone]);
+    let _control = plane.start();
+    let check = |arguments: &[&str], succeeds: bool, words: &[&str]| {
+        let (has_succeeded, text) = ca(&plane, arguments);
+        assert_eq!(has_succeeded, succeeds, "{arguments:?}: {text}");
+        words.iter().for_each(|word| assert!(text.contains(word), "{arguments:?}: no `{word}` in {text}"));
+        text
+    };
+    check(&["rotate", "--root", "--no-wait"], true, &["is trusted in addition"]);
+    eventually("it waits for one workload only", || {
+        let (_, text) = ca(&plane, &["status"]);
+        text.contains("waiting for stuck.shop\n").then_some(())
+    });
+    check(&["rotate"], false, &["a rotation is going on (distributing)", "--without NAME"]);
+    check(&["rotate", "--without", "stuck"], false, &["does not wait for stuck; it waits for stuck.shop"]);
+    let order = "by order of the operator the rotation does not wait for stuck.shop";
+    let steps = [order, "it signs from now on", "replace their own", "is not trusted any more"];
+    check(&["rotate", "--without", "stuck.shop"], true, &steps);
+    check(&["status"], true, &["phase       steady"]);
+    // The order may come with the request, and says where it does not help.
+    let text =
+        check(&["rotate", "--without", "stuck.shop"], true, &["the root stays the same", "is not trusted any more"]);
+    assert!(!text.contains("waiting for stuck"), "{text}");
+}
+
+/// A workload whose certificate nobody has replaced, as a control plane finds it that starts: in its log, and where operators look.
+#[test]
+fn a_certificate_that_ends_is_an_alarm_with_the_workloads_name() {
+    let plane = Plane::new();
+    let late = Issued { name: "late.shop", since: 9_000, left: 1_000, pod: false };
+    let fresh = Issued { name: "fresh.shop", since: 1_000, left: 9_000, pod: false };
+    earlier_ledger(&plane, &[late, fresh]);
     let mut control = plane.start();
     let line = control.wait_for_line("a certificate has less than 30 % of its life left and was not replaced");
     for part in ["WARN", "late.shop", "spiffe://cluster.local/ns/shop/sa/late.shop", "left_s"] {

@@ -47,7 +47,7 @@ const TABLE: [Row; 46] = [
     ("x-envoy-downstream-service-cluster", Proxies, "which service asks"),
     ("x-envoy-downstream-service-node", Proxies, "which replica asks"),
     ("x-envoy-original-host", Proxies, "the host before a rewrite"),
-    ("x-envoy-original-path", Proxies, "the path before a rewrite; logs show it"),
+    ("x-envoy-original-path", Proxies, "the path before a rewrite; not taken for it in logs and traces"),
     // Envoy passes these on at the edge as well, up to the end of this group; they are no more trustworthy there.
     ("x-envoy-attempt-count", Proxies, "how often it was tried"),
     ("x-envoy-original-dst-host", Proxies, "which address the next proxy connects to, if it is told to ask"),

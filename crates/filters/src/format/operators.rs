@@ -9,7 +9,7 @@ use evenkeel_runtime_config::substitution_format::{
 };
 use evenkeel_tls::printable;
 
-use super::record::{HeadLookup, Record};
+use super::record::{HeadLookup, ORIGINAL_PATH, Record};
 use super::sink::{Sink, join, write_address, write_ip};
 use super::time;
 use crate::info::{ConnectionInfo, Form, ResponseFlags};
@@ -38,8 +38,11 @@ pub(super) fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Si
     match operator {
         Operator::StartTime(None) => sink.text(|out| time::write_default(record.start, out)),
         Operator::StartTime(Some(format)) => sink.text(|out| time::write_custom(record.start, format, out)),
-        Operator::Req(name, other) => header_value(record.request, name, other.as_deref(), sink),
-        Operator::ReqWithoutQuery(name, other) => match header(record.request, name, other.as_deref()) {
+        Operator::Req(name, other) => match request_header(record, name, other.as_deref()) {
+            Some(value) => sink.bytes(value),
+            None => sink.absent(),
+        },
+        Operator::ReqWithoutQuery(name, other) => match request_header(record, name, other.as_deref()) {
             Some(value) => sink.bytes(without_query(value)),
             None => sink.absent(),
         },
@@ -210,6 +213,15 @@ fn header_value(head: &dyn HeadLookup, name: &str, other: Option<&str>, sink: &m
 
 fn header<'a>(head: &'a dyn HeadLookup, name: &str, other: Option<&str>) -> Option<&'a [u8]> {
     head.lookup(name).or_else(|| other.and_then(|other| head.lookup(other)))
+}
+
+/// A header of the request. `X-ENVOY-ORIGINAL-PATH?:PATH` of the default formats is the path that was received; the header by itself is what
+/// the request has, whoever has set it.
+fn request_header<'a>(record: &Record<'a>, name: &str, other: Option<&str>) -> Option<&'a [u8]> {
+    match other {
+        Some(other) if name == ORIGINAL_PATH => record.original_path().or_else(|| record.request.lookup(other)),
+        other => header(record.request, name, other),
+    }
 }
 
 fn without_query(path: &[u8]) -> &[u8] {

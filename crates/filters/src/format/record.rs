@@ -12,6 +12,9 @@ use evenkeel_tls::Session;
 use crate::http::HeadView;
 use crate::info::{ConnectionInfo, StreamInfo};
 
+/// The header in which a proxy keeps a path that it has replaced.
+pub(super) const ORIGINAL_PATH: &str = "x-envoy-original-path";
+
 /// Looks up header values.
 pub trait HeadLookup {
     /// First value of a lower-case name; `:method`, `:path`, `:authority`, `:scheme`, `:status` are pseudo headers.
@@ -204,6 +207,12 @@ impl<'a> Record<'a> {
             upstream: None,
             cut_off: false,
         }
+    }
+
+    /// The path that this proxy received, if it has replaced it. What a client says in `x-envoy-original-path` is none: logs and traces
+    /// have to show what was asked for (CVE-2023-27487).
+    pub fn original_path(&self) -> Option<&'a [u8]> {
+        self.request.lookup(ORIGINAL_PATH).filter(|_| self.stream.rewritten)
     }
 
     /// The time from its start to its end, or until now.

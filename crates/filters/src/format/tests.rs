@@ -101,6 +101,23 @@ fn text_operators() {
 }
 
 #[test]
+fn a_clients_word_is_no_path() {
+    const CLAIMED: Head = Head(&[(":path", "/a?b=1"), ("x-envoy-original-path", "/claimed?c=2")]);
+    let check = |rewritten: bool, pattern: &str, expected: &str| {
+        let mut known = Known::new();
+        known.stream.rewritten = rewritten;
+        let mut out = Vec::new();
+        format(&parse(pattern), &Record { request: &CLAIMED, ..known.record() }, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), expected, "{rewritten} {pattern}");
+    };
+    let path = "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %REQ_WITHOUT_QUERY(X-Envoy-Original-Path?:PATH)% %REQ(:PATH)%";
+    check(false, path, "/a?b=1 /a /a?b=1");
+    check(true, path, "/claimed?c=2 /claimed /a?b=1");
+    // Who asks for the header gets it.
+    check(false, "%REQ(X-ENVOY-ORIGINAL-PATH)%", "/claimed?c=2");
+}
+
+#[test]
 fn no_name_of_a_certificate_ends_the_line() {
     let names = ["spiffe://a\r\n[forged]".to_owned(), "b".to_owned()];
     let (mut text, mut json) = (Vec::new(), Vec::new());

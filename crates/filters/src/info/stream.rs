@@ -62,6 +62,9 @@ pub struct StreamInfo {
     /// Whether a filter has turned the request into a gRPC call: the client expects no gRPC replies, and the server's outcome
     /// is in its trailers.
     pub made_grpc: bool,
+    /// Whether this proxy has replaced the path and kept the one that it received in `x-envoy-original-path`. Otherwise that header is
+    /// the client's, which may say anything.
+    pub rewritten: bool,
     /// Whether an authorization service has let the request pass without a decision, and a header tells the upstream.
     pub undecided: bool,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
@@ -133,6 +136,7 @@ impl StreamInfo {
             tunnel_headers: None,
             tunnel_trailers: None,
             made_grpc: false,
+            rewritten: false,
             undecided: false,
             objects: Vec::new(),
         }
@@ -164,6 +168,7 @@ impl StreamInfo {
             tunnel_headers,
             tunnel_trailers,
             made_grpc,
+            rewritten,
             undecided,
             objects,
         } = self;
@@ -176,7 +181,7 @@ impl StreamInfo {
         (*handshake_failure, *host_override, *dynamic_host) = (None, None, None);
         (*tunnel_headers, *tunnel_trailers) = (None, None);
         *metadata = DynamicMetadata::default();
-        (*made_grpc, *undecided) = (false, false);
+        (*made_grpc, *rewritten, *undecided) = (false, false, false);
         objects.clear();
     }
 

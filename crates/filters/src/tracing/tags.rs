@@ -156,7 +156,7 @@ impl Facts<'_> {
     fn url(&self) -> Vec<u8> {
         let head = self.record.request;
         let Some(path) = head.lookup(":path") else { return Vec::new() };
-        let path = head.lookup("x-envoy-original-path").unwrap_or(path);
+        let path = self.record.original_path().unwrap_or(path);
         let path = path.get(..self.config.max_path_bytes).unwrap_or(path);
         let (scheme, host) = (head.lookup(":scheme").unwrap_or(b"http"), head.lookup(":authority").unwrap_or_default());
         [scheme, b"://", host, path].concat()

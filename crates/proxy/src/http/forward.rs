@@ -63,7 +63,7 @@ impl ActiveStream<'_> {
     /// Tries until there is a response or no try is left, then responds to the client.
     async fn forward_to(&mut self, forward: &Forward<'_>) -> bool {
         let rewrites = forward.action.prefix_rewrite.is_some() || forward.action.regex_rewrite.is_some();
-        self.request.rewritten = rewrites && !self.conn.hcm.suppress_envoy_headers;
+        self.request.stream.rewritten = rewrites && !self.conn.hcm.suppress_envoy_headers;
         if !self.conn.hcm.proxy_100_continue {
             self.send_continue();
         }

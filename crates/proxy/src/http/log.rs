@@ -42,7 +42,7 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
         let observers: &mut [&mut dyn Observer] = &mut [
             &mut Counts { stats: &conn.manager.http, version: head.version, exemplar },
             &mut Traffic { client: conn.edge.as_deref(), server: edge.as_deref(), is_request: true },
-            &mut RecentRecorder { recent: &worker.recent, head, received: sampled, rewritten: request.rewritten },
+            &mut RecentRecorder { recent: &worker.recent, head, received: sampled },
             &mut Traced { trace, worker },
             &mut Lines { log: &worker.log, logs: conn.hcm.access_logs.iter() },
         ];

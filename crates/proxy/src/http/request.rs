@@ -80,8 +80,6 @@ pub(super) struct Request {
     pub(super) edge: Option<Rc<EdgeCounts>>,
     /// Its head as it was received, if it is kept as a recent request ([`crate::recent`]).
     pub(super) sampled: Option<Box<QueriedHead>>,
-    /// This proxy has rewritten its path.
-    pub(super) rewritten: bool,
     /// Its trace, if its connection manager traces.
     pub(super) trace: Option<Box<Trace>>,
 }
@@ -109,7 +107,6 @@ impl Request {
             outcome: None,
             edge: None,
             sampled: None,
-            rewritten: false,
             trace: None,
         }
     }
@@ -157,7 +154,6 @@ impl Request {
             outcome,
             edge,
             sampled,
-            rewritten,
             trace,
         } = self;
         head.clear();
@@ -171,7 +167,7 @@ impl Request {
             filters.clear();
         }
         (*random, *body, *head_chunked, *hold_failed, *outcome) = (None, None, false, false, None);
-        (*load_reported, *rewritten) = (false, false);
+        *load_reported = false;
         *edge = None;
         *body_begins = false;
         *sampled = None;

@@ -30,8 +30,6 @@ pub(crate) struct RecentRecorder<'r> {
     pub(crate) head: &'r RequestHead,
     /// Its head as it was received, if it is part of the sample.
     pub(crate) received: Option<Box<QueriedHead>>,
-    /// This proxy has rewritten its path.
-    pub(crate) rewritten: bool,
 }
 
 impl Observer for RecentRecorder<'_> {
@@ -40,8 +38,7 @@ impl Observer for RecentRecorder<'_> {
         let Record { stream, connection, start, now, .. } = *end;
         let failed = || is_failure(stream) && self.recent.takes_failure(connection, Instant::from_std(now));
         if self.received.is_some() || failed() {
-            let received = (self.received.take(), self.rewritten);
-            self.recent.keep(recorded((connection, stream, self.head), received, (start, now)));
+            self.recent.keep(recorded((connection, stream, self.head), self.received.take(), (start, now)));
         }
     }
 }
@@ -87,12 +84,11 @@ pub(crate) fn captured(head: &RequestHead, https: bool, rewritten: bool) -> Box<
     Box::new(QueriedHead { method, authority, path, scheme, headers, redacted, left_out })
 }
 
-/// Returns the outcome of a request. `received`: its head as it was received; otherwise that is made of the head as it is now, whose path may
-/// be `rewritten`.
+/// Returns the outcome of a request. `received`: its head as it was received; otherwise that is made of the head as it is now.
 #[cold]
 fn recorded(
     (info, stream, head): (&ConnectionInfo, &StreamInfo, &RequestHead),
-    (received, rewritten): (Option<Box<QueriedHead>>, bool),
+    received: Option<Box<QueriedHead>>,
     (started, now): (SystemTime, time::Instant),
 ) -> RecentRequest {
     let edited = received.is_none();
@@ -104,7 +100,7 @@ fn recorded(
         destination: Some(info.view.local),
         tls: tls(info),
         protocol: protocol(info, head).to_owned(),
-        request: Some(*received.unwrap_or_else(|| captured(head, info.view.tls, rewritten))),
+        request: Some(*received.unwrap_or_else(|| captured(head, info.view.tls, stream.rewritten))),
         random: 0,
     };
     let id = head.headers.find(b"x-request-id").unwrap_or_default();

@@ -2,11 +2,13 @@
 //! mutual TLS. Each attack fails, is logged with its reason, and costs a bounded amount. SECURITY.md lists them; a test compares.
 
 mod admin;
+mod claims;
 mod confined;
 mod exhaustion;
 mod gateway;
 mod handshakes;
 mod headers;
+mod identities;
 mod policies;
 mod readings;
 mod secrets;

@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::PoisonError;
 
+use evenkeel_testkit::{Process, Signal};
 use serde_json::Value;
 
 use super::envoy::with_envoy;
 use super::load::under_load;
 use super::mesh::Mesh;
 use super::user::User;
+use super::{MACHINE, PATIENCE, deployment, state, wait_ready};
 
 /// The trusted roots in a file.
 fn roots(file: &Path) -> Vec<String> {
@@ -62,6 +65,39 @@ fn check(user: User) {
     assert!(!mesh.state().join("control/ca-key.pem").exists(), "the first key is deleted");
     mesh.end();
 }
+
+/// The certificates of a run that has ended are good for hours: nobody waits for its Pods or its gateway.
+#[test]
+fn a_rotation_waits_for_no_workload_of_an_earlier_run() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let (user, folder) = (User::present(), state());
+    let objects = folder.path().join("objects.yaml");
+    let start = |name: &str| {
+        let all = format!("{}---\n{GATEWAY}", deployment(name, 1, "exec python3 -m http.server 8000"));
+        fs::write(&objects, all).expect("it can be written");
+        let mut up = Process::spawn(user.evenkeel(&["up"]).arg(folder.path()).arg("--state").arg(user.state.path()));
+        wait_ready(&mut up, 2);
+        up
+    };
+    let mut first = start("earlier");
+    first.signal(Signal::SIGINT);
+    assert!(first.wait_for_exit(PATIENCE).success(), "{}", first.output());
+    let mut second = start("later");
+    let state = user.state.path().display().to_string();
+    let output = user.evenkeel(&["ca", "rotate", "--root", "--state", &state]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("is not trusted any more"), "{output:?}");
+    assert!(!text.contains("earlier"), "{text}");
+    second.signal(Signal::SIGINT);
+    assert!(second.wait_for_exit(PATIENCE).success(), "{}", second.output());
+}
+
+/// A gateway, whose replica is another in each run.
+const GATEWAY: &str = "apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: gateway}
+spec: {selector: {istio: ingressgateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}
+";
 
 #[test]
 fn roots_and_intermediates_change_under_load_without_a_failure() {

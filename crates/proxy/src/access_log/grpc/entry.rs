@@ -61,7 +61,7 @@ fn request(log: &GrpcLog, record: &Record<'_>) -> HttpRequestProperties {
         referer: header("referer"),
         forwarded_for: header("x-forwarded-for"),
         request_id: header("x-request-id"),
-        original_path: header("x-envoy-original-path"),
+        original_path: record.original_path().map(text).unwrap_or_default(),
         request_headers_bytes: record.request.bytes(),
         request_body_bytes: record.stream.bytes_received,
         request_headers: headers(record.request, &log.request_headers),

@@ -97,6 +97,7 @@ fn stream(start: Instant) -> StreamInfo {
     let fields = [("a".into(), MetadataValue::List(vec![MetadataValue::Bool(true), MetadataValue::Text("t".into())]))];
     stream.metadata.merge("f", &fields);
     stream.set_object("state", std::rc::Rc::new(Object));
+    stream.rewritten = true;
     stream
 }
 
