@@ -27,7 +27,7 @@ pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, i
 pub use foreign::SKIPPED;
 pub use load::{load, unreadable, unreadable_objects};
 pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
-pub use object::{Guarded, Object, ObjectKey, ProxyRole, Refusal, Unsupported};
+pub use object::{Guarded, Judged, Object, ObjectKey, Places, ProxyPlace, Refusal, Unsupported};
 pub use object_meta::{ObjectMeta, ObjectName, OwnerReference};
 pub use resource::{Kind, Resource};
 pub use served::load_object;

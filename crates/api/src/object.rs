@@ -140,28 +140,64 @@ pub struct Unsupported {
     pub kind: &'static str,
     /// What the object protects.
     pub guarded: Guarded,
-    /// The proxies that would have enforced it; `None`: all that it selects.
-    pub at: Option<ProxyRole>,
+    /// What it judges, of which each call is in one at most. Empty: nothing that proxies could refuse instead.
+    pub judged: Vec<Judged>,
 }
 
 /// What an object protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guarded {
-    /// Requests to workloads: they can be refused instead.
+    /// Requests and connections at proxies: they can be refused instead.
     Requests,
-    /// Calls that workloads send: nothing can take its place.
-    Calls,
     /// Packets: a cluster's network enforces that, not the mesh.
     Network,
 }
 
-/// The place of a proxy.
+/// Calls that an object judges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// Where.
+    pub at: Places,
+    /// On which ports; empty = all.
+    pub ports: Vec<u16>,
+}
+
+/// Where a proxy judges calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyRole {
-    /// Beside a workload.
-    Sidecar,
+pub enum ProxyPlace {
+    /// Beside a workload, what that is sent.
+    Inbound,
+    /// Beside a workload, what that sends.
+    Outbound,
     /// At the edge.
     Gateway,
+}
+
+/// Some of these places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Places {
+    /// [`ProxyPlace::Inbound`].
+    pub inbound: bool,
+    /// [`ProxyPlace::Outbound`].
+    pub outbound: bool,
+    /// [`ProxyPlace::Gateway`].
+    pub gateway: bool,
+}
+
+impl Places {
+    /// All of them.
+    pub const ALL: Self = Self { inbound: true, outbound: true, gateway: true };
+    /// Those at which workloads and gateways are called.
+    pub const CALLED: Self = Self { inbound: true, outbound: false, gateway: true };
+
+    /// Whether this place is one of them.
+    pub fn has(self, place: ProxyPlace) -> bool {
+        match place {
+            ProxyPlace::Inbound => self.inbound,
+            ProxyPlace::Outbound => self.outbound,
+            ProxyPlace::Gateway => self.gateway,
+        }
+    }
 }
 
 impl Refusal {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evenkeel_api::ProxyPlace;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_filters::explain::query::{self, QueriedCall, QueriedHead, QueriedTls, chain_name};
 use evenkeel_filters::explain::{Explainer, Explanation, Says, Step, Trace};
@@ -359,9 +360,11 @@ fn add_policies(
     (explanation, trace): (&Explanation, &Trace),
     hop: &mut Hop,
 ) {
-    if side == Side::Outbound {
-        return;
-    }
+    let place = match side {
+        Side::Inbound => ProxyPlace::Inbound,
+        Side::Outbound => ProxyPlace::Outbound,
+        Side::Gateway => ProxyPlace::Gateway,
+    };
     let decided: Vec<policies::Named<'_>> = explanation
         .steps
         .iter()
@@ -383,9 +386,9 @@ fn add_policies(
         is_deny: false,
         mesh: &world.snapshot.mesh,
     };
-    hop.policies = policies::authorization(world, &proxy.workload, &facts, &decided);
-    hop.notes.extend(policies::unknown(world, &proxy.workload));
-    if arrival.request.is_some() {
+    hop.policies = policies::authorization(world, (&proxy.workload, place), &facts, &decided);
+    hop.notes.extend(policies::unknown(world, &proxy.workload, place));
+    if arrival.request.is_some() && side != Side::Outbound {
         hop.notes.extend(policies::tokens(world, &proxy.workload));
     }
     if side == Side::Inbound {

@@ -1,6 +1,6 @@
 //! The decisions of a workload's policies about a call.
 
-use evenkeel_api::ProxyRole;
+use evenkeel_api::ProxyPlace;
 use evenkeel_model::{
     AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication as Peer, RequestAuthentication, Selectable,
     Workload,
@@ -13,20 +13,27 @@ use crate::world::World;
 /// A decision of an RBAC filter: whether it let the call pass, and the rule that it names.
 pub type Named<'a> = (bool, Option<&'a str>);
 
-/// The AuthorizationPolicies of a workload, in the order in which they are asked.
-pub fn authorization(world: &World, workload: &Workload, facts: &Facts<'_>, decided: &[Named<'_>]) -> Vec<Policy> {
-    let all = world.snapshot.policies_for(&workload.namespace, &workload.labels);
-    all.into_iter().map(|policy| asked(world, workload, policy, facts, decided)).collect()
+/// The AuthorizationPolicies that a workload's proxy asks in this place, in their order.
+pub fn authorization(
+    world: &World,
+    (workload, place): (&Workload, ProxyPlace),
+    facts: &Facts<'_>,
+    decided: &[Named<'_>],
+) -> Vec<Policy> {
+    let all = world.snapshot.policies_for(&workload.namespace, &workload.labels).into_iter();
+    all.filter(|policy| policy.is_for(place)).map(|policy| asked(world, workload, policy, facts, decided)).collect()
 }
 
-/// What is not known about calls to a workload, because something that would judge them is not supported.
-pub fn unknown(world: &World, workload: &Workload) -> Vec<String> {
-    let role = match world.is_gateway(workload) {
-        true => ProxyRole::Gateway,
-        false => ProxyRole::Sidecar,
-    };
+/// Where a workload's proxy judges what the workload is sent.
+pub fn called_at(world: &World, workload: &Workload) -> ProxyPlace {
+    if world.is_gateway(workload) { ProxyPlace::Gateway } else { ProxyPlace::Inbound }
+}
+
+/// What is not known about calls that a workload's proxy judges in this place, because something that would judge them is not
+/// supported.
+pub fn unknown(world: &World, workload: &Workload, place: ProxyPlace) -> Vec<String> {
     let all = world.snapshot.policies_for(&workload.namespace, &workload.labels).into_iter();
-    all.filter(|policy| policy.is_for(role)).filter_map(|policy| policy.unknown()).collect()
+    all.filter(|policy| policy.is_for(place)).filter_map(|policy| policy.unknown()).collect()
 }
 
 /// The rules that judge the tokens of calls to a workload, in the order of the proxy's providers, each with where it is.
@@ -103,7 +110,7 @@ pub fn by_name(world: &World, workload: &Workload, name: &str) -> Option<Policy>
     all.into_iter().find_map(|policy| {
         let rule = rule_of(policy, name)?;
         let field = rule.map_or_else(|| "metadata.name".to_owned(), |rule| format!("spec.rules[{rule}]"));
-        let object = format!("AuthorizationPolicy {}/{}", policy.namespace, policy.name);
+        let object = policy.object();
         Some(Policy {
             action: policy.action.to_string(),
             provider: policy.provider.as_ref().map(ToString::to_string),

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_api::annotations::is_dry_run;
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ProxyPlace, Resource};
 use evenkeel_base::yaml::Node;
 use evenkeel_model::authz_provider::AuthzProtocol;
 use evenkeel_model::workload::InboundPort;
@@ -128,8 +128,14 @@ impl World {
             .policies_for(&workload.namespace, &workload.labels)
             .into_iter()
             .filter(|policy| policy.unsupported.is_some() || !self.is_of_kind(policy, Kind::RequestAuthentication))
-            .map(|policy| self.policy(policy))
+            .map(|policy| self.policy(policy, policies::called_at(self, workload)))
             .collect();
+        // A stand-in has a policy for each set of ports.
+        all.dedup_by(|next, own| {
+            let is_same = own.unsupported.is_some() && own.unsupported == next.unsupported;
+            own.is_of_callers |= is_same && next.is_of_callers;
+            is_same
+        });
         all.sort_by_key(|policy| match policy.action.as_str() {
             "CUSTOM" => 0,
             "DENY" => 1,
@@ -144,7 +150,7 @@ impl World {
         self.objects().iter().any(|object| object.kind() == kind && object.origin == policy.origin)
     }
 
-    fn policy(&self, policy: &AuthorizationPolicy) -> Policy {
+    fn policy(&self, policy: &AuthorizationPolicy, place: ProxyPlace) -> Policy {
         let object = policy.object();
         let written = self.places.node(&policy.origin, "spec.rules");
         let written = written.as_ref().and_then(Node::as_sequence).unwrap_or_default();
@@ -176,6 +182,7 @@ impl World {
             rules: written.iter().enumerate().map(|(at, node)| rule(at, node)).collect(),
             unsupported: policy.unsupported.as_ref().map(|unsupported| unsupported.what.to_string()),
             closes: policy.closes(),
+            is_of_callers: policy.is_for(place),
             notes: policy.unknown().into_iter().chain(self.findings_at(&policy.origin)).collect(),
         }
     }

@@ -390,10 +390,16 @@ spec:
         assert!(start(&policy("podSelector: {}, ingress: [{}]"), false).0);
         let client = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: p, namespace: shop}\n\
                       spec: {url: x, match: [{mode: CLIENT}]}\n";
-        let (starts, said) = start(client, false);
-        assert!(!starts && said.contains("WasmPlugin shop/p judges calls that workloads send"), "{said}");
-        // Its sidecar refuses these calls instead.
+        // Its sidecars refuse these calls instead.
+        assert!(start(client, false).0);
         assert!(start(&client.replace("CLIENT", "SERVER"), false).0);
+        let waypoint = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: far, namespace: shop}\n\
+                        spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}\n---\n\
+                        apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: shop}\n\
+                        spec: {targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: far}], rules: [{}]}\n";
+        let (starts, said) = start(waypoint, false);
+        assert!(!starts && said.contains("there are no waypoints, and nothing takes its place"), "{said}");
+        assert!(start(waypoint, true).0);
         Ok(())
     }
 }

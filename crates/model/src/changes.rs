@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_api::ProxyPlace;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use imbl::ordmap::DiffItem;
@@ -76,6 +77,9 @@ impl Changes {
         }
         for policy in differing(&old.authorization_policies, &new.authorization_policies) {
             all.exact.insert(Key::AuthorizationPolicies(policy.namespace.clone()));
+            if policy.is_for(ProxyPlace::Outbound) {
+                all.exact.insert(Key::OutboundPolicies);
+            }
         }
         for one in differing(&old.request_authentications, &new.request_authentications) {
             all.exact.insert(Key::RequestAuthentications(one.namespace.clone()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use evenkeel_api::ProxyRole;
+use evenkeel_api::{Places, ProxyPlace};
 use evenkeel_base::Span;
 use evenkeel_base::cidr::IpNet;
 
@@ -108,8 +108,8 @@ pub struct AuthorizationPolicy {
 pub struct Unsupported {
     /// What is not supported: `WasmPlugin shop/auth`.
     pub what: Arc<str>,
-    /// The proxies that would have enforced it; `None`: all.
-    pub at: Option<ProxyRole>,
+    /// Where it would have been enforced.
+    pub at: Places,
 }
 
 impl AuthorizationPolicy {
@@ -136,9 +136,9 @@ impl AuthorizationPolicy {
         self.unsupported.is_none() || !self.rules.is_empty()
     }
 
-    /// Whether a proxy in that place enforces it.
-    pub fn is_for(&self, role: ProxyRole) -> bool {
-        self.unsupported.as_ref().and_then(|unsupported| unsupported.at).is_none_or(|at| at == role)
+    /// Whether a proxy in that place enforces it. A policy that is supported judges what its workloads are sent.
+    pub fn is_for(&self, place: ProxyPlace) -> bool {
+        self.unsupported.as_ref().map_or(Places::CALLED, |unsupported| unsupported.at).has(place)
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::ProxyPlace;
 use evenkeel_api::istio::ProxyConfig;
 use evenkeel_base::hostname::Hostname;
 
@@ -269,14 +270,32 @@ impl Snapshot {
     /// The AuthorizationPolicies for a workload: in the order of evaluation (CUSTOM, AUDIT, DENY, ALLOW), the mesh's before
     /// the namespace's, then by name.
     pub fn policies_for(&self, namespace: &str, workload: &impl Selectable) -> Vec<&Arc<AuthorizationPolicy>> {
+        let mut found: Vec<_> = self.policies_among(namespace, workload, |_| true).collect();
+        found.sort_by_key(|p| p.action);
+        found
+    }
+
+    /// Those of them that refuse what the workload sends: stand-ins for what is not supported.
+    pub fn outbound_policies_for(&self, namespace: &str, workload: &impl Selectable) -> Vec<&Arc<AuthorizationPolicy>> {
+        self.policies_among(namespace, workload, |policy| policy.is_for(ProxyPlace::Outbound)).collect()
+    }
+
+    /// Whether there are such policies for any workload.
+    pub fn has_outbound_policies(&self) -> bool {
+        self.authorization_policies.iter().any(|policy| policy.is_for(ProxyPlace::Outbound))
+    }
+
+    fn policies_among<'s>(
+        &'s self,
+        namespace: &str,
+        workload: &impl Selectable,
+        wanted: impl Fn(&AuthorizationPolicy) -> bool,
+    ) -> impl Iterator<Item = &'s Arc<AuthorizationPolicy>> {
         let of = |wanted: &str| of_namespace(&self.authorization_policies, wanted, |p| &p.namespace);
         let root = &*self.mesh.root_namespace;
         let own = if namespace == root { &[] } else { of(namespace) };
-        let includes =
-            |policy: &&Arc<AuthorizationPolicy>| policy.selection.includes(&policy.namespace, namespace, workload);
-        let mut found: Vec<_> = of(root).iter().chain(own).filter(includes).collect();
-        found.sort_by_key(|p| p.action);
-        found
+        let all = of(root).iter().chain(own).filter(move |policy| wanted(policy));
+        all.filter(move |policy| policy.selection.includes(&policy.namespace, namespace, workload))
     }
 
     /// The RequestAuthentications for a workload: the mesh's before the namespace's, then by name. All apply.

@@ -49,6 +49,8 @@ pub enum Key {
     PeerAuthentications(Arc<str>),
     /// The AuthorizationPolicies of this namespace.
     AuthorizationPolicies(Arc<str>),
+    /// The AuthorizationPolicies that refuse what workloads send, of all namespaces: hardly any mesh has one.
+    OutboundPolicies,
     /// The RequestAuthentications of this namespace.
     RequestAuthentications(Arc<str>),
 }
@@ -238,6 +240,23 @@ impl<'a> Tracked<'a> {
     pub fn policies_for(self, namespace: &Arc<str>, workload: &impl Selectable) -> Vec<&'a Arc<AuthorizationPolicy>> {
         self.note_policies(namespace, Key::AuthorizationPolicies);
         self.snapshot.policies_for(namespace, workload)
+    }
+
+    /// Whether there are policies that refuse what workloads send.
+    pub fn has_outbound_policies(self) -> bool {
+        self.reads.note(Key::OutboundPolicies);
+        self.snapshot.has_outbound_policies()
+    }
+
+    /// See [`Snapshot::outbound_policies_for`].
+    pub fn outbound_policies_for(
+        self,
+        namespace: &Arc<str>,
+        workload: &impl Selectable,
+    ) -> Vec<&'a Arc<AuthorizationPolicy>> {
+        self.reads.note(Key::Mesh);
+        self.reads.note(Key::OutboundPolicies);
+        self.snapshot.outbound_policies_for(namespace, workload)
     }
 
     /// See [`Snapshot::request_authentications_for`].

@@ -72,7 +72,8 @@ pub fn unknown_hosts_manager(context: Context<'_>, stat: &str) -> Filter {
     };
     // The routes are complete, so there is nothing to ask for.
     let last = [sessions::filter(), dynamic_dns::http_filter(), router_of(context)];
-    let filters = routes::filters::all().into_iter().chain(last).collect();
+    let refused = rbac::outbound_http_filter(context);
+    let filters = refused.into_iter().chain(routes::filters::all()).chain(last).collect();
     manager(context, Direction::Outbound, stat, RouteSpecifier::RouteConfig(routes), filters)
 }
 
@@ -94,10 +95,11 @@ fn filters(context: Context<'_>, side: Direction, calls: Calls, looks_up: bool) 
     let custom = if judges { ext_authz::http_filters(context) } else { Vec::new() };
     let tokens = if judges { jwt::filter(context, side) } else { None };
     let judged = if judges { rbac::http_filters(context) } else { Vec::new() };
+    let refused = if judges { None } else { rbac::outbound_http_filter(context) };
     let web = (calls == Calls::GrpcWeb).then(routes::filters::grpc_web);
     // Sessions are handled by the proxy that chooses the endpoint.
     let session = (side != Direction::Inbound).then(sessions::filter);
-    let first = learns.then(on_demand).into_iter().chain(custom).chain(tokens).chain(judged).chain(web);
+    let first = refused.into_iter().chain(learns.then(on_demand)).chain(custom).chain(tokens).chain(judged).chain(web);
     let last = session.into_iter().chain(looks_up.then(dynamic_dns::http_filter));
     first.chain(routes::filters::all()).chain(last).chain([router_of(context)]).collect()
 }

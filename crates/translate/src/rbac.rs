@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_api::ProxyRole;
+use evenkeel_api::ProxyPlace;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, StringMatch, trust_domains};
@@ -57,32 +57,45 @@ struct FilterRules {
 
 /// RBAC filters for requests.
 pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
-    let full_name = crate::pb::http_rbac::Rbac::full_name();
-    let filter = |rules: FilterRules| {
-        let shadow_rules_stat_prefix = rules.shadow.as_ref().map_or("", stat_prefix).to_owned();
-        let config = HttpRbac { rules: rules.enforced, shadow_rules: rules.shadow, shadow_rules_stat_prefix };
-        HttpFilter {
-            name: "envoy.filters.http.rbac".to_owned(),
-            config_type: Some(http_filter::ConfigType::TypedConfig(any_named(&full_name, &config))),
-            ..Default::default()
-        }
-    };
-    rules(context, Layer::Http, Bytes::Declared).into_iter().map(filter).collect()
+    rules(context, Layer::Http, Bytes::Declared).into_iter().map(http_filter_of).collect()
 }
 
 /// RBAC filters for connections.
 pub fn network_filters(context: Context<'_>, bytes: Bytes) -> Vec<Filter> {
-    let full_name = crate::pb::network_rbac::Rbac::full_name();
-    let filter = |rules: FilterRules| {
-        let config = NetworkRbac {
-            shadow_rules_stat_prefix: rules.shadow.as_ref().map_or("", stat_prefix).to_owned(),
-            rules: rules.enforced,
-            shadow_rules: rules.shadow,
-            stat_prefix: NETWORK_STAT_PREFIX.to_owned(),
-        };
-        network_filter("envoy.filters.network.rbac", any_named(&full_name, &config))
+    rules(context, Layer::Tcp, bytes).into_iter().map(network_filter_of).collect()
+}
+
+/// The RBAC filter for requests that the workload sends.
+pub fn outbound_http_filter(context: Context<'_>) -> Option<HttpFilter> {
+    outbound_rules(context, Layer::Http).map(http_filter_of)
+}
+
+/// The RBAC filter for connections that the workload opens.
+pub fn outbound_network_filter(context: Context<'_>) -> Option<Filter> {
+    outbound_rules(context, Layer::Tcp).map(network_filter_of)
+}
+
+fn http_filter_of(rules: FilterRules) -> HttpFilter {
+    let shadow_rules_stat_prefix = rules.shadow.as_ref().map_or("", stat_prefix).to_owned();
+    let config = HttpRbac { rules: rules.enforced, shadow_rules: rules.shadow, shadow_rules_stat_prefix };
+    HttpFilter {
+        name: "envoy.filters.http.rbac".to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any_named(
+            &crate::pb::http_rbac::Rbac::full_name(),
+            &config,
+        ))),
+        ..Default::default()
+    }
+}
+
+fn network_filter_of(rules: FilterRules) -> Filter {
+    let config = NetworkRbac {
+        shadow_rules_stat_prefix: rules.shadow.as_ref().map_or("", stat_prefix).to_owned(),
+        rules: rules.enforced,
+        shadow_rules: rules.shadow,
+        stat_prefix: NETWORK_STAT_PREFIX.to_owned(),
     };
-    rules(context, Layer::Tcp, bytes).into_iter().map(filter).collect()
+    network_filter("envoy.filters.network.rbac", any_named(&crate::pb::network_rbac::Rbac::full_name(), &config))
 }
 
 /// istiod's prefixes of the statistics and dynamic metadata of rules that are not enforced (`pilot/pkg/security/authz`).
@@ -98,15 +111,15 @@ fn stat_prefix(shadow: &RbacRules) -> &'static str {
 /// might be a request.
 fn rules(context: Context<'_>, layer: Layer, bytes: Bytes) -> Vec<FilterRules> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
-    let role = if context.is_sidecar() { ProxyRole::Sidecar } else { ProxyRole::Gateway };
+    let place = if context.is_sidecar() { ProxyPlace::Inbound } else { ProxyPlace::Gateway };
     let of = |action, dry_run| -> Vec<&AuthorizationPolicy> {
         let judges = |policy: &&&std::sync::Arc<AuthorizationPolicy>| {
             let is_judged = layer == Layer::Http || bytes == Bytes::Unrecognized || !policy.of_tokens;
-            policy.action == action && policy.dry_run == dry_run && is_judged && policy.is_for(role)
+            policy.action == action && policy.dry_run == dry_run && is_judged && policy.is_for(place)
         };
         policies.iter().filter(judges).map(|p| p.as_ref()).collect()
     };
-    let is_enforced = |policy: &&&std::sync::Arc<AuthorizationPolicy>| enforces(policy) && policy.is_for(role);
+    let is_enforced = |policy: &&&std::sync::Arc<AuthorizationPolicy>| enforces(policy) && policy.is_for(place);
     let enforcing = || policies.iter().filter(is_enforced).map(|policy| policy.as_ref());
     let mut refusals = match layer {
         Layer::Http => ambiguous::refusals(context, enforcing()),
@@ -133,6 +146,17 @@ fn rules(context: Context<'_>, layer: Layer, bytes: Bytes) -> Vec<FilterRules> {
     };
     let audit = FilterRules { enforced: logged(false), shadow: logged(true) };
     [audit, deny, allow].into_iter().filter(|rules| rules.enforced.is_some() || rules.shadow.is_some()).collect()
+}
+
+/// The rules for what the workload sends: those of stand-ins for what would judge it and is not supported.
+fn outbound_rules(context: Context<'_>, layer: Layer) -> Option<FilterRules> {
+    // Without any, proxies of all namespaces share what they get.
+    if !context.is_sidecar() || !context.snapshot.has_outbound_policies() {
+        return None;
+    }
+    let policies = context.snapshot.outbound_policies_for(context.namespace(), &context);
+    let policies: Vec<&AuthorizationPolicy> = policies.into_iter().map(AsRef::as_ref).collect();
+    Some(FilterRules { enforced: Some(deny_rules(context, &policies, &[], layer)?), shadow: None })
 }
 
 /// Whether it may refuse requests: one that is on trial or only logs refuses none, however they are read.

@@ -25,10 +25,16 @@ pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Ob
     } else if speaks_of(authentication) && !speaks_of(policy) {
         let strict = connections::strict(Default::default());
         found.push((name_at(span), Resource::PeerAuthentication(Arc::new(strict))));
-    } else if speaks_of(policy) || speaks_of(SECURITY) || unsupported::is_named_in(speaks_of) {
+    } else if speaks_of(policy) || speaks_of(SECURITY) {
         let everything = authorization::everything(Default::default());
         found.push((name_at(span), Resource::AuthorizationPolicy(Arc::new(everything))));
     }
+    let unsupported = unsupported::named_in(speaks_of).map(|unsupported| {
+        let everything = authorization::everything(Default::default());
+        let name = format!("{}/{}", unsupported.kind, name_at(span));
+        let refusal = Refusal { unsupported: Some(unsupported), ..(**refusal).clone() };
+        (name, Resource::AuthorizationPolicy(Arc::new(everything)), Arc::new(refusal))
+    });
     if speaks_of(Kind::Sidecar.as_str()) {
         found.push((name_at(span), Resource::Sidecar(Arc::new(sidecar::registry_only()))));
     }
@@ -44,7 +50,14 @@ pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Ob
     let object = |namespace: &str, (name, resource): &(Arc<str>, Resource)| {
         made(name.clone(), namespace.into(), span.clone(), resource.clone(), refusal.clone())
     };
-    namespaces.iter().flat_map(|namespace| found.iter().map(move |found| object(namespace, found))).collect()
+    let of_unsupported = |namespace: &str| {
+        let (name, resource, refusal) = unsupported.as_ref()?;
+        Some(made(name.as_str().into(), namespace.into(), span.clone(), resource.clone(), refusal.clone()))
+    };
+    let of_namespace = |namespace: &&str| {
+        found.iter().map(|found| object(namespace, found)).chain(of_unsupported(namespace)).collect::<Vec<_>>()
+    };
+    namespaces.iter().flat_map(of_namespace).collect()
 }
 
 /// The values after `key:` in a line of YAML or JSON.

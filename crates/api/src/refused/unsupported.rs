@@ -12,10 +12,8 @@ use evenkeel_base::yaml::{Mapping, Node, Value};
 use evenkeel_base::{Span, Spanned};
 
 use super::parts::{labels, made, name_at, near, sound, text_of};
-use crate::istio::{
-    Action, AuthorizationPolicy, AuthorizationPolicySpec, Operation, Rule, TargetRef, To, WorkloadSelector,
-};
-use crate::object::{Guarded, ProxyRole, Refusal, Unsupported};
+use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, TargetRef, WorkloadSelector};
+use crate::object::{Guarded, Judged, Places, Refusal, Unsupported};
 use crate::{Object, Resource};
 
 /// A kind that protects something.
@@ -71,42 +69,54 @@ pub(crate) fn unsupported(document: &Node, api_version: &str, kind: &str) -> Vec
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let (Some(guard), Some(mapping)) = (guard(group, kind), document.as_mapping()) else { return Vec::new() };
     let spec = mapping.get("spec").filter(|spec| !spec.is_null());
-    let judged = match guard.by {
+    let scope = match guard.by {
         By::Plugin => plugin(spec),
         By::Filter => filter(spec),
         By::Network => network(spec),
-        By::ClusterNetwork => Some(Judged::everything(Guarded::Network)),
+        By::ClusterNetwork => Some(Scope::everything(Guarded::Network)),
     };
-    judged.map(|judged| stand_in(guard, mapping, &document.span, judged)).into_iter().collect()
+    scope.map(|scope| stand_in(guard, mapping, &document.span, scope)).into_iter().collect()
 }
 
-/// Whether a text that is not YAML names one of the kinds that close what they would have judged.
-pub(super) fn is_named_in(speaks_of: impl Fn(&str) -> bool) -> bool {
-    GUARDS.iter().filter(|guard| matches!(guard.by, By::Plugin | By::Filter)).any(|guard| speaks_of(guard.kind))
+/// Returns the first of the kinds that close what they would have judged that a text that is not YAML names, with all that it may judge.
+pub(super) fn named_in(speaks_of: impl Fn(&str) -> bool) -> Option<Unsupported> {
+    let guard = GUARDS.iter().find(|guard| matches!(guard.by, By::Plugin | By::Filter) && speaks_of(guard.kind))?;
+    let Scope { guarded, judged, .. } = Scope::everything(Guarded::Requests);
+    Some(Unsupported { group: guard.group, kind: guard.kind, guarded, judged })
 }
 
-/// What an object judges.
-struct Judged {
+/// Whom and what an object judges.
+struct Scope {
     guarded: Guarded,
-    at: Option<ProxyRole>,
+    judged: Vec<Judged>,
     selector: BTreeMap<String, String>,
     targets: Vec<TargetRef>,
-    /// Ports; empty = all.
-    ports: Vec<u16>,
-    /// Whether refusing calls can take its place.
-    closes: bool,
 }
 
-impl Judged {
+impl Scope {
     fn everything(guarded: Guarded) -> Self {
-        let closes = guarded != Guarded::Calls;
-        Self { guarded, at: None, selector: BTreeMap::new(), targets: Vec::new(), ports: Vec::new(), closes }
+        let at = match guarded {
+            Guarded::Requests => Places::ALL,
+            Guarded::Network => Places::CALLED,
+        };
+        Self { guarded, judged: vec![Judged { at, ports: Vec::new() }], selector: BTreeMap::new(), targets: Vec::new() }
+    }
+
+    /// What references name has a waypoint, which judges what is sent to them, or is a gateway.
+    fn of_references(mut self) -> Self {
+        if self.targets.is_empty() {
+            return self;
+        }
+        // A port is of either direction there.
+        let is_of_some = self.judged.iter().all(|judged| !judged.ports.is_empty());
+        let ports = self.judged.drain(..).flat_map(|judged| judged.ports).filter(|_| is_of_some).collect();
+        Self { judged: vec![Judged { at: Places::CALLED, ports }], ..self }
     }
 }
 
 /// A plugin protects if requests fail without it, or if it runs where others authenticate and authorize.
-fn plugin(spec: Option<&Node>) -> Option<Judged> {
-    let Some(spec) = spec else { return Some(Judged::everything(Guarded::Requests)) };
+fn plugin(spec: Option<&Node>) -> Option<Scope> {
+    let Some(spec) = spec else { return Some(Scope::everything(Guarded::Requests)) };
     let text = |node: &Node, name: &str| node.get(name).and_then(Node::as_str).map(str::to_owned);
     let may_fail = |node: &Node| text(node, "failStrategy").as_deref() == Some("FAIL_OPEN");
     let is_harmless = match (spec.get("lua"), spec.get("wasm")) {
@@ -121,15 +131,26 @@ fn plugin(spec: Option<&Node>) -> Option<Judged> {
     if is_harmless && !is_of_auth {
         return None;
     }
-    let matches = spec.get("match").and_then(Node::as_sequence).unwrap_or_default();
-    let is_of_clients = |entry: &Node| text(entry, "mode").as_deref() == Some("CLIENT");
-    let of_servers: Vec<&Node> = matches.iter().filter(|entry| !is_of_clients(entry)).collect();
-    let guarded = match matches.is_empty() || !of_servers.is_empty() {
-        true => Guarded::Requests,
-        false => Guarded::Calls,
-    };
     let (selector, targets) = whom(spec, "selector", "matchLabels");
-    Some(Judged { selector, targets, ports: ports(&of_servers), ..Judged::everything(guarded) })
+    let scope = Scope { selector, targets, ..Scope::everything(Guarded::Requests) };
+    let matches = spec.get("match").and_then(Node::as_sequence).unwrap_or_default();
+    if matches.is_empty() {
+        return Some(scope.of_references());
+    }
+    // Without a mode it is for both. Gateways run what is for clients, as in Istio.
+    let entries = |other: &str| -> Vec<&Node> {
+        matches.iter().filter(|entry| text(entry, "mode").as_deref() != Some(other)).collect()
+    };
+    let (servers, clients) = (entries("CLIENT"), entries("SERVER"));
+    let (of_servers, of_clients) = (ports(&servers), ports(&clients));
+    let inbound = Places { inbound: !servers.is_empty(), ..Places::default() };
+    let others = Places { inbound: false, outbound: !clients.is_empty(), gateway: !clients.is_empty() };
+    let judged = match of_servers == of_clients {
+        true => vec![Judged { at: Places { inbound: inbound.inbound, ..others }, ports: of_servers }],
+        false => vec![Judged { at: inbound, ports: of_servers }, Judged { at: others, ports: of_clients }],
+    };
+    let judged = judged.into_iter().filter(|judged| judged.at != Places::default()).collect();
+    Some(Scope { judged, ..scope }.of_references())
 }
 
 /// The ports that all entries name; none if an entry is for all, or cannot be read.
@@ -143,33 +164,29 @@ fn ports(entries: &[&Node]) -> Vec<u16> {
 }
 
 /// A patch protects if what it adds authenticates, authorizes, limits or checks.
-fn filter(spec: Option<&Node>) -> Option<Judged> {
-    let Some(spec) = spec else { return Some(Judged::everything(Guarded::Requests)) };
+fn filter(spec: Option<&Node>) -> Option<Scope> {
+    let Some(spec) = spec else { return Some(Scope::everything(Guarded::Requests)) };
     let Some(patches) = near_of(spec, "configPatches").and_then(Node::as_sequence) else {
         // Without patches it does nothing; a misspelt list was found above.
         let is_empty = spec.as_mapping().is_some_and(|spec| spec.iter().all(|entry| is_selection(&entry.key)));
-        return (!is_empty).then(|| Judged::everything(Guarded::Requests));
+        return (!is_empty).then(|| Scope::everything(Guarded::Requests));
     };
     let protecting: Vec<&Node> = patches.iter().filter(|patch| protects(patch)).collect();
     if protecting.is_empty() {
         return None;
     }
-    let context = |patch: &&Node| {
-        let context = patch.at_path("match.context").and_then(Node::as_str).map(str::to_owned);
-        context.unwrap_or_else(|| "ANY".to_owned())
-    };
-    let contexts: Vec<String> = protecting.iter().map(context).collect();
-    let all = |wanted: &str| contexts.iter().all(|context| context == wanted);
-    let guarded = if all("SIDECAR_OUTBOUND") { Guarded::Calls } else { Guarded::Requests };
-    let is_of_gateways = |context: &String| context == "GATEWAY";
-    let is_of_sidecars = |context: &String| context.starts_with("SIDECAR_");
-    let at = match (contexts.iter().all(is_of_gateways), contexts.iter().all(is_of_sidecars)) {
-        (true, _) => Some(ProxyRole::Gateway),
-        (_, true) => Some(ProxyRole::Sidecar),
-        _ => None,
-    };
+    let mut at = Places::default();
+    for patch in protecting {
+        match patch.at_path("match.context").and_then(Node::as_str) {
+            Some("SIDECAR_INBOUND") => at.inbound = true,
+            Some("SIDECAR_OUTBOUND") => at.outbound = true,
+            Some("GATEWAY") => at.gateway = true,
+            _ => at = Places::ALL,
+        }
+    }
     let (selector, targets) = whom(spec, "workloadSelector", "labels");
-    Some(Judged { at, selector, targets, ..Judged::everything(guarded) })
+    let judged = vec![Judged { at, ports: Vec::new() }];
+    Some(Scope { judged, selector, targets, ..Scope::everything(Guarded::Requests) }.of_references())
 }
 
 fn is_selection(field: &str) -> bool {
@@ -274,8 +291,8 @@ fn snake_case(text: &str) -> String {
 }
 
 /// A policy protects unless a rule of it lets everything in, or unless it speaks of neither direction.
-fn network(spec: Option<&Node>) -> Option<Judged> {
-    let Some(spec) = spec else { return Some(Judged::everything(Guarded::Network)) };
+fn network(spec: Option<&Node>) -> Option<Scope> {
+    let Some(spec) = spec else { return Some(Scope::everything(Guarded::Network)) };
     let types = spec.get("policyTypes").and_then(Node::as_sequence).unwrap_or_default();
     let has_type = |name: &str| types.iter().any(|one| one.as_str() == Some(name));
     let restricts = |direction: &str, is_on: bool| {
@@ -289,7 +306,9 @@ fn network(spec: Option<&Node>) -> Option<Judged> {
         return None;
     }
     let selector = labels(spec.at_path("podSelector.matchLabels"));
-    Some(Judged { selector, closes: receives, ..Judged::everything(Guarded::Network) })
+    let all = Scope::everything(Guarded::Network);
+    let judged = if receives { all.judged } else { Vec::new() };
+    Some(Scope { selector, judged, ..all })
 }
 
 /// The selector and the references of an object. Both together, or a reference with a mistake: everything.
@@ -305,7 +324,7 @@ fn whom(spec: &Node, selector: &str, of_labels: &str) -> (BTreeMap<String, Strin
     }
 }
 
-fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, judged: Judged) -> Object {
+fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, scope: Scope) -> Object {
     let metadata = near(document, "metadata").and_then(Node::as_mapping);
     let named = |name| metadata.and_then(|metadata| near(metadata, name));
     let name: Arc<str> = named("name").and_then(text_of).map_or_else(|| name_at(span), Into::into);
@@ -315,36 +334,30 @@ fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, judged: Judg
         _ => named("namespace").and_then(text_of).unwrap_or("default"),
     };
     let origin = named("name").map_or(span, |name| &name.span).clone();
-    let unsupported = Unsupported { group: guard.group, kind: guard.kind, guarded: judged.guarded, at: judged.at };
+    let unsupported =
+        Unsupported { group: guard.group, kind: guard.kind, guarded: scope.guarded, judged: scope.judged.clone() };
     let refusal = Refusal {
         place: origin.clone(),
         message: format!("{} is not supported", guard.kind),
         unsupported: Some(unsupported),
     };
-    let policy = Resource::AuthorizationPolicy(Arc::new(closing(judged, span)));
+    let policy = Resource::AuthorizationPolicy(Arc::new(closing(scope, span)));
     // No object can have a name with a slash, so this one is never that of an AuthorizationPolicy.
     let name = format!("{}/{name}", guard.kind);
     made(name.into(), namespace.into(), origin, policy, Arc::new(refusal))
 }
 
-/// Refuses all of that; has no rules if that cannot take its place.
-fn closing(judged: Judged, span: &Span) -> AuthorizationPolicy {
-    let ports: Vec<Spanned<String>> =
-        judged.ports.iter().map(|port| Spanned::new(port.to_string(), span.clone())).collect();
-    let operation = Operation { ports, ..Operation::default() };
-    let to = if judged.ports.is_empty() { Vec::new() } else { vec![To { operation }] };
+/// Refuses all of that; has no rules if that cannot take its place. The ports are in [`Unsupported::judged`].
+fn closing(scope: Scope, span: &Span) -> AuthorizationPolicy {
+    let rule = || Spanned::new(Rule { from: Vec::new(), to: Vec::new(), when: Vec::new() }, span.clone());
     AuthorizationPolicy {
         spec: Some(AuthorizationPolicySpec {
-            selector: (!judged.selector.is_empty()).then_some(WorkloadSelector { match_labels: judged.selector }),
+            selector: (!scope.selector.is_empty()).then_some(WorkloadSelector { match_labels: scope.selector }),
             action: Some(Action::Deny),
             provider: None,
-            rules: judged
-                .closes
-                .then(|| Spanned::new(Rule { from: Vec::new(), to, when: Vec::new() }, span.clone()))
-                .into_iter()
-                .collect(),
+            rules: (!scope.judged.is_empty()).then(rule).into_iter().collect(),
             target_ref: None,
-            target_refs: judged.targets,
+            target_refs: scope.targets,
         }),
     }
 }

@@ -86,6 +86,9 @@ pub struct Policy {
     /// Whether it refuses anything: what is not supported and left out refuses nothing.
     #[serde(skip)]
     pub closes: bool,
+    /// Whether it judges what the workload is sent; else only what that sends.
+    #[serde(skip)]
+    pub is_of_callers: bool,
     /// The external authorizer of a CUSTOM policy.
     pub provider: Option<String>,
     /// Whether it can only be asked about requests: it speaks HTTP.

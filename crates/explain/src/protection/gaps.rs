@@ -16,7 +16,7 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
         }
         .to_owned(),
     ];
-    let enforced: Vec<&Policy> = policies.iter().filter(|policy| !policy.dry_run).collect();
+    let enforced: Vec<&Policy> = policies.iter().filter(|policy| !policy.dry_run && policy.is_of_callers).collect();
     let of = |action: &str| -> Vec<&&Policy> { enforced.iter().filter(|policy| policy.action == action).collect() };
     let applies = |rule: &&Rule| port == 0 || rule.ports.is_empty() || rule.ports.contains(&port);
     for policy in of("CUSTOM") {

@@ -1,23 +1,43 @@
 //! Why no request gets through on a call path: the objects without which one would.
 
+use evenkeel_api::ProxyPlace;
+use evenkeel_model::Workload;
+
 use super::answer::{Claim, Party, Reason};
 use super::call_path::{CallPath, LeftOut};
+use super::call_paths::Client;
 use super::search::is_open;
 use crate::place::Source;
 use crate::policies;
 use crate::world::World;
 
+/// The proxies that judge the calls of a call path: the workload's at its end, and that of the caller.
+fn judges<'c>(world: &World, call_path: &'c CallPath) -> Vec<(&'c Workload, ProxyPlace)> {
+    let server = call_path.server.iter().map(|server| (&**server, policies::called_at(world, server)));
+    let client = match (&call_path.client, &call_path.first) {
+        (Client::Workload(own), Some(_)) => Some((&**own, ProxyPlace::Outbound)),
+        (Client::Outside(gateway), Some(_)) => Some((&**gateway, ProxyPlace::Gateway)),
+        _ => None,
+    };
+    server.chain(client).collect()
+}
+
 /// What is not supported, and would judge the calls of a call path.
 pub fn unknown(world: &World, call_path: &CallPath) -> Vec<String> {
-    call_path.server.iter().flat_map(|server| policies::unknown(world, server)).collect()
+    let all = judges(world, call_path).into_iter();
+    let mut all: Vec<String> = all.flat_map(|(workload, place)| policies::unknown(world, workload, place)).collect();
+    all.dedup();
+    all
 }
 
 /// Whether only what stands in for something that is not supported refuses all requests of a call path.
 pub fn is_unknown(world: &World, claim: &Claim, call_path: &CallPath) -> bool {
-    let Some(server) = &call_path.server else { return false };
-    let all = world.snapshot.policies_for(&server.namespace, &server.labels).into_iter();
-    let unsupported = all.filter(|policy| policy.unsupported.is_some());
-    let policies: Vec<String> = unsupported.map(|policy| named(policy)).collect();
+    let mut policies = Vec::new();
+    for (workload, place) in judges(world, call_path) {
+        let all = world.snapshot.policies_for(&workload.namespace, &workload.labels).into_iter();
+        let unsupported = all.filter(|policy| policy.unsupported.is_some() && policy.is_for(place));
+        policies.extend(unsupported.map(|policy| named(policy)));
+    }
     !policies.is_empty() && is_open(call_path, world, claim, &LeftOut { policies, allow: false })
 }
 
@@ -49,6 +69,11 @@ pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
     let enforced: Vec<_> = enforced.into_iter().filter(|policy| !policy.dry_run).collect();
     // An object that can be left out without opening the call path is not the reason.
     let mut left_out = LeftOut::default();
+    // What the caller's proxy refuses, it refuses in place of something that is not supported, which is told already.
+    if let Client::Workload(own) = &call_path.client {
+        let stand_ins = world.snapshot.outbound_policies_for(&own.namespace, &own.labels).into_iter();
+        left_out.policies.extend(stand_ins.map(|policy| named(policy)));
+    }
     let mut kept = Vec::new();
     let denying = enforced.iter().filter(|policy| policy.action.to_string() == "DENY");
     for policy in denying.clone() {

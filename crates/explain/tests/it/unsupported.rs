@@ -79,3 +79,47 @@ fn what_others_refuse_too_is_known() {
     assert_eq!(verdict(PLUGIN), Reachability::Unreachable);
     assert_eq!(verdict(NETWORK), Reachability::Unreachable);
 }
+
+/// A plugin is for what a workload sends as well, unless it says otherwise.
+#[test]
+fn what_the_caller_sends_is_unknown_too() {
+    let of_callers = PLUGIN.replace("app: reviews", "app: web");
+    let check = |plugin: &str, text: &[&str], verdict: Reachability| {
+        let world = world(plugin);
+        let answer = ask(&world, "web.shop GET http://reviews/x").expect("an answer").to_text(false);
+        let squeezed = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.iter().for_each(|part| assert!(squeezed.contains(part), "{part}\n{answer}"));
+        let claim = Claim {
+            from: Party::parse("web.shop"),
+            to: Party::parse("reviews-v1.shop"),
+            path: None,
+            method: None,
+            port: None,
+            host: None,
+            without_jwt: true,
+        };
+        let proof = world.prove(&claim).expect("an answer");
+        assert_eq!(proof.verdict, verdict, "{}", proof.to_text());
+        let unknown = "unknown: WasmPlugin shop/auth is not supported; what it would judge is refused";
+        assert_eq!(
+            proof.notes.iter().any(|note| note == unknown),
+            verdict == Reachability::Undecided,
+            "{}",
+            proof.to_text()
+        );
+        // Who may call the server does not depend on it.
+        let found = world.find("reviews-v1", Some("shop")).expect("a workload");
+        assert!(!world.protection(&found).to_text().contains("WasmPlugin"));
+        let found = world.find("web", Some("shop")).expect("a workload");
+        let protection = world.protection(&found).to_text();
+        assert!(protection.contains(&format!("note: {unknown}")), "{protection}");
+        protection
+    };
+    let refused =
+        ["403", "denied by ns[shop]-policy[WasmPlugin/auth]", "unknown: WasmPlugin shop/auth is not supported"];
+    check(&of_callers, &refused, Reachability::Undecided);
+    let of_clients = format!("{}, match: [{{mode: CLIENT}}]}}\n", of_callers.trim_end().trim_end_matches('}'));
+    let protection = check(&of_clients, &refused, Reachability::Undecided);
+    assert!(!protection.contains("so what it might judge is refused"), "who may call: {protection}");
+    check(&of_clients.replace("CLIENT", "SERVER"), &["forwarded"], Reachability::Reachable);
+}

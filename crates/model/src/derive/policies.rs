@@ -101,7 +101,7 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
             policy.namespace = cx.mesh().root_namespace.clone();
         }
         if object.unsupported().is_some() {
-            policies.push(unsupported::stand_in(cx, object, policy, targets, found));
+            policies.extend(unsupported::stand_in(cx, object, &policy, targets, found));
             continue;
         }
         if is_ignored && (policy.dry_run || policy.action == AuthorizationAction::Audit) {

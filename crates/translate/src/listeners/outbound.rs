@@ -24,7 +24,7 @@ use crate::proto::{address, bool_value, u32_value};
 use crate::routes::outbound::own_route_name;
 use crate::scope::CallablePort;
 use crate::traffic::InnerProtocol;
-use crate::{access_log, dynamic_dns, stat_names};
+use crate::{access_log, dynamic_dns, rbac, stat_names};
 
 /// Any IPv4 address.
 const ANY_ADDRESS: &str = "0.0.0.0";
@@ -52,7 +52,8 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
     all.filter_chains = vec![
         // A connection to the port itself would loop forever.
         chain("virtualOutbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]),
-        chain(
+        bytes_chain(
+            context,
             "virtualOutbound-catchall-tcp",
             FilterChainMatch::default(),
             vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))],
@@ -418,7 +419,7 @@ fn l4_chains_by<'a>(
         let looked_up = destinations.iter().filter_map(|to| context.service(&to.destination.host));
         let mut filters = sni_filters(port, looked_up);
         filters.push(to_destinations(route_context, destinations));
-        push_distinct(&mut chains, chain("", wanted.clone(), filters));
+        push_distinct(&mut chains, bytes_chain(context, "", wanted.clone(), filters));
     }
     let is_complete = match port.protocol.is_tls() {
         true => !targets.is_empty(),
@@ -432,7 +433,7 @@ fn l4_chains_by<'a>(
         let filter = http::tcp_by(context, &cluster, &stat, policy.as_ref());
         let mut filters = sni_filters(port, [service]);
         filters.push(filter);
-        chains.push(chain("", FilterChainMatch::default(), filters));
+        chains.push(bytes_chain(context, "", FilterChainMatch::default(), filters));
     }
     chains
 }
@@ -451,5 +452,11 @@ fn unknown(context: Context<'_>, port: u16) -> FilterChain {
         policy => policy,
     };
     let filters = vec![http::tcp(context, &context.unknown_cluster(policy, InnerProtocol::Tcp))];
-    chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
+    bytes_chain(context, "PassthroughFilterChain", FilterChainMatch::default(), filters)
+}
+
+/// A chain for connections that carry bytes. What stands in for something that would judge them and is not supported refuses them.
+fn bytes_chain(context: Context<'_>, name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterChain {
+    let refused = rbac::outbound_network_filter(context);
+    chain(name, wanted, refused.into_iter().chain(filters).collect())
 }

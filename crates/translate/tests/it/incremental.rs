@@ -428,6 +428,44 @@ fn a_sidecar_touches_only_the_proxies_it_selects() {
     assert!(now[0].diff(&now[2]).all(|d| d.kind == ResourceType::Listener), "the same but for their own ports");
 }
 
+/// Which of two workloads send nothing, as a plugin comes, is for another one, and goes.
+#[test]
+fn what_stands_in_for_a_plugin_reaches_whom_it_selects() {
+    let mut mesh = Mesh::new();
+    let files: Vec<_> = (0..3).map(service).collect();
+    let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
+    let mut translator = Fleet::new(snapshot, cause);
+    let views = ["a", "b"].map(|app| view(ProxyKind::Sidecar, &format!("{app}-0.shop"), "10.1.0.1", &[("app", app)]));
+    views.iter().for_each(|view| _ = translator.join(view));
+    let mut check = |file: &str, text: &str, expected: &[&str]| {
+        let (snapshot, cause) = mesh.write([(file.to_owned(), text)]);
+        translator.update(snapshot, cause);
+        let mismatches: Vec<String> = translator.verify().iter().map(ToString::to_string).collect();
+        assert!(mismatches.is_empty(), "{text}\n{}", mismatches.join("\n"));
+        let sends_nothing = |view: &&ProxyView| {
+            let set = translator.set_of(view).expect("joined");
+            let listener = set.lookup(ResourceType::Listener, "virtualOutbound").expect("every sidecar has it");
+            let name = b"envoy.filters.network.rbac";
+            listener.any().value.windows(name.len()).any(|part| part == name)
+        };
+        let found: Vec<&str> = views.iter().filter(sends_nothing).map(|view| &view.pod[..1]).collect();
+        assert_eq!(found, expected, "{file} {text}");
+    };
+    let plugin = |spec: &str| {
+        format!(
+            "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {{name: p, namespace: shop}}\n\
+             spec: {{url: x, {spec}}}\n"
+        )
+    };
+    check("p.yaml", &plugin("selector: {matchLabels: {app: a}}"), &["a"]);
+    let (name, text) = service(3);
+    check(&name, &text, &["a"]);
+    check("p.yaml", &plugin("selector: {matchLabels: {app: b}}"), &["b"]);
+    check("p.yaml", &plugin("match: [{mode: SERVER}]"), &[]);
+    check("p.yaml", &plugin("match: [{mode: CLIENT}]"), &["a", "b"]);
+    check("p.yaml", "", &[]);
+}
+
 /// A Service of a namespace: only its own clients call it by its bare name.
 fn cluster_service(namespace: &str) -> (String, String) {
     let text = format!(

@@ -3,12 +3,13 @@
 
 use evenkeel_base::Severity;
 use evenkeel_model::{AddressBook, MeshConfig};
+use evenkeel_runtime_config::Config;
 
-use crate::decisions::{PLAIN_HTTP, outcome};
+use crate::decisions::{Client, PLAIN_HTTP, PLAIN_TCP, outcome};
 use crate::own_proxy::compile;
 use crate::scenario::{translate, view_of};
 
-/// Two workloads, of which one has a waypoint by its label, and a gateway.
+/// Two workloads, of which one has a waypoint by its label, a gateway, and a workload of another namespace that has the same waypoint.
 const MESH: &str = "\
 apiVersion: v1
 kind: Service
@@ -26,6 +27,12 @@ kind: Pod
 metadata: {name: other-0, namespace: shop, labels: {app: other, istio.io/use-waypoint: way}}
 spec: {containers: [{name: other}]}
 status: {podIP: 10.244.0.4, phase: Running}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: away-0, namespace: away, labels: {app: away, istio.io/use-waypoint: way, istio.io/use-waypoint-namespace: shop}}
+spec: {containers: [{name: away}]}
+status: {podIP: 10.244.0.6, phase: Running}
 ---
 apiVersion: v1
 kind: Pod
@@ -50,21 +57,30 @@ spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], res
 ---
 ";
 
-/// Which of `web` (port 8080), `admin` (its port 8081), `other` and `edge` refuse a call, and the findings about it.
+/// Which of `web` (port 8080), `admin` (its port 8081), `other`, `edge` and `away` refuse a call, whether `web` may `send` a request and
+/// `bytes`, and the findings about it.
 fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>) {
     let text = format!("{MESH}{document}");
     let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
     let (snapshot, found) = evenkeel_model::build(&objects, mesh, &mut AddressBook::default());
-    let end = |proxy: &str, listener: &str, to: &str| {
+    let config_of = |proxy: &str| {
         let (config, refused) = compile(&translate(&view_of(proxy, &snapshot), &snapshot));
         assert!(refused.is_empty(), "{refused:?}");
-        outcome(&config, listener, &PLAIN_HTTP, to, "GET web /x", 0)
+        config
+    };
+    let web = config_of("sidecar web-0.shop");
+    let end = |config: &Config, listener: &str, to: &str| outcome(config, listener, &PLAIN_HTTP, to, "GET web /x", 0);
+    let sent = |listener: &str, client: &Client, to: &str, request: &str| {
+        outcome(&web, listener, &Client { from: "10.244.0.3:4000", ..*client }, to, request, 0)
     };
     let ends = [
-        ("web", end("sidecar web-0.shop", "virtualInbound", "10.244.0.3:8080")),
-        ("admin", end("sidecar web-0.shop", "virtualInbound", "10.244.0.3:8081")),
-        ("other", end("sidecar other-0.shop", "virtualInbound", "10.244.0.4:8080")),
-        ("edge", end("router edge-0.shop", "0.0.0.0_80", "10.244.0.5:80")),
+        ("web", end(&web, "virtualInbound", "10.244.0.3:8080")),
+        ("admin", end(&web, "virtualInbound", "10.244.0.3:8081")),
+        ("other", end(&config_of("sidecar other-0.shop"), "virtualInbound", "10.244.0.4:8080")),
+        ("edge", end(&config_of("router edge-0.shop"), "0.0.0.0_80", "10.244.0.5:80")),
+        ("away", end(&config_of("sidecar away-0.away"), "virtualInbound", "10.244.0.6:8080")),
+        ("send", sent("0.0.0.0_80", &PLAIN_HTTP, "203.0.113.1:80", "GET far.test /x")),
+        ("bytes", sent("virtualOutbound", &PLAIN_TCP, "203.0.113.1:9000", "")),
     ];
     let refused = ends.iter().filter(|(_, end)| end.starts_with("denied by ns[")).map(|(name, _)| *name).collect();
     let told = found.iter().filter(|finding| ["closed", "not-enforced"].contains(&finding.code));
@@ -89,8 +105,12 @@ fn object(version: &str, kind: &str, spec: &str) -> String {
     format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p, namespace: shop}}\nspec: {{{spec}}}\n")
 }
 
-const EVERYONE: &[&str] = &["web", "admin", "other", "edge"];
+const EVERYONE: &[&str] = &["web", "admin", "other", "edge", "send", "bytes"];
+/// The same without what is sent.
+const CALLED: &[&str] = &["web", "admin", "other", "edge"];
+const EVERYWHERE: &[&str] = &["web", "admin", "other", "edge", "away"];
 const WEB: &[&str] = &["web", "admin"];
+const ALL_OF_WEB: &[&str] = &["web", "admin", "send", "bytes"];
 const CLOSED: &[&str] = &["closed"];
 const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
 
@@ -107,34 +127,40 @@ fn a_plugin_that_must_not_fail_closes_what_it_judges() {
     check(&format!("{url}, failStrategy: FAIL_OPEN"), &[]);
     check(&format!("{url}, failStrategy: FAIL_OPEN, phase: STATS"), &[]);
     for phase in ["AUTHN", "AUTHZ", "AUTHM"] {
-        check(&format!("{url}, failStrategy: FAIL_OPEN, phase: {phase}, {SELECTOR}"), WEB);
+        check(&format!("{url}, failStrategy: FAIL_OPEN, phase: {phase}, {SELECTOR}"), ALL_OF_WEB);
     }
-    check(&format!("{url}, {SELECTOR}"), WEB);
-    check(&format!("{url}, {SELECTOR}, match: [{{mode: SERVER, ports: [{{number: 8081}}]}}]"), &["admin"]);
-    check(&format!("{url}, {SELECTOR}, match: [{{ports: [{{number: 8081}}]}}, {{mode: SERVER}}]"), WEB);
+    check(&format!("{url}, {SELECTOR}"), ALL_OF_WEB);
+    // Without a mode it is for both directions; what is for clients is for gateways, too.
+    let matching =
+        |entries: &str, expected: &[&str]| check(&format!("{url}, {SELECTOR}, match: [{entries}]"), expected);
+    matching("{mode: SERVER}", WEB);
+    matching("{mode: CLIENT}", &["send", "bytes"]);
+    matching("{mode: CLIENT_AND_SERVER}", ALL_OF_WEB);
+    matching("{mode: UNDEFINED}", ALL_OF_WEB);
+    matching("{mode: SERVER, ports: [{number: 8081}]}", &["admin"]);
+    matching("{ports: [{number: 8081}]}, {mode: SERVER}", WEB);
+    matching("{ports: [{number: 80}]}", &["send"]);
+    matching("{mode: CLIENT, ports: [{number: 80}]}", &["send"]);
+    matching("{mode: SERVER, ports: [{number: 8080}]}, {mode: CLIENT, ports: [{number: 9000}]}", &["web", "bytes"]);
+    check(&format!("{url}, match: [{{mode: CLIENT}}]"), &["edge", "send", "bytes"]);
+    check(&format!("{url}, match: [{{mode: SERVER}}]"), &["web", "admin", "other"]);
     check(&format!("{url}, targetRefs: [{{kind: Service, name: web}}]"), WEB);
-    check(&format!("{url}, targetRefs: [{{kind: Gateway, group: gateway.networking.k8s.io, name: way}}]"), &["other"]);
+    check(
+        &format!("{url}, targetRefs: [{{kind: Gateway, group: gateway.networking.k8s.io, name: way}}]"),
+        &["other", "away"],
+    );
     // References that cannot be read may be to anything.
     check(&format!("{url}, targetRefs: [{{kind: Deployment, name: web}}]"), EVERYONE);
     check(&format!("{url}, {SELECTOR}, targetRefs: [{{kind: Service, name: web}}]"), EVERYONE);
     let newer =
         object("extensions.istio.io/v1alpha1", "TrafficExtension", &format!("{SELECTOR}, lua: {{inlineCode: x}}"));
-    super::unsupported::check(&newer, WEB, CLOSED);
+    super::unsupported::check(&newer, ALL_OF_WEB, CLOSED);
     let newer = object(
         "extensions.istio.io/v1alpha1",
         "TrafficExtension",
         &format!("{SELECTOR}, wasm: {{failStrategy: FAIL_OPEN}}"),
     );
     super::unsupported::check(&newer, &[], &[]);
-}
-
-/// Nothing refuses what a workload sends, so the start of a mesh has to stop.
-#[test]
-fn a_plugin_for_calls_that_are_sent_is_an_error() {
-    let client = object("extensions.istio.io/v1alpha1", "WasmPlugin", "url: x, match: [{mode: CLIENT}]");
-    check(&client, &[], &["!not-enforced"]);
-    let patch = "configPatches: [{applyTo: HTTP_FILTER, match: {context: SIDECAR_OUTBOUND}, patch: {value: {name: envoy.filters.http.ext_authz}}}]";
-    check(&object("networking.istio.io/v1alpha3", "EnvoyFilter", patch), &[], &["!not-enforced"]);
 }
 
 #[test]
@@ -185,6 +211,7 @@ fn a_filter_that_checks_closes_where_it_would_be() {
     }
     let authorize = "{name: envoy.filters.http.ext_authz}";
     check(&patch("SIDECAR_INBOUND", authorize), &["web", "admin", "other"]);
+    check(&patch("SIDECAR_OUTBOUND", authorize), &["send", "bytes"]);
     check(&patch("GATEWAY", authorize), &["edge"]);
     check(&format!("workloadSelector: {{labels: {{app: web}}}}, {}", patch("SIDECAR_INBOUND", authorize)), WEB);
     check(&format!("targetRefs: [{{kind: Service, name: web}}], {}", patch("ANY", authorize)), WEB);
@@ -207,7 +234,7 @@ fn a_network_policy_closes_on_one_machine_and_is_the_networks_in_a_cluster() {
         check(&document, &[], told);
     };
     let network = |spec: &str, expected: &[&str]| of("networking.k8s.io/v1", "NetworkPolicy", spec, expected);
-    network("podSelector: {}", EVERYONE);
+    network("podSelector: {}", CALLED);
     network("podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {}}]}]", WEB);
     network("podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]", WEB);
     // What Pods send is refused by nothing, so only the start stops.
@@ -215,13 +242,13 @@ fn a_network_policy_closes_on_one_machine_and_is_the_networks_in_a_cluster() {
     assert_eq!(closed(&egress, &machine), (Vec::new(), owned(&["!not-enforced"])));
     check(&egress, &[], &["not-enforced"]);
     // Selectors with expressions select more here.
-    network("podSelector: {matchExpressions: [{key: app, operator: In, values: [web]}]}", EVERYONE);
+    network("podSelector: {matchExpressions: [{key: app, operator: In, values: [web]}]}", CALLED);
     // These let everything pass.
     network("podSelector: {}, ingress: [{}]", &[]);
     network("podSelector: {}, ingress: [{}], egress: [{}], policyTypes: [Ingress, Egress]", &[]);
-    of("cilium.io/v2", "CiliumNetworkPolicy", "endpointSelector: {}", EVERYONE);
-    of("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "priority: 1", EVERYONE);
-    of("crd.projectcalico.org/v1", "GlobalNetworkPolicy", "order: 1", EVERYONE);
+    of("cilium.io/v2", "CiliumNetworkPolicy", "endpointSelector: {}", CALLED);
+    of("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "priority: 1", EVERYWHERE);
+    of("crd.projectcalico.org/v1", "GlobalNetworkPolicy", "order: 1", EVERYWHERE);
 }
 
 #[test]
@@ -237,7 +264,8 @@ fn a_policy_for_a_waypoint_closes_what_the_waypoint_would_judge() {
     policy(&format!("{service}, action: DENY, rules: [{{to: [{{operation: {{methods: [PUT]}}}}]}}]"), &[], CLOSED);
     policy(&format!("{service}, action: AUDIT, rules: [{{}}]"), &[], &[]);
     let waypoint = "targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: way}]";
-    policy(&format!("{waypoint}, rules: [{{}}]"), &["other"], CLOSED);
+    policy(&format!("{waypoint}, rules: [{{}}]"), &["other", "away"], CLOSED);
+    policy(&format!("{waypoint}, action: DENY, rules: [{{}}]"), &["other", "away"], CLOSED);
     policy("targetRefs: [{kind: Service, name: gone}], rules: [{}]", &[], &[]);
     check("RequestAuthentication", &format!("{service}, jwtRules: [{{issuer: me, jwks: '{{}}'}}]"), WEB, CLOSED);
     // Who calls these is not known, so nothing can be closed.
@@ -254,6 +282,39 @@ fn a_policy_for_a_waypoint_closes_what_the_waypoint_would_judge() {
     }
 }
 
+/// A policy for all waypoints, which Istio heeds in the root namespace.
+#[test]
+fn a_policy_for_a_class_closes_whoever_has_a_waypoint() {
+    let class =
+        "targetRefs: [{kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}], rules: [{}]";
+    let policy = object("security.istio.io/v1", "AuthorizationPolicy", class)
+        .replace("namespace: shop", "namespace: istio-system");
+    check(&policy, &["other", "away"], CLOSED);
+    let namespace =
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio.io/use-waypoint: way}}\n---\n";
+    check(&format!("{namespace}{policy}"), EVERYWHERE, CLOSED);
+    // These are for no waypoint.
+    let namespace = namespace.replace("use-waypoint: way", "use-waypoint: none");
+    check(&format!("{namespace}{policy}"), &["other", "away"], CLOSED);
+}
+
+/// Namespaces and Services may name a waypoint of another namespace.
+#[test]
+fn users_of_a_waypoint_are_found_in_all_namespaces() {
+    let waypoint = "targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: far}], rules: [{}]";
+    let policy = object("security.istio.io/v1", "AuthorizationPolicy", waypoint);
+    let uses = "istio.io/use-waypoint: far, istio.io/use-waypoint-namespace: shop";
+    let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: away, labels: {{{uses}}}}}\n---\n");
+    check(&format!("{namespace}{policy}"), &["away"], CLOSED);
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: away, namespace: away, labels: {{{uses}}}}}\n\
+         spec: {{selector: {{app: away}}, ports: [{{name: http, port: 80}}]}}\n---\n"
+    );
+    check(&format!("{service}{policy}"), &["away"], CLOSED);
+    // Another namespace's waypoint of the same name.
+    check(&format!("{}{policy}", namespace.replace(": shop", ": other")), &[], &[]);
+}
+
 /// A stand-in is no AuthorizationPolicy of the same name, and does not take its place.
 #[test]
 fn a_policy_of_the_same_name_keeps_its_effect() {
@@ -264,7 +325,7 @@ fn a_policy_of_the_same_name_keeps_its_effect() {
         "selector: {matchLabels: {app: other}}, action: DENY, rules: [{}]",
     );
     let both = closed(&format!("{plugin}---\n{policy}"), &MeshConfig::default());
-    assert_eq!(both, (vec!["web", "admin", "other"], owned(CLOSED)));
+    assert_eq!(both, (vec!["web", "admin", "other", "send", "bytes"], owned(CLOSED)));
     let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
     assert_eq!(closed(&format!("{plugin}---\n{policy}"), &open).0, ["other"]);
 }
