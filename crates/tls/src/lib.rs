@@ -10,6 +10,7 @@
 // Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod authorities;
 pub mod chain;
 pub mod config;
 pub mod downstream;
@@ -25,6 +26,7 @@ pub mod san;
 pub mod sds;
 pub mod secrets;
 pub mod session;
+mod signed;
 pub mod slot;
 pub mod stream;
 mod suites;

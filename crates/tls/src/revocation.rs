@@ -21,6 +21,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::peer::rfc2253;
+use crate::signed::Signed;
 
 /// Maximum number of lists of one context.
 pub const MAX_LISTS: usize = 100;
@@ -41,6 +42,7 @@ struct List {
     /// The CRL number, without leading zeros, behind its length: it tells lists of the same second apart.
     number: (usize, Vec<u8>),
     issuer: String,
+    encoded: CertificateRevocationListDer<'static>,
 }
 
 impl List {
@@ -56,6 +58,7 @@ impl List {
             end: times.next_update().map_or(0, |end| seconds(end.timestamp())),
             number: (number.len(), number),
             issuer: rfc2253(times.issuer()),
+            encoded: list.clone(),
         })
     }
 
@@ -135,10 +138,10 @@ impl RevocationLists {
 
     /// The lists that have begun, those that have not ended first, and of these the newest first: webpki takes the first one
     /// that fits.
-    fn in_order(&self, now: u64) -> Vec<&CertRevocationList<'static>> {
+    fn in_order(&self, now: u64) -> Vec<&List> {
         let begun = || self.lists.iter().filter(move |list| list.begin <= now);
         let (valid, ended) = (begun().filter(|list| now < list.end), begun().filter(|list| now >= list.end));
-        valid.chain(ended).map(|list| &list.parsed).collect()
+        valid.chain(ended).collect()
     }
 
     /// Checks the revocation of a certificate, whose chain has been verified.
@@ -151,7 +154,7 @@ impl RevocationLists {
         algorithms: &[&dyn SignatureVerificationAlgorithm],
         now: UnixTime,
     ) -> Result<(), Error> {
-        let lists = self.in_order(now.as_secs());
+        let lists: Vec<_> = self.in_order(now.as_secs()).into_iter().map(|list| &list.parsed).collect();
         let depth = if leaf_only { RevocationCheckDepth::EndEntity } else { RevocationCheckDepth::Chain };
         let options = RevocationOptionsBuilder::new(&lists)
             // No list has begun.
@@ -164,6 +167,33 @@ impl RevocationLists {
         let anchors = &roots.roots;
         let verified = end_entity.verify_for_usage(algorithms, anchors, intermediates, now, usage, Some(options), None);
         verified.map(drop).map_err(refusal)
+    }
+}
+
+impl RevocationLists {
+    /// Looks up a certificate that webpki does not read, by the contents of its issuer's name and of its serial number. `key`: the
+    /// contents of the issuer's SubjectPublicKeyInfo, which has to have signed the list.
+    pub(crate) fn look_up(
+        &self,
+        (issuer, serial): (&[u8], &[u8]),
+        key: &[u8],
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let lists = self.in_order(now.as_secs());
+        // A list with a scope of its own may leave out this certificate.
+        let fits = |list: &&&List| list.parsed.issuer() == issuer && list.parsed.issuing_distribution_point().is_none();
+        let list = lists.iter().find(fits).ok_or(CertificateError::UnknownRevocationStatus)?;
+        if !list.is_valid(now.as_secs()) {
+            return Err(CertificateError::ExpiredRevocationList.into());
+        }
+        if !Signed::list(&list.encoded).is_some_and(|signed| signed.is_by(key, algorithms)) {
+            return Err(CertificateError::UnknownRevocationStatus.into());
+        }
+        match list.parsed.find_serial(serial).map_err(refusal)? {
+            Some(_) => Err(CertificateError::Revoked.into()),
+            None => Ok(()),
+        }
     }
 }
 

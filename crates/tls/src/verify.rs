@@ -21,6 +21,7 @@ use webpki::KeyUsage;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
+use crate::authorities::{Authorities, Usage};
 use crate::config::PeerChecks;
 use crate::error::{ConfigError, HandshakeError, SanMismatch};
 use crate::peer::PeerCertificate;
@@ -86,7 +87,7 @@ impl ServerCertVerifier for ServerVerifier {
             let algorithms = self.algorithms.all;
             let verify = |roots: &RootCertStore| {
                 if let Some(leaf) = Version1::read(end_entity) {
-                    return rules.verify_version1(&leaf, roots, algorithms, now);
+                    return rules.verify_version1(&leaf, (roots, intermediates), Usage::Server, algorithms, now);
                 }
                 version1::refuse_authorities(intermediates)?;
                 let certificate = ParsedCertificate::try_from(end_entity)?;
@@ -206,7 +207,7 @@ impl ChainVerifier {
         now: UnixTime,
     ) -> Result<(), Error> {
         if let Some(leaf) = Version1::read(end_entity) {
-            return rules.verify_version1(&leaf, &self.roots, algorithms.all, now);
+            return rules.verify_version1(&leaf, (&self.roots, intermediates), Usage::Client, algorithms.all, now);
         }
         version1::refuse_authorities(intermediates)?;
         self.webpki.verify_client_cert(end_entity, intermediates, now)?;
@@ -420,14 +421,14 @@ impl PeerRules {
     fn verify_version1(
         &self,
         leaf: &Version1<'_>,
-        roots: &RootCertStore,
+        (roots, intermediates): (&RootCertStore, &[CertificateDer<'_>]),
+        usage: Usage,
         algorithms: &[&dyn SignatureVerificationAlgorithm],
         now: UnixTime,
     ) -> Result<(), Error> {
-        match &self.revocation {
-            None => leaf.verify(roots, algorithms, now),
-            Some(_) => Err(leaf.refused("revocation lists are not compared with such certificates").into()),
-        }
+        version1::refuse_authorities(intermediates)?;
+        let revocation = self.revocation.as_ref().map(|lists| (lists, self.leaf_only));
+        leaf.verify(&Authorities { roots, intermediates, usage, revocation, algorithms, now })
     }
 
     fn check(&self, end_entity: &CertificateDer<'_>) -> Result<(), Error> {

@@ -7,3 +7,4 @@ mod hello;
 mod peers;
 mod rotation;
 mod support;
+mod version1;

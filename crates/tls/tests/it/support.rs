@@ -58,9 +58,23 @@ impl TestCa {
         self.issuer.pem()
     }
 
+    /// An authority that this one has signed.
+    pub fn authority(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.serial_number = Some(SerialNumber::from(77_u64));
+        change(&mut params);
+        Self { issuer: CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &self.issuer).unwrap() }
+    }
+
     /// The same certificate authority's leaf of version 1, as `openssl x509 -req` without extensions makes it.
     pub fn version1(&self, name: &str) -> Pair {
-        let pair = self.issue(|params| params.distinguished_name.push(DnType::CommonName, name));
+        let pair = self.issue(|params| {
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.serial_number = Some(SerialNumber::from(7_u64));
+        });
         let der = CertificateDer::from_pem_slice(pair.chain.as_bytes()).unwrap();
         let key = self.issuer.key();
         let chain = version1(&der, |message| rcgen::SigningKey::sign(key, message).unwrap());
