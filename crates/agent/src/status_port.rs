@@ -5,15 +5,17 @@
 //! from the address in the Pod's annotations `prometheus.io/…`. If one of the two does not answer, the page has the other,
 //! and the failure is counted.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_process::newest::serve_newest;
 use evenkeel_proxy::HotRestartState;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{Empty, Full};
@@ -45,14 +47,12 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 const SHARE: f64 = 0.8;
 /// Maximum size of a page of the proxy or the program, in bytes.
 const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
-/// Connections at a time, and among them scrapes: others wait.
+/// Connections at a time; a further one takes the place of the oldest of the address that has most. Scrapes among them; others wait.
 const MAX_CONNECTIONS: usize = 32;
 const MAX_SCRAPES: usize = 2;
 /// How long a client may take for its request, and for the whole connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
-/// Wait after a connection that could not be accepted, as when there are no more descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The server, running.
 pub(crate) struct StatusPort {
@@ -101,20 +101,11 @@ impl StatusPort {
 
 /// Accepts connections until the future is dropped.
 async fn serve(listener: Arc<TcpListener>, pages: Arc<Pages>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let pages = pages.clone();
-                tokio::spawn(async move {
-                    let _ = timeout(CONNECTION_TIMEOUT, pages.answer(stream)).await;
-                    drop(place);
-                });
-            }
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-        }
-    }
+    let each = move |stream, peer: SocketAddr| {
+        let answered = timeout(CONNECTION_TIMEOUT, pages.clone().answer(stream, peer.ip().to_canonical()));
+        async move { _ = answered.await }
+    };
+    match serve_newest(&listener, MAX_CONNECTIONS, each).await {}
 }
 
 /// The data of the pages.
@@ -126,11 +117,14 @@ struct Pages {
     mark: Option<u32>,
     ready: watch::Receiver<bool>,
     scrapes: Arc<Semaphore>,
+    /// The scrapes of each address, one at a time: an address that reads no page does not get all places.
+    scrapes_of: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
     counted: Counted,
 }
 
-/// The place among the scrapes that a connection has, until it ends: a client that does not read the page holds memory.
-type ScrapePlace = OnceLock<OwnedSemaphorePermit>;
+/// The places among the scrapes, of its address and of all, that a connection has until it ends: a client that does not read the page
+/// holds memory.
+type ScrapePlace = OnceLock<[OwnedSemaphorePermit; 2]>;
 
 /// Scrape counters of Istio's agent.
 #[derive(Debug, Default)]
@@ -154,15 +148,16 @@ impl Pages {
             mark: options.mark(),
             ready,
             scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
+            scrapes_of: Mutex::default(),
             counted: Counted::default(),
         }
     }
 
     /// Answers one request.
-    async fn answer(self: Arc<Self>, stream: TcpStream) {
+    async fn answer(self: Arc<Self>, stream: TcpStream, peer: IpAddr) {
         let (pages, place) = (&self, &ScrapePlace::new());
         let service = service_fn(move |request: Request<Incoming>| async move {
-            Ok::<_, Infallible>(pages.page(&request, place).await)
+            Ok::<_, Infallible>(pages.page(&request, peer, place).await)
         });
         let mut server = hyper::server::conn::http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).keep_alive(false);
@@ -170,7 +165,18 @@ impl Pages {
         let _ = server.serve_connection(TokioIo::new(stream), service).await;
     }
 
-    async fn page(&self, request: &Request<Incoming>, place: &ScrapePlace) -> Response<Full<Bytes>> {
+    /// Waits for a place among the scrapes; `None`: there will be none.
+    async fn scrape_place(&self, peer: IpAddr) -> Option<[OwnedSemaphorePermit; 2]> {
+        let own = {
+            let mut all = self.scrapes_of.lock().unwrap_or_else(PoisonError::into_inner);
+            // What only this table holds is used by nobody. There are no more than connections.
+            all.retain(|_, scrapes| Arc::strong_count(scrapes) > 1);
+            all.entry(peer).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+        };
+        Some([own.acquire_owned().await.ok()?, self.scrapes.clone().acquire_owned().await.ok()?])
+    }
+
+    async fn page(&self, request: &Request<Incoming>, peer: IpAddr, place: &ScrapePlace) -> Response<Full<Bytes>> {
         let said = |status: StatusCode, text: &str| {
             let mut response = Response::new(Full::from(format!("{text}\n")));
             *response.status_mut() = status;
@@ -183,7 +189,7 @@ impl Pages {
             READY if *self.ready.borrow() => said(StatusCode::OK, "ready"),
             READY => said(StatusCode::SERVICE_UNAVAILABLE, "not ready; status.json in the agent's --state says why"),
             METRICS => {
-                let Ok(free) = self.scrapes.clone().acquire_owned().await else {
+                let Some(free) = self.scrape_place(peer).await else {
                     return said(StatusCode::SERVICE_UNAVAILABLE, "the agent ends");
                 };
                 // A connection has one request.

@@ -4,13 +4,13 @@
 //! `/targets` lists them for Prometheus' HTTP service discovery (<https://prometheus.io/docs/prometheus/latest/http_sd/>), each with the
 //! path of its page here, `/metrics/NAMESPACE/POD`.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_process::newest::serve_newest;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
@@ -19,7 +19,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
 use crate::addresses::CONTROL_DEBUG;
 use crate::replica::Replicas;
@@ -30,8 +29,6 @@ const USUAL_PORT: u16 = 15090;
 const AGENT_PORT: u16 = 15020;
 /// Connections at a time. A further one takes the place of the oldest: whoever keeps connections open keeps nobody else out.
 const MAX_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for lack of file descriptors or memory.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// How long a page may take until its head arrives, and a client for a request. Prometheus waits for 10 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection lasts, with its one request: a page that stops in its middle, or a client that does not read, ends with it.
@@ -86,21 +83,11 @@ impl MetricsPages {
         F: Fn(&str) -> Page + Clone + Send + Sync + 'static,
     {
         let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
-        let mut open: VecDeque<AbortHandle> = VecDeque::new();
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
-            };
-            open.retain(|connection| !connection.is_finished());
-            if open.len() >= MAX_CONNECTIONS
-                && let Some(oldest) = open.pop_front()
-            {
-                oldest.abort();
-            }
+        let never = serve_newest(&listener, MAX_CONNECTIONS, |stream, _| {
             let served = tokio::time::timeout(longest, serve_connection(stream, pages.clone()));
-            open.push_back(tokio::spawn(served).abort_handle());
-        }
+            async move { _ = served.await }
+        });
+        match never.await {}
     }
 }
 

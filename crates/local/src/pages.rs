@@ -4,19 +4,15 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_process::newest::serve_newest;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 
 /// The default port of `evenkeel proxy-status`.
 pub const USUAL_PORT: u16 = 15014;
-/// Connections at a time; more wait in the kernel's backlog.
+/// Connections at a time. A further one takes the place of the oldest.
 const MAX_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for lack of file descriptors or memory.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A socket of the host's network for the pages.
 #[derive(Debug)]
@@ -44,19 +40,7 @@ impl HostPages {
     pub async fn serve(&self, record: &Path, pages: SocketAddr) -> io::Result<()> {
         write_atomically(record, self.address.to_string().as_bytes(), Readers::All)?;
         let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(async move {
-                        forward_connection(stream, pages).await;
-                        drop(slot);
-                    });
-                }
-                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
-            }
-        }
+        match serve_newest(&listener, MAX_CONNECTIONS, move |stream, _| forward_connection(stream, pages)).await {}
     }
 }
 

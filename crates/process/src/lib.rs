@@ -1,10 +1,11 @@
 //! A long-running process and its environment: the [`signals`] it receives; the service [`manager`] that it reports to, and
 //! the receiving side of that protocol for a supervisor ([`service`]); protection of its memory ([`secrets`]); [`children`]
-//! that end with it; its [`resources`]; and its [`confinement`].
+//! that end with it; its [`resources`]; and its [`confinement`]. Also the [`newest`] connections of a listener to anybody.
 
 pub mod children;
 pub mod confinement;
 pub mod manager;
+pub mod newest;
 pub mod resources;
 pub mod secrets;
 pub mod service;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_base::local_host;
+use evenkeel_process::newest::serve_newest;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -18,7 +19,7 @@ use tokio::sync::Semaphore;
 use super::Pages;
 use super::pages::{HISTORY, Page, READY};
 
-/// Maximum number of connections; more wait in the kernel's backlog.
+/// Maximum number of connections. A further one takes the place of the oldest of the address that has most.
 const MAX_CONNECTIONS: usize = 256;
 /// How long a client may take to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,29 +31,15 @@ const MAX_HISTORIES: usize = 1;
 const MAX_PAGES: usize = 2;
 /// How long a page waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after an `accept` that failed because file descriptors or memory ran out.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves the pages until the task is dropped.
 pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let turns = Arc::new(Turns { pages: Semaphore::new(MAX_PAGES), histories: Semaphore::new(MAX_HISTORIES) });
-    loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, address)) => {
-                let (pages, turns) = (pages.clone(), turns.clone());
-                tokio::spawn(async move {
-                    connection(stream, address, &pages, &turns).await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
+    let each = move |stream, address| {
+        let (pages, turns) = (pages.clone(), turns.clone());
+        async move { connection(stream, address, &pages, &turns).await }
+    };
+    match serve_newest(&listener, MAX_CONNECTIONS, each).await {}
 }
 
 /// Decides which page is rendered next.
