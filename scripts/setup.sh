@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|re2-reference|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|protojson-reference|re2-reference|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | re2-reference | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, re2-reference or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | protojson-reference | re2-reference | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, protojson-reference, re2-reference or spire" ;;
         esac
     done
 }
@@ -45,6 +45,7 @@ need_test() {
     need_h2spec
     need_grpc_xds_client
     need_authz_server
+    need_protojson_reference
     need_re2_reference
 }
 
@@ -150,6 +151,14 @@ need_authz_server() {
     find_go
     say "building authz-server"
     (cd "$root/scripts/authz-server" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
+}
+
+# How Go reads the JSON form of messages.
+need_protojson_reference() {
+    [ "$tools/bin/protojson-reference" -nt "$root/scripts/protojson-reference/main.go" ] && return
+    find_go
+    say "building protojson-reference"
+    (cd "$root/scripts/protojson-reference" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
 }
 
 # How Go reads RE2's expressions.

@@ -42,9 +42,9 @@ impl Envoy {
         Self {
             binary: binary.to_owned(),
             bootstrap: bootstrap.to_owned(),
-            concurrency: options.concurrency,
+            concurrency: options.concurrency(),
             admin_port: options.admin_port(),
-            drain_time: Duration::from_secs(options.drain_time_s),
+            drain_time: options.drain_time(),
             more: arguments(options),
         }
     }

@@ -36,6 +36,7 @@ mod status;
 pub mod status_port;
 mod telemetry;
 pub mod trust;
+mod unread;
 
 use std::future::Future;
 use std::os::unix::fs::DirBuilderExt;
@@ -62,6 +63,7 @@ use servers::{Dns, GrpcServer};
 pub use status::Status;
 use status_port::StatusPort;
 use trust::ControlPlaneRoots;
+pub use unread::unread_metadata;
 
 /// File of the proxy's bootstrap in the state directory.
 pub const BOOTSTRAP_FILE: &str = "bootstrap.json";
@@ -96,6 +98,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 
 /// Like [`run`], on the caller's runtime and until `stop` completes.
 pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+    unread::report(&options);
     make_state_directory(&options.state)?;
     let mut inherited = handover::begin(&options, &bootstrap::node(&options)?).await?;
     let epoch = inherited.as_ref().map_or(0, |inherited| inherited.succession.epoch());

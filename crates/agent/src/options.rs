@@ -21,6 +21,10 @@ const DNS_PORT: u16 = 15053;
 pub const ADMIN_PORT: u16 = 15000;
 /// Port of the agent's own page, as in Istio.
 const STATUS_PORT: u16 = 15020;
+/// Worker threads of a proxy, as in Istio.
+const DEFAULT_CONCURRENCY: u32 = 2;
+/// How long connections may continue when a proxy stops, as in Istio.
+const DEFAULT_DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Ports of captured connections, outbound and inbound, as in Istio.
 const CAPTURE_PORTS: [u16; 2] = [15001, 15006];
 /// Socket mark of what the agent and the proxy send themselves; capture rules let it pass. (Istio's 1337 marks what a proxy sends with a
@@ -79,9 +83,9 @@ pub struct Options {
     /// Run no proxy: all programs of the workload use gRPC's own xDS client.
     #[arg(long, requires = "grpc_bootstrap", conflicts_with = "envoy")]
     pub no_proxy: bool,
-    /// Worker threads of the proxy; 0: one per core.
-    #[arg(long, default_value_t = 2)]
-    pub concurrency: u32,
+    /// Worker threads of the proxy; 0: one per core [default: concurrency of --proxy-config, or 2].
+    #[arg(long)]
+    pub concurrency: Option<u32>,
     /// How much of the mesh the built-in proxy of a sidecar holds. A gateway always holds all of it.
     #[arg(long, value_enum, default_value = "learned")]
     pub scope: Scope,
@@ -125,7 +129,8 @@ pub struct Options {
     pub cluster_id: String,
     /// Istio's ProxyConfig as JSON, as Istio's injector writes it into PROXY_CONFIG. It is passed to the control plane; the agent
     /// reads readinessProbe, proxyStatsMatcher, extraStatTags, runtimeValues, drainDuration, fileFlushInterval, fileFlushMinSizeKb,
-    /// serviceCluster, tracingServiceName, proxyAdminPort, statusPort, caCertificatesPem and proxyMetadata.
+    /// serviceCluster, tracingServiceName, proxyAdminPort, statusPort, caCertificatesPem, concurrency, terminationDrainDuration,
+    /// interceptionMode and proxyMetadata. What has no effect is named in the log.
     #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
     pub proxy_config: Map<String, Value>,
     /// Metadata of the node for the control plane, KEY=VALUE; may be repeated. ISTIO_META_KEY in the environment means the same;
@@ -166,9 +171,9 @@ pub struct Options {
     /// Curve of the workload's ECDSA key.
     #[arg(long, value_enum, default_value = "p256")]
     pub key_curve: KeyCurve,
-    /// How long connections may continue when the proxy stops, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    pub drain_time_s: u64,
+    /// How long connections may continue when the proxy stops, in seconds [default: terminationDrainDuration of --proxy-config, or 5].
+    #[arg(long, value_name = "SECONDS")]
+    pub drain_time_s: Option<u64>,
     /// How long a running agent that this one takes over from may keep connections that cannot be transferred, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,
@@ -252,7 +257,14 @@ impl Options {
         let texts = texts.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
         let variables = texts.chain(self.environment.iter().cloned());
         let named = variables.filter_map(|(name, value)| Some((name.strip_prefix(METADATA_PREFIX)?.to_owned(), value)));
-        named.chain(self.metadata.iter().cloned()).filter(|(name, _)| !name.is_empty()).collect()
+        // Istio's injector tells it by metadata, too.
+        let mode = self.proxy_config.get("interceptionMode").and_then(Value::as_str);
+        let mode = mode.map(|mode| (INTERCEPTION_MODE.to_owned(), mode.to_owned()));
+        mode.into_iter()
+            .chain(named)
+            .chain(self.metadata.iter().cloned())
+            .filter(|(name, _)| !name.is_empty())
+            .collect()
     }
 
     /// A setting of Istio's agent: of the agent's own environment, or of `proxyMetadata`.
@@ -301,6 +313,18 @@ impl Options {
     /// Returns the health check of the workload (`readinessProbe` of `--proxy-config`).
     pub fn readiness_probe(&self) -> Result<Option<ReadinessProbe>, OptionsError> {
         ReadinessProbe::of(&self.proxy_config).map_err(OptionsError::Probe)
+    }
+
+    /// Worker threads of the proxy; 0: one per core.
+    pub fn concurrency(&self) -> u32 {
+        let of_config = || u32::try_from(self.proxy_config.get("concurrency")?.as_u64()?).ok();
+        self.concurrency.or_else(of_config).unwrap_or(DEFAULT_CONCURRENCY)
+    }
+
+    /// How long connections may continue when the proxy stops.
+    pub fn drain_time(&self) -> Duration {
+        let of_config = || duration::parse(self.proxy_config.get("terminationDrainDuration")?.as_str()?).ok();
+        self.drain_time_s.map(Duration::from_secs).or_else(of_config).unwrap_or(DEFAULT_DRAIN_TIME)
     }
 
     /// The port of the proxy's admin interface.
@@ -406,6 +430,8 @@ const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
 const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
 const CA_ADDR: &str = "CA_ADDR";
 const CA_ROOT_CA: &str = "CA_ROOT_CA";
+/// The metadata that says how the workload's connections are captured.
+const INTERCEPTION_MODE: &str = "INTERCEPTION_MODE";
 /// The metadata that says whether the agent answers the workload's DNS queries.
 const DNS_CAPTURE: &str = "DNS_CAPTURE";
 

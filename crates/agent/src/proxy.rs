@@ -75,11 +75,11 @@ impl Proxy {
 fn settings(options: &Options, bootstrap: &Path) -> Settings {
     Settings {
         bootstrap: BootstrapSource { path: Some(bootstrap.to_owned()), text: None },
-        concurrency: usize::try_from(options.concurrency).unwrap_or(usize::MAX),
+        concurrency: usize::try_from(options.concurrency()).unwrap_or(usize::MAX),
         node: NodeOverrides::default(),
         // Not used: logging is this process's.
         log_level: Level::default(),
-        drain_time: Duration::from_secs(options.drain_time_s),
+        drain_time: options.drain_time(),
         listener_drain_time: options.listener_drain_time(),
         admin_address_path: None,
         handover: handover::socket(options),

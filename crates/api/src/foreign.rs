@@ -6,26 +6,55 @@ use evenkeel_base::limits::MAX_FILE_BYTES;
 use evenkeel_base::yaml::{self, Node, Parsed, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
-use crate::refused;
+use crate::{Kind, refused};
 
 /// The code of the finding that a file has no Kubernetes objects and is skipped.
 pub const SKIPPED: &str = "no-kubernetes-object";
 /// Fields by which a document is recognized as an object, whatever else it lacks.
 const OBJECT_FIELDS: [&str; 3] = ["kind", "metadata", "spec"];
 
+/// Errors of texts that other programs read without one: tags of their own, and keys of which the last counts.
+const OF_OTHER_READERS: [&str; 2] = ["yaml-tag", "duplicate-key"];
+
+/// Whether a document is an object, whatever it lacks. Without an `apiVersion` it needs a known kind and a name: data and
+/// settings of programs have fields of these names, too.
+fn is_object(document: &Node) -> bool {
+    let known = |kind: &str| Kind::ALL.iter().any(|known| known.as_str() == kind);
+    let is_complete = || {
+        let kind = document.get("kind").and_then(Node::as_str);
+        let named = document.at_path("metadata.name").is_some();
+        match (kind, document.get("apiVersion")) {
+            (Some(kind), None) if !known(kind) || !named => false,
+            _ => OBJECT_FIELDS.iter().any(|field| document.get(field).is_some()),
+        }
+    };
+    refused::guards(document) || is_complete()
+}
+
 /// Returns a note if no document of a file looks like a Kubernetes object. Files of other tools (a compose file, a
-/// kustomization, a chart's values) are often beside manifests.
-pub(crate) fn foreign_file(path: &str, documents: &[Node], found: &Diagnostics) -> Option<Diagnostic> {
-    let is_object =
-        |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some()) || refused::guards(document);
+/// kustomization, a chart's values) are often beside manifests. `closes`: a document that cannot be read may protect something.
+pub(crate) fn foreign_file(
+    path: &str,
+    text: &str,
+    documents: &[Node],
+    found: &Diagnostics,
+    closes: bool,
+) -> Option<Diagnostic> {
+    let errors = || found.iter().filter(|finding| finding.severity == Severity::Error);
     // Where a part cannot be read, it may be an object.
-    if found.has_errors() {
+    let has_broken = errors().next().is_some();
+    let is_of_others =
+        || errors().all(|finding| OF_OTHER_READERS.contains(&finding.code)) && !text.contains("apiVersion");
+    if documents.iter().any(is_object) || has_broken && (closes || !is_of_others()) {
         return None;
     }
-    let first = documents.first().filter(|_| !documents.iter().any(is_object))?;
-    // A single text is more likely a mistake than another tool's file.
-    if let (Value::Scalar(_), false, 1) = (&first.value, first.is_null(), documents.len()) {
-        return None;
+    match documents.first() {
+        None if !has_broken => return None,
+        // A single text is more likely a mistake than another tool's file.
+        Some(Node { value: Value::Scalar(_), .. }) if documents.len() == 1 && !documents.iter().all(Node::is_null) => {
+            return None;
+        }
+        _ => {}
     }
     let message = "the file contains no Kubernetes object and is skipped";
     let finding = Diagnostic::new(Severity::Info, SKIPPED, Span::whole_file(path), message);
@@ -137,7 +166,13 @@ pub(crate) fn template(path: &Arc<str>, text: &str, found: &Diagnostics) -> Opti
         let line = at(VALUE).filter(|_| is_no_yaml)?;
         Some(("Jinja or Helm", line, "render it, and name the template in `.evenkeelignore`"))
     };
-    let (name, line, help) = marked.or_else(of_value)?;
+    // Only where the mistake is: scripts in ConfigMaps have such values, too.
+    let of_variable = || {
+        let line = first.span.line.checked_sub(1)? as usize;
+        text.lines().nth(line).filter(|text| text.contains("${"))?;
+        Some(("envsubst", line, "render it (`envsubst < TEMPLATE > FILE`), and name the template in `.evenkeelignore`"))
+    };
+    let (name, line, help) = marked.or_else(of_value).or_else(of_variable)?;
     let span = Span::at(path.clone(), u32::try_from(line).unwrap_or(u32::MAX).saturating_add(1), 1);
     let message = format!("the file is a template for {name}, not a manifest, and is skipped");
     Some(Diagnostic::warning("template", span, message).with_help(help))

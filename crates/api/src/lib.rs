@@ -13,6 +13,7 @@ mod foreign;
 pub mod gateway_api;
 pub mod istio;
 pub mod kubernetes;
+mod kustomize;
 mod load;
 mod local;
 mod mesh_settings;
@@ -25,6 +26,7 @@ mod unread;
 
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
 pub use foreign::SKIPPED;
+pub use kustomize::{KUSTOMIZATIONS, may_guard, patch_files};
 pub use load::{load, unreadable, unreadable_objects};
 pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
 pub use object::{Guarded, Judged, Object, ObjectKey, Places, ProxyPlace, Refusal, Unsupported};

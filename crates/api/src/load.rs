@@ -13,6 +13,7 @@ use crate::annotations;
 use crate::decode::{Context, Decode};
 use crate::foreign::{self, foreign_file};
 use crate::istio::MeshConfig;
+use crate::kustomize;
 use crate::local::{is_local_file, read_local};
 use crate::refused;
 use crate::resource::{Named, named, substitute};
@@ -46,8 +47,10 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
             let written = written(&lines, part.start, part.end);
             objects.iter_mut().skip(known).for_each(|object| object.text = written);
         }
-        if let Some(foreign) = foreign_file(path, &documents, &found) {
-            diagnostics.extend(found.into_iter().chain([foreign]));
+        if let Some(foreign) = foreign_file(path, text, &documents, &found, objects.len() > of_file) {
+            let found = found.into_iter().filter(|finding| finding.severity != Severity::Error);
+            let kustomizations = documents.iter().filter(|document| kustomize::is_kustomization(document));
+            diagnostics.extend(found.chain([foreign]).chain(kustomizations.map(kustomize::finding)));
             continue;
         }
         for document in documents {
@@ -172,6 +175,10 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
         }
         return;
     };
+    if kustomize::is_kustomization(&document) {
+        diagnostics.push(kustomize::finding(&document));
+        return;
+    }
     if kind == "List" && api_version == "v1" {
         return read_list(document, objects, diagnostics);
     }

@@ -12,12 +12,42 @@ const READ: [&str; 7] = [
     "PILOT_PUSH_THROTTLE",
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
 ];
+/// Variables without such a prefix, which say what Istio's control plane trusts, signs or sends.
+const OTHERS: [&str; 26] = [
+    "AUTO_RELOAD_PLUGIN_CERTS",
+    "CA_TRUSTED_NODE_ACCOUNTS",
+    "CERT_SIGNER_DOMAIN",
+    "COMPLIANCE_POLICY",
+    "DEFAULT_WORKLOAD_CERT_TTL",
+    "ENABLE_AUTO_SNI",
+    "ENABLE_CA_SERVER",
+    "ENABLE_DEBUG_ON_HTTP",
+    "ENABLE_ENHANCED_RESOURCE_SCOPING",
+    "ENABLE_EXTERNAL_NAME_ALIAS",
+    "ENABLE_NATIVE_SIDECARS",
+    "ENABLE_TLS_ON_SIDECAR_INGRESS",
+    "EXTERNAL_CA",
+    "INJECTION_WEBHOOK_CONFIG_NAME",
+    "JWT_POLICY",
+    "K8S_SIGNER",
+    "METRICS_LOCALHOST_ACCESS_ONLY",
+    "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES",
+    "REQUIRE_3P_TOKEN",
+    "RESOLVE_HOSTNAME_GATEWAYS",
+    "SHARED_MESH_CONFIG",
+    "TOKEN_AUDIENCES",
+    "TRUSTED_GATEWAY_CIDR",
+    "USE_CACERTS_FOR_SELF_SIGNED_CA",
+    "VERIFY_CERTIFICATE_AT_CLIENT",
+    "XDS_AUTH",
+];
 /// Maximum number of variables that are named.
 const MAX_NAMED: usize = 50;
 
 /// The variables without an effect among these names.
 pub(crate) fn without_effect(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let is_istios = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let is_istios =
+        |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || OTHERS.contains(&name.as_str());
     let names = names.into_iter().filter(|name| is_istios(name) && !READ.contains(&name.as_str()));
     let mut names: Vec<String> = names.take(MAX_NAMED).collect();
     names.sort();
@@ -47,6 +77,7 @@ mod tests {
         };
         check(&["PATH", "HOME", "SSL_CERT_FILE", "ROOT_CA_DIR"], &[]);
         check(&READ, &[]);
+        check(&OTHERS, &OTHERS);
         check(
             &["PILOT_TRACE_SAMPLING", "CITADEL_SELF_SIGNED_CA_CERT_TTL", "PILOT_DEBOUNCE_MAX"],
             &["CITADEL_SELF_SIGNED_CA_CERT_TTL", "PILOT_TRACE_SAMPLING"],
@@ -63,6 +94,9 @@ mod tests {
                 continue;
             }
             let text = std::fs::read_to_string(&path).expect("a source file");
+            for other in OTHERS {
+                assert!(!text.contains(&format!("\"{other}\"")), "{} reads {other}", path.display());
+            }
             for part in text.split('"').filter(|part| part.starts_with("PILOT_")) {
                 let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
                 read.extend(part.chars().all(is_name).then(|| part.to_owned()));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use evenkeel_agent::options::ADMIN_PORT;
+use evenkeel_api::istio;
 use evenkeel_control::SignerOptions;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
@@ -450,6 +451,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Agent { options, log } => {
             logging::start(log.log_level);
             purge::while_starting();
+            logging::report(&istio::ProxyConfig::findings_of_agent(&options.proxy_config));
             evenkeel_agent::run(*options)?;
             Ok(0)
         }

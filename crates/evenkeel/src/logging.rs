@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
+use evenkeel_base::{Diagnostics, Severity};
 use tracing_subscriber::filter::LevelFilter;
 
 /// `-l LEVEL`, on every command.
@@ -37,6 +38,17 @@ impl Level {
     /// The level's name as the value of a flag.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Writes findings into the log.
+pub fn report(found: &Diagnostics) {
+    for finding in found.iter() {
+        match finding.severity {
+            Severity::Error => tracing::error!("{finding}"),
+            Severity::Warning => tracing::warn!("{finding}"),
+            Severity::Info => tracing::info!("{finding}"),
+        }
     }
 }
 

@@ -57,6 +57,9 @@ impl fmt::Display for Lines<'_> {
             }
             write!(f, "{diagnostic}")?;
         }
+        if self.0.iter().any(is_about_support) {
+            write!(f, "\nhelp: {WAY_OUT}")?;
+        }
         Ok(())
     }
 }
@@ -113,6 +116,15 @@ fn diagnostic(tree: Option<&Tree>, prefix: &str, problem: &Problem) -> Diagnosti
     };
     let span = tree.map(|tree| tree.span_of_path(&path).clone()).unwrap_or_default();
     Diagnostic::error("bootstrap", span, format!("{path}: {}", problem.reason))
+}
+
+/// The way out for what is not supported; said once, after all errors.
+const WAY_OUT: &str = "take out what is not supported, or run this file with Envoy; docs/proxy-xds-fields.md lists the fields and \
+                       extensions that are";
+
+/// Whether an error says that a field or an extension is not supported, whichever reader found it.
+fn is_about_support(diagnostic: &Diagnostic) -> bool {
+    diagnostic.message.ends_with("not supported")
 }
 
 fn read_file(path: &PathBuf) -> Result<String, BootstrapError> {

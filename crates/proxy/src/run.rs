@@ -41,7 +41,7 @@ use self::instructions::Instructions;
 use self::lifecycle::{HotRestart, Lifecycle};
 pub use self::program::{HotRestartState, Program};
 use crate::access_log::{LogHandle, LogThread};
-use crate::admin::Admin;
+use crate::admin::{Admin, AdminLog};
 use crate::bootstrap::{self, Loaded};
 use crate::dns_cache::answer_lookups;
 use crate::handover::{Inheritance, Succession};
@@ -187,6 +187,7 @@ async fn serve(
     stats_config::apply(&registry, &loaded.bootstrap);
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
     let admin_address = loaded.bootstrap.admin;
+    let admin_logs = loaded.bootstrap.admin_logs.clone();
     let (sinks, node) = (loaded.bootstrap.stats_sinks.clone(), loaded.bootstrap.node.clone());
     let settler = Settler::new(Subscriptions::new(&loaded.bootstrap));
     let shared = Shared::new(state_of(loaded, builder, &pool, &registry), Rc::new(settler));
@@ -197,7 +198,9 @@ async fn serve(
         Some(address) => {
             let own = Arc::clone(pool.shared_clusters().own());
             let log = log.handle();
-            let admin = Admin { shared: shared.clone(), logging, log, commands, options: settings.clone(), own };
+            let access = AdminLog::new(admin_logs, log.clone());
+            let options = settings.clone();
+            let admin = Admin { shared: shared.clone(), logging, log, access, commands, options, own };
             Some(AdminPort::bind(address, handed_admin, admin).await?)
         }
     };

@@ -10,8 +10,10 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::{Any, pack};
 use prost::Message as _;
 
+use crate::access_log::AccessLog;
 use crate::bind::BindConfig;
-use crate::compile::dns::resolver_config;
+use crate::compile::access_log::admin_logs;
+use crate::compile::dns::default_resolver;
 use crate::compile::source::{Source, api_source, config_source};
 use crate::compile::tracing::default_provider;
 use crate::compile::{Cx, Environment, address};
@@ -32,6 +34,8 @@ pub struct Bootstrap {
     pub node: core::Node,
     /// Address of the admin interface.
     pub admin: Option<SocketAddr>,
+    /// Where requests to it are logged.
+    pub admin_logs: Vec<Arc<AccessLog>>,
     /// Static listeners, for [`crate::Builder::set_static_listener`].
     pub listeners: Vec<Any>,
     /// Static clusters, for [`crate::Builder::set_static_cluster`].
@@ -180,6 +184,10 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         None => None,
         Some(_) => Some(cx.at("admin", |cx| address::admin_address(cx, admin))?),
     };
+    let admin_logs = match &message.admin {
+        None => Vec::new(),
+        Some(admin) => cx.at("admin", |cx| Some(admin_logs(cx, admin)))?,
+    };
     let bind = match message.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.as_ref()) {
         None => BindConfig::default(),
         Some(bind) => cx.at("cluster_manager.upstream_bind_config", |cx| address::bind_config(cx, bind))?,
@@ -191,7 +199,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     {
         cx.fail_at::<()>("cluster_manager.local_cluster_name", format!("there is no static cluster {name:?}"));
     }
-    let resolver = resolver_config(cx, message.typed_dns_resolver_config.as_ref()).unwrap_or_default();
+    let resolver = default_resolver(cx, message).unwrap_or_default();
     let (ads, lds, cds) = cx.at("dynamic_resources", |cx| {
         let ads = match &dynamic.ads_config {
             None => None,
@@ -220,6 +228,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
         admin,
+        admin_logs,
         listeners: resources.listeners.iter().map(pack).collect(),
         clusters: resources.clusters.iter().map(pack).collect(),
         bind,

@@ -181,6 +181,22 @@ fn the_nodes_metadata_come_from_proxy_config_the_environment_and_the_command_lin
 }
 
 #[test]
+fn the_config_sets_what_no_option_does() {
+    let config = r#"{"concurrency":5,"terminationDrainDuration":"7.5s","interceptionMode":"TPROXY"}"#;
+    let check = |more: &[&str], concurrency: u32, drain_ms: u128, mode: &Value| {
+        let options = options(&words("sidecar", more));
+        assert_eq!((options.concurrency(), options.drain_time().as_millis()), (concurrency, drain_ms), "{more:?}");
+        let metadata = &bootstrap::bootstrap(&options, 0).unwrap()["node"]["metadata"];
+        assert_eq!(metadata["INTERCEPTION_MODE"], *mode, "{more:?}");
+    };
+    check(&[], 2, 5_000, &Value::Null);
+    check(&["--proxy-config", config], 5, 7_500, &json!("TPROXY"));
+    let more = ["--concurrency", "1", "--drain-time-s", "3", "--metadata", "INTERCEPTION_MODE=REDIRECT"];
+    check(&[&["--proxy-config", config][..], &more].concat(), 1, 3_000, &json!("REDIRECT"));
+    check(&["--proxy-config", r#"{"concurrency":0,"terminationDrainDuration":"soon"}"#], 0, 5_000, &Value::Null);
+}
+
+#[test]
 fn dns_is_answered_unless_the_metadata_say_otherwise() {
     let check = |more: &[&str], expected: bool| {
         let options = options(&words("sidecar", more));

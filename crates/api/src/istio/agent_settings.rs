@@ -1,10 +1,13 @@
 //! ProxyConfig: settings that the agent of a proxy reads, and not the control plane.
 
-use evenkeel_base::Spanned;
+use evenkeel_base::yaml::Node;
+use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 use serde_json::{Map, Value};
 
 use super::ProxyConfig;
 use super::agent_checks::{ADMIN_PORT, STATUS_PORT, problem_of_port};
+use super::proxy_config::READ_AT_START;
+use crate::decode::Decode;
 
 /// The fields of ProxyConfig that do not affect what the control plane sends a proxy, but are for its agent.
 /// [`ProxyConfig::for_agent`] writes these, and `tracing`.
@@ -43,6 +46,23 @@ impl ProxyConfig {
     /// The port of the agent's page, if a usable one is named.
     pub fn status_port(&self) -> Option<u16> {
         usable(&self.status_port, STATUS_PORT).filter(|port| Some(*port) != self.admin_port())
+    }
+
+    /// What an agent's `--proxy-config` says that has no effect, or cannot be used.
+    pub fn findings_of_agent(config: &Map<String, Value>) -> Diagnostics {
+        let place = Span::whole_file("--proxy-config");
+        let mut cx = Self::context();
+        let read = Self::decode(&Node::from_json(&Value::Object(config.clone()), &place), &mut cx);
+        let found = cx.into_diagnostics();
+        let mut found: Diagnostics =
+            found.iter().filter(|finding| !finding.message.ends_with(READ_AT_START)).cloned().collect();
+        let holds = read.and_then(|config| config.hold_application_until_proxy_starts).is_some_and(|hold| hold.value);
+        if holds {
+            let message = "holdApplicationUntilProxyStarts: an agent does not start the workload";
+            let help = "start it when the agent's page `/healthz/ready` answers with 200";
+            found.push(Diagnostic::info("no-effect", place, message).with_help(help));
+        }
+        found
     }
 
     /// Returns the fields that the agent reads, besides the readiness probe, as ProxyConfig's JSON.

@@ -370,6 +370,9 @@ impl ProxyStatsMatcher {
 const METADATA: [&str; 5] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, SELF_DISCOVERY, SELF_DISCOVERY_LABELS, AMBIGUOUS_REQUESTS];
 /// Variables that agents read from their own environment, or from the `proxyMetadata` that they are started with.
 const OF_AGENTS_START: [&str; 4] = ["FILE_MOUNTED_CERTS", "OUTPUT_CERTS", "CA_ADDR", "CA_ROOT_CA"];
+/// What is said of them.
+pub(super) const READ_AT_START: &str =
+    "an agent reads it when it starts, from its environment or its `--proxy-config`, and not from here";
 /// Whether the proxy is told of the proxies like it, which zone-aware balancing needs.
 const SELF_DISCOVERY: &str = "ISTIO_META_ENABLE_SELF_DISCOVERY";
 /// The labels that proxies like it have in common.
@@ -418,7 +421,7 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
     }
     for (name, value) in config.proxy_metadata.iter().filter(|(name, _)| !METADATA.contains(&name.as_str())) {
         let message = match OF_AGENTS_START.contains(&name.as_str()) {
-            true => "an agent reads it when it starts, from its environment or its `--proxy-config`, and not from here",
+            true => READ_AT_START,
             false if name.starts_with(NODE_METADATA) => {
                 "no setting of the agent has this name; it is passed to the control plane as node metadata only"
             }
@@ -496,7 +499,7 @@ impl ProxyConfig {
         config
     }
 
-    fn context() -> Context {
+    pub(super) fn context() -> Context {
         Context::new("Istio").lenient(&[])
     }
 

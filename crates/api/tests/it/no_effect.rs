@@ -1,5 +1,10 @@
 //! Objects and settings of an Istio installation that change nothing here: a finding says so, where the user looks.
 
+use evenkeel_api::decode::{Decode, Schema, Status};
+use evenkeel_api::istio::{OF_AGENT, ProxyConfig};
+use evenkeel_testkit::workspace;
+use serde_json::json;
+
 /// The codes of a document's findings that name this.
 #[track_caller]
 fn check(document: &str, expected: &[&str]) {
@@ -90,4 +95,65 @@ fn networks_and_ipv6_ranges_are_named() {
         check(&ranges(name, "10.0.0.0/8"), &[]);
         check(&ranges(name, "10.0.0.0/8,fd00::/8"), WARNING);
     }
+}
+
+/// Fields of an agent's `--proxy-config` that are supported in MeshConfig, but that an agent says something about.
+const NAMED: [(&str, &str); 2] = [("drainDuration", "1s"), ("holdApplicationUntilProxyStarts", "true")];
+/// Fields that the control plane takes from the node's metadata; tables of decisions show their effect.
+const OF_CONTROL_PLANE: [&str; 5] =
+    ["connectionSettings", "envoyMetricsServiceAddress", "gatewayTopology", "proxyHeaders", "tracing"];
+
+#[test]
+fn each_field_of_an_agents_config_has_an_effect_or_a_finding() {
+    let agent = workspace::sources(&workspace::root().join("crates/agent/src"));
+    let agent: String = agent.iter().map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
+    // By its name, or as a field of a type whose fields are renamed: `zipkin_address: `.
+    let reads = |name: &str| {
+        let snake = |letter: char| match letter.is_ascii_uppercase() {
+            true => format!("_{}", letter.to_ascii_lowercase()),
+            false => letter.to_string(),
+        };
+        let field = format!(" {}: Option<", name.chars().map(snake).collect::<String>());
+        agent.contains(&format!("\"{name}\"")) || agent.contains(&field)
+    };
+    let Schema::Object(fields) = <ProxyConfig as Decode>::schema() else { panic!("an object") };
+    for field in fields {
+        let special = NAMED.iter().find(|(name, _)| *name == field.name);
+        let value = match special {
+            Some((_, "true")) => json!(true),
+            Some((_, value)) => json!(value),
+            None => json!("x"),
+        };
+        let config = json!({ field.name: value });
+        let found = ProxyConfig::findings_of_agent(config.as_object().expect("an object"));
+        let named = found.iter().any(|finding| finding.message.contains(field.name) && finding.help.is_some());
+        let is_read = reads(field.name) || OF_CONTROL_PLANE.contains(&field.name);
+        match (field.status, special) {
+            (Status::Works, None) => assert!(is_read, "{}: nothing reads it", field.name),
+            _ => assert!(named, "{}: no finding: {found}", field.name),
+        }
+        assert!(!(is_read && special.is_some()), "{}: it is read", field.name);
+    }
+    // Each of the other lists has such fields only.
+    let known = |name: &str| fields.iter().any(|field| field.name == name && field.status == Status::Works);
+    assert!(OF_AGENT.iter().chain(&OF_CONTROL_PLANE).all(|name| known(name)));
+    assert!(OF_AGENT.iter().all(|name| reads(name)));
+}
+
+#[test]
+fn an_agents_config_is_read_as_any_other() {
+    let check = |config: serde_json::Value, expected: &[&str]| {
+        let found = ProxyConfig::findings_of_agent(config.as_object().expect("an object"));
+        let codes: Vec<String> = found.iter().map(|finding| format!("{} {}", finding.severity, finding.code)).collect();
+        assert_eq!(codes, expected, "{config}\n{found}");
+    };
+    check(json!({}), &[]);
+    check(
+        json!({"concurrency": 2, "meshId": "m", "proxyMetadata": {"ISTIO_META_DNS_CAPTURE": "true", "CA_ADDR": "a:1"}}),
+        &[],
+    );
+    check(json!({"proxyMetadata": {"ISTIO_META_OTHER": "x"}}), &["info no-effect"]);
+    check(json!({"statsdUdpAddres": "a:1"}), &["warning unknown-field"]);
+    check(json!({"discoveryAddress": "a:1"}), &["info no-effect"]);
+    check(json!({"privateKeyProvider": {}}), &["warning unsupported-field"]);
 }

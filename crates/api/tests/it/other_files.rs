@@ -84,3 +84,78 @@ fn a_template_of_a_policy_closes() {
     let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {namespace: shop, name: {{ .Values.name }}}\n";
     check("policy.yaml", policy, TEMPLATE, &["AuthorizationPolicy shop/policy.yaml:1"]);
 }
+
+#[test]
+fn kustomizations_are_named_and_not_applied() {
+    let kind = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n";
+    check("kustomization.yaml", &format!("{kind}resources: [a.yaml]\n"), SKIPPED, &[]);
+    check("kustomization.yaml", &format!("{kind}namespace: shop\nresources: [a.yaml]\n"), &["warning kustomize"], &[]);
+    check("kustomization.yaml", "resources: [a.yaml]\n", &[SKIPPED[0], SKIPPED[0]], &[]);
+    check("kustomization.yaml", "namePrefix: a-\n", &["info no-kubernetes-object", "warning kustomize"], &[]);
+    check(
+        "a.yaml",
+        "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\npatches: []\n",
+        &["warning kustomize"],
+        &[],
+    );
+    let text = format!("{kind}patches: [{{path: p.yaml}}]\ncommonLabels: {{a: b}}\n");
+    let (_, found) = evenkeel_api::load(&[("kustomization.yaml".into(), text.into())]);
+    let finding = found.iter().next().expect("a finding");
+    assert!(finding.span.line == 3 && finding.message.contains("`patches`, `commonLabels`"), "{finding:?}");
+    assert!(finding.help.as_deref().is_some_and(|help| help.contains("kustomize build")), "{finding:?}");
+}
+
+#[test]
+fn patches_are_the_files_that_a_kustomization_names_as_such() {
+    let check = |text: &str, expected: &[&str]| {
+        assert_eq!(evenkeel_api::patch_files(&"k/kustomization.yaml".into(), text), expected, "{text}");
+    };
+    check("resources: [a.yaml]\nnamespace: x\n", &[]);
+    check("patches: [{path: ./a.yaml, target: {kind: Pod}}, {patch: 'x: y'}]", &["a.yaml"]);
+    check("patchesStrategicMerge: [p/a.yaml, \"a: b\\nc: d\"]", &["p/a.yaml"]);
+    check(
+        "patchesJson6902: [{path: a.json}]\nreplacements: [{path: r.yaml}]\ntransformers: [t.yaml]",
+        &["a.json", "r.yaml", "t.yaml"],
+    );
+    // What is outside is not Kustomize's to take, either.
+    check("patches: [{path: ../a.yaml}, {path: /a.yaml}, {path: a//b.yaml}, {path: ''}]", &[]);
+    check("patches: x\n", &[]);
+    check("patches: [", &[]);
+}
+
+/// Settings of other programs with tags of their own, keys twice, or fields that objects have, too.
+#[test]
+fn settings_of_other_programs_are_skipped() {
+    check("template.yaml", "Resources: {Bucket: {Name: !Sub \"${Stack}-x\"}}\n", SKIPPED, &[]);
+    check("mkdocs.yml", "site: x\nemoji: !!python/name:a.b\n", SKIPPED, &[]);
+    check("locale.json", "{\"a\": 1, \"a\": 2}\n", SKIPPED, &[]);
+    check("values.yaml", "kind: Deployment\nmetadata: {annotations: {}}\nreplicas: 1\n", SKIPPED, &[]);
+    check("dashboard.json", "{\"kind\": \"Dashboard\", \"metadata\": {\"name\": \"x\"}}\n", SKIPPED, &[]);
+    // A mistake stays one in what is meant as an object.
+    check("a.yaml", "kind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}]}\n", &["error missing-field"], &[]);
+    check("a.yaml", "metadata: {name: a}\nspec: {}\n", &["error missing-field", "error missing-field"], &[]);
+    check(
+        "a.yaml",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a, name: b}\nspec: {ports: [{port: 80}]}\n",
+        &["error duplicate-key"],
+        &[],
+    );
+    check("a.yaml", "a: [\n", &["error yaml-syntax"], &[]);
+    let policy = "kind: AuthorizationPolicy\nmetadata: {namespace: shop}\na: 1\na: 2\n";
+    assert!(read("policy.yaml", policy).0.iter().any(|found| found.starts_with("error ")));
+}
+
+#[test]
+fn texts_with_variables_are_templates() {
+    let service = |port: &str| {
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: a}}\nspec:\n  ports:\n  - port: {port}\n")
+    };
+    check("service.yaml", &service("${PORT}"), TEMPLATE, &[]);
+    check("service.yaml", &service("eighty"), &["error wrong-type"], &[]);
+    // A script is none.
+    let script = format!(
+        "{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: s}}\ndata: {{run: \"echo ${{A}}\"}}\n",
+        service("eighty")
+    );
+    assert_eq!(read("service.yaml", &script).0, ["error wrong-type"]);
+}

@@ -23,6 +23,11 @@ fn integer(text: &str) -> Option<i128> {
         return all(octal, |c| matches!(c, '0'..='7')).then(|| i128::from_str_radix(octal, 8).ok())?;
     }
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    // YAML 1.1's octal numbers, as both Kubernetes and Envoy read them: `defaultMode: 0644`.
+    if digits.len() > 1 && digits.starts_with('0') && all(digits, |c| matches!(c, '0'..='7')) {
+        let value = i128::from_str_radix(digits, 8).ok()?;
+        return Some(if text.starts_with('-') { -value } else { value });
+    }
     all(digits, |c| c.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
@@ -56,6 +61,10 @@ mod tests {
         check("yes", ScalarType::Str);
         check("0x1F", ScalarType::Int(31));
         check("0o17", ScalarType::Int(15));
+        check("0644", ScalarType::Int(420));
+        check("-010", ScalarType::Int(-8));
+        check("08", ScalarType::Int(8));
+        check("00", ScalarType::Int(0));
         check("-12", ScalarType::Int(-12));
         check("18446744073709551615", ScalarType::Int(u64::MAX.into()));
         check("1.5", ScalarType::Float(1.5));

@@ -19,7 +19,7 @@ use evenkeel_model::{Address, Entry, Source, SourceEvent};
 use self::file::{File, Parsed};
 pub use self::file::{RECALLED, Stamp};
 pub use self::ignore::IGNORE_FILE;
-use self::ignore::Ignored;
+use self::ignore::{Ignored, is_list_of_ignored};
 use self::reading::read_found;
 pub use self::reading::{Links, read_all, read_regular, read_text};
 pub use self::refresh::Refresh;
@@ -258,7 +258,8 @@ impl Files {
         let depth =
             self.roots.iter().find_map(|root| path.strip_prefix(root).ok()).map(|rest| rest.components().count());
         let within_limits = self.files.len() < MAX_FILES && depth.is_some_and(|depth| depth <= MAX_DIRECTORY_DEPTH);
-        (within_limits && is_configuration(&path) && !path.is_dir()).then_some(path)
+        let is_plain = is_configuration(&path) && !is_list_of_ignored(&path);
+        (within_limits && is_plain && !path.is_dir()).then_some(path)
     }
 
     /// Returns the last valid objects of all files, sorted by path.
@@ -443,6 +444,31 @@ mod tests {
         assert_eq!(names, ["b", "c", "a"]);
         assert!(refresh.objects_changed && refresh.news.is_empty());
         assert!(!fixture.names().1.files_changed, "nothing is new the second time");
+    }
+
+    /// What a kustomization names as patches is no configuration, unless it is about security.
+    #[test]
+    fn patches_of_a_kustomization_are_skipped() {
+        let mut fixture = Fixture::new();
+        let patch = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {http: [{timeout: 3s}]}\n";
+        fixture.write("k/kustomization.yaml", "patches: [{path: p.yaml}, {path: policy.yaml}, {path: 'x[1].yaml'}]\n");
+        fixture.write("k/p.yaml", patch);
+        fixture.write("k/x[1].yaml", patch);
+        fixture.write("p.yaml", patch);
+        let policy =
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a}\nspec: {action: [}\n";
+        fixture.write("k/policy.yaml", policy);
+        fixture.names();
+        let refused = |fixture: &Fixture| -> Vec<String> {
+            let names = fixture.files.refused();
+            names.iter().map(|path| path.rsplit_once('/').map_or("", |(_, name)| name).to_owned()).collect()
+        };
+        assert_eq!(refused(&fixture), ["policy.yaml", "p.yaml"]);
+        // Without the kustomization they are files like others.
+        fixture.write("k/kustomization.yaml", "resources: [p.yaml]\n");
+        let changed = fixture.directory.path().join("k/kustomization.yaml");
+        fixture.files.refresh_only(&BTreeMap::from([(changed, false)]), SystemTime::now());
+        assert_eq!(refused(&fixture).len(), 4, "{:?}", refused(&fixture));
     }
 
     #[test]

@@ -73,11 +73,90 @@ fn clusters() {
         ("nothing", "eds_cluster_config: null", Valid),
         ("text for a message", "eds_cluster_config: ''", Refused),
         ("no such field", "foo: 1", Refused),
+        (
+            "servers in the oldest place",
+            "dns_resolvers: [{socket_address: {address: 127.0.0.1, port_value: 53}}]",
+            Valid,
+        ),
+        (
+            "servers in an older place",
+            "dns_resolution_config: {resolvers: [{socket_address: {address: 127.0.0.1, port_value: 53}}]}",
+            Valid,
+        ),
+        ("the name of a type's extension", "cluster_type: {name: envoy.cluster.strict_dns}", Valid),
+        ("a name that is no extension's", "cluster_type: {name: envoy.cluster.no_such}", Refused),
+        (
+            "the type of DNS clusters",
+            "load_assignment: {cluster_name: a}, cluster_type: {name: x, typed_config: {\"@type\": \
+             type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster, dns_lookup_family: v4_only}}",
+            Valid,
+        ),
+        (
+            "a rate that is too short in it",
+            "cluster_type: {name: x, typed_config: {\"@type\": \
+             type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster, dns_refresh_rate: 0.0001s}}",
+            Refused,
+        ),
         ("the protocol in the older place", "http2_protocol_options: {}", Valid),
         ("older options", "max_requests_per_connection: 1, common_http_protocol_options: {idle_timeout: 5s}", Valid),
     ] {
         check(name, &format!("static_resources: {{clusters: [{{name: a, connect_timeout: 1s, {field}}}]}}"), expected);
     }
+}
+
+/// An octal number is in the range of a port, and the same digits as a decimal number are not.
+#[test]
+fn octal_numbers() {
+    for (name, port, expected) in [
+        ("octal", "0100000", Valid),
+        ("in quotes", "\"0100000\"", Refused),
+        ("a digit that is not octal", "0100008", Refused),
+        ("YAML 1.2's octal", "0o10", EnvoyRefuses),
+        ("hexadecimal", "0x10", Valid),
+        ("a sign", "+7", Valid),
+    ] {
+        let address = format!("{{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}");
+        let endpoints = format!("[{{lb_endpoints: [{{endpoint: {{address: {address}}}}}]}}]");
+        let cluster =
+            format!("{{name: a, connect_timeout: 1s, load_assignment: {{cluster_name: a, endpoints: {endpoints}}}}}");
+        check(name, &format!("static_resources: {{clusters: [{cluster}]}}"), expected);
+    }
+}
+
+/// Access loggers, and the log of the admin port.
+#[test]
+fn logs() {
+    let file = |fields: &str| {
+        format!(
+            "\"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: /dev/null, {fields}"
+        )
+    };
+    let stream = |name: &str| {
+        format!("\"@type\": type.googleapis.com/envoy.extensions.access_loggers.stream.v3.{name}AccessLog")
+    };
+    for (name, logger, expected) in [
+        ("the present form", file("log_format: {text_format_source: {inline_string: x}}"), Valid),
+        ("the oldest form", file("format: \"%PROTOCOL%\\n\""), Valid),
+        ("a mistake in it", file("format: \"%PROTOCOL\""), Refused),
+        ("an empty format", file("format: ''"), Valid),
+        ("older JSON", file("json_format: {a: \"%PROTOCOL%\"}"), Valid),
+        ("older JSON with types", file("typed_json_format: {a: {b: \"%PROTOCOL%\"}}"), Valid),
+        ("standard output", stream("Stdout"), Valid),
+        ("standard error", stream("Stderr") + ", log_format: {text_format: x}", Valid),
+        ("a stream that does not exist", stream("Stdin"), Refused),
+    ] {
+        for filter in ["", ", filter: {not_health_check_filter: {}}"] {
+            let log = format!("{{name: a, typed_config: {{{logger}}}{filter}}}");
+            let admin = "address: {socket_address: {address: 127.0.0.1, port_value: 0}}";
+            check(name, &format!("admin: {{{admin}, access_log: [{log}]}}"), expected);
+        }
+    }
+    let admin = |fields: &str| {
+        format!("admin: {{{fields}, address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}")
+    };
+    check("the oldest place", &admin("access_log_path: /dev/null"), Valid);
+    check("a profile", &admin("access_log_path: /dev/null, profile_path: /dev/null"), Valid);
+    check("no such field", &admin("access_log_file: /dev/null"), Refused);
 }
 
 /// Whole files.
@@ -117,9 +196,11 @@ fn files() {
             "static_resources: {clusters: [&a {name: a, connect_timeout: 1s}, {<<: *a, name: b}]}".to_owned(),
             EnvoyRefuses,
         ),
+        ("watchdogs", "watchdog: {}".to_owned(), Valid),
         ("two documents", "static_resources: {}\n---\nstatic_resources: {}".to_owned(), EvenkeelRefuses),
         ("a type in lower case, no version", source(&format!("api_type: grpc, {grpc}")), Valid),
         ("the present version", source(&format!("api_type: DELTA_GRPC, transport_api_version: v3, {grpc}")), Valid),
+        ("a limit of requests", source(&format!("api_type: GRPC, rate_limit_settings: {{}}, {grpc}")), Valid),
         ("the removed version", source(&format!("api_type: GRPC, transport_api_version: V2, {grpc}")), Refused),
     ] {
         check(name, &text, expected);

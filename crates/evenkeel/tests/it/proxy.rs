@@ -69,6 +69,35 @@ fn listener_of(admin: SocketAddr) -> SocketAddr {
     })
 }
 
+#[test]
+fn requests_to_the_admin_port_are_logged() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [own, default] = ["own.log", "default.log"].map(|name| folder.path().join(name));
+    let log = format!(
+        "access_log_path: {}, access_log: [{{name: a, filter: {{header_filter: {{header: {{name: \":path\", string_match: {{prefix: /stats}}}}}}}}, \
+         typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: {}, \
+         format: \"%REQ(:METHOD)% %REQ(:PATH)% %REQ(:AUTHORITY)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%\\n\"}}}}], address:",
+        default.display(),
+        own.display()
+    );
+    let text = BOOTSTRAP.replace("PORT", "0").replacen("address:", &log, 1);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["proxy", "--concurrency", "1", "-c"]).arg(write(folder.path(), &text));
+    let _proxy = Process::spawn(command.arg("--admin-address-path").arg(folder.path().join("admin")));
+    let admin = admin_of(folder.path());
+    admin_get(admin, "/stats?usedonly");
+    admin_get(admin, "/nothing");
+    let lines = |path: &Path, count: usize| {
+        eventually("the lines", || {
+            let text = std::fs::read_to_string(path).ok()?;
+            (text.lines().count() >= count).then(|| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        })
+    };
+    let all = lines(&default, 2);
+    assert!(all.iter().any(|line| line.contains("\"GET /nothing HTTP/1.1\" 404 - 0 ")), "{all:?}");
+    assert_eq!(lines(&own, 1), ["GET /stats?usedonly admin 200 admin_filter_response"]);
+}
+
 fn validate(folder: &Path, text: &str) -> Output {
     let path = write(folder, text);
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));

@@ -169,7 +169,7 @@ impl<'e> Judge<'e> {
                 // A certificate of the mesh has no subject, which matchers see as an empty text.
                 (Some(identity), Some(name)) => name.matches(identity.as_bytes()) || name.matches(b""),
             }),
-            Principal::DirectRemoteIp(ranges) => client(self.conn.source, &ranges.0),
+            Principal::DirectRemoteIp(ranges) | Principal::SourceIp(ranges) => client(self.conn.source, &ranges.0),
             // Where there is no request, nobody tells of another client.
             Principal::RemoteIp(ranges) => match if self.request { self.conn.remote } else { Remote::Peer } {
                 Remote::Peer => client(self.conn.source, &ranges.0),

@@ -119,6 +119,7 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
                 (Some(peer), Some(name)) => is_named(peer, name),
             },
             Principal::DirectRemoteIp(ranges) => ranges.contains(self.connection.direct_remote.ip()),
+            Principal::SourceIp(ranges) => ranges.contains(self.connection.remote.ip()),
             Principal::RemoteIp(ranges) => ranges.contains(self.remote),
             Principal::Header(header) => self.has_header(header, grants),
             Principal::UrlPath(path) => self.path_matches(path),

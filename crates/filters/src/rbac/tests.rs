@@ -182,6 +182,22 @@ fn each_principal_matches_whom_it_names() {
     }
 }
 
+/// The client that the PROXY protocol names is no peer of the socket, and `x-forwarded-for` does not change it.
+#[test]
+fn an_older_principal_is_the_connections_client() {
+    let request = PlainRequest::new("GET", "info", "/a");
+    let behind = ConnectionView { remote: "192.0.2.1:1".parse().unwrap(), ..connection(None) };
+    for (principal, matches) in [
+        (Principal::SourceIp(ranges("192.0.2.0/24")), true),
+        (Principal::SourceIp(ranges("10.244.1.0/24")), false),
+        (Principal::DirectRemoteIp(ranges("10.244.1.0/24")), true),
+    ] {
+        let text = format!("{principal:?}");
+        let config = filter(RbacAction::Allow, vec![policy("p", Permission::Any, principal)]);
+        assert_eq!(decide(config, &behind, &request).is_none(), matches, "{text}");
+    }
+}
+
 #[test]
 fn a_dns_name_is_no_identity() {
     let request = PlainRequest::new("GET", "info", "/a");

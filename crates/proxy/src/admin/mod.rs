@@ -8,6 +8,7 @@ mod config_dump;
 mod edges;
 mod explain;
 mod info;
+mod log;
 mod requests;
 mod stall_timeout;
 mod stats;
@@ -16,7 +17,7 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use evenkeel_upstream::own::OwnConnections;
@@ -32,6 +33,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use apart::Drawing;
 use caller::Caller;
+pub(crate) use log::AdminLog;
 use stall_timeout::StallTimeout;
 
 use crate::access_log::LogHandle;
@@ -84,6 +86,8 @@ pub(crate) struct Admin {
     pub shared: Shared,
     pub logging: Logging,
     pub log: LogHandle,
+    /// Where requests to the port are logged.
+    pub access: AdminLog,
     pub commands: mpsc::Sender<Command>,
     pub options: crate::options::Settings,
     /// The connections that the proxy itself has made.
@@ -299,10 +303,12 @@ async fn serve_connection(stream: TcpStream, caller: Caller, admin: Rc<Admin>) {
             let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
             let accept = accept.map(str::to_owned);
             let (head, body) = request.into_parts();
+            let start = (SystemTime::now(), Instant::now());
             let reply = match admit(&admin, (caller, is_own), &head).await {
                 Ok(()) => answer(&admin, &head.method, &head.uri, (accept, body)).await,
                 Err(refusal) => refusal,
             };
+            admin.access.write(caller, &head, &reply, start);
             Ok::<_, std::convert::Infallible>(response(reply))
         }
     });

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::accesslog::v3 as accesslog;
+use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file;
+use evenkeel_xds::pb::envoy::extensions::access_loggers::stream::v3 as stream;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
@@ -17,6 +19,8 @@ use crate::substitution_format::Format;
 /// The operator is always available, so the formatter needs no support of its own.
 const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";
 const FILE_ACCESS_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
+const STDOUT_ACCESS_LOG: &str = "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog";
+const STDERR_ACCESS_LOG: &str = "envoy.extensions.access_loggers.stream.v3.StderrAccessLog";
 const HTTP_GRPC_ACCESS_LOG: &str = "envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig";
 const TCP_GRPC_ACCESS_LOG: &str = "envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig";
 
@@ -28,6 +32,25 @@ pub(crate) fn access_logs(
     written: AccessLogType,
 ) -> Vec<Arc<AccessLog>> {
     cx.each(field, logs, |cx, log| access_log(cx, log, written).map(Arc::new))
+}
+
+/// The logs of the admin port: `access_log`, and `access_log_path` in Envoy's default format.
+#[allow(deprecated)] // Most bootstraps that people have written still have `access_log_path`.
+pub(crate) fn admin_logs(cx: &mut Cx<'_>, admin: &bootstrap::Admin) -> Vec<Arc<AccessLog>> {
+    let mut logs = access_logs(cx, "access_log", &admin.access_log, AccessLogType::DownstreamEnd);
+    for (index, log) in logs.iter().enumerate() {
+        if log.service().is_some() {
+            cx.fail_at::<()>(&format!("access_log[{index}]"), "the admin port is logged to files only");
+        }
+    }
+    if !admin.access_log_path.is_empty()
+        && let Some(format) = text(cx, "access_log_path", ENVOY_DEFAULT_FORMAT)
+    {
+        let sink = LogSink::File { path: admin.access_log_path.as_str().into(), format };
+        logs.push(Arc::new(AccessLog { sink, filter: LogFilter::All }));
+    }
+    logs.retain(|log| !matches!(&log.sink, LogSink::File { path, .. } if **path == *"/dev/null"));
+    logs
 }
 
 fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog, written: AccessLogType) -> Option<AccessLog> {
@@ -43,6 +66,18 @@ fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog, written: AccessLogTyp
             FILE_ACCESS_LOG => {
                 let config: file::FileAccessLog = cx.unpack(any)?;
                 LogSink::File { path: cx.non_empty("path", &config.path)?.into(), format: log_format(cx, &config)? }
+            }
+            STDOUT_ACCESS_LOG => {
+                let config: stream::StdoutAccessLog = cx.unpack(any)?;
+                let format =
+                    config.access_log_format.map(|stream::stdout_access_log::AccessLogFormat::LogFormat(it)| it);
+                LogSink::File { path: "/dev/stdout".into(), format: stream_format(cx, format.as_ref())? }
+            }
+            STDERR_ACCESS_LOG => {
+                let config: stream::StderrAccessLog = cx.unpack(any)?;
+                let format =
+                    config.access_log_format.map(|stream::stderr_access_log::AccessLogFormat::LogFormat(it)| it);
+                LogSink::File { path: "/dev/stderr".into(), format: stream_format(cx, format.as_ref())? }
             }
             HTTP_GRPC_ACCESS_LOG => {
                 let config = cx.unpack(any)?;
@@ -79,6 +114,8 @@ pub(super) fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -
             let statuses = filter.statuses.iter().filter_map(|status| u8::try_from(*status).ok()).collect();
             Some(LogFilter::GrpcStatus { statuses, exclude: filter.exclude })
         }
+        // Envoy's filter for health checks marks them; there is none here.
+        Some(FilterSpecifier::NotHealthCheckFilter(_)) => Some(LogFilter::All),
         Some(FilterSpecifier::AndFilter(and)) => several(cx, "and_filter", &and.filters).map(LogFilter::And),
         Some(FilterSpecifier::OrFilter(or)) => several(cx, "or_filter", &or.filters).map(LogFilter::Or),
         _ => cx.fail("a kind of filter that is supported is required"),
@@ -112,14 +149,31 @@ fn comparison(cx: &mut Cx<'_>, field: &str, config: Option<&accesslog::Compariso
     })
 }
 
+#[allow(deprecated)] // Older bootstraps have these forms, and Envoy still takes them.
 fn log_format(cx: &mut Cx<'_>, config: &file::FileAccessLog) -> Option<LogFormat> {
+    use file::file_access_log::AccessLogFormat;
     match &config.access_log_format {
-        None => text(cx, "log_format", ENVOY_DEFAULT_FORMAT),
-        Some(file::file_access_log::AccessLogFormat::LogFormat(format)) => {
-            cx.at("log_format", |cx| substitution_format(cx, format))
-        }
-        Some(_) => cx.fail("use log_format; the other forms are not supported"),
+        None => stream_format(cx, None),
+        Some(AccessLogFormat::LogFormat(format)) => stream_format(cx, Some(format)),
+        Some(AccessLogFormat::Format(format)) if format.is_empty() => stream_format(cx, None),
+        Some(AccessLogFormat::Format(format)) => text(cx, "format", format),
+        Some(AccessLogFormat::JsonFormat(fields)) => json(cx, "json_format", fields),
+        Some(AccessLogFormat::TypedJsonFormat(fields)) => json(cx, "typed_json_format", fields),
     }
+}
+
+/// `log_format`, or Envoy's default.
+fn stream_format(cx: &mut Cx<'_>, format: Option<&core::SubstitutionFormatString>) -> Option<LogFormat> {
+    match format {
+        None => text(cx, "log_format", ENVOY_DEFAULT_FORMAT),
+        Some(format) => cx.at("log_format", |cx| substitution_format(cx, format)),
+    }
+}
+
+/// An older JSON format. Values have their types in both forms, as in Envoy.
+fn json(cx: &mut Cx<'_>, field: &str, fields: &Struct) -> Option<LogFormat> {
+    let root = cx.at(field, |cx| json_object(cx, fields))?;
+    Some(LogFormat::Json { root, omit_empty: false })
 }
 
 #[allow(deprecated)] // text_format is still accepted by Envoy.

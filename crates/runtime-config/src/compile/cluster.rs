@@ -8,6 +8,7 @@ use evenkeel_base::mutual_addresses::MutualAddresses;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::clusters::dns::v3::DnsCluster;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpFilter as HttpFilterPb, http_filter,
 };
@@ -15,7 +16,7 @@ use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, tcp_keepalive};
-use super::dns::dns_options;
+use super::dns::{dns_cluster, dns_options};
 use super::dynamic_forward_proxy::cluster_type;
 use super::endpoint::{AddressKind, Assignment, assignment};
 use super::headers::{self, KeyFormat};
@@ -63,7 +64,8 @@ pub(crate) fn cluster(
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
     let mut http = http(cx, c);
     let options = http.as_mut().map(|((options, _), _)| options);
-    let (discovery, assignment, eds) = discovery(cx, c, options)?;
+    let dns_type = dns_cluster(cx, c);
+    let (discovery, assignment, eds) = discovery(cx, c, dns_type.as_ref(), options)?;
     let balancing = balancing(cx, c, &discovery);
     let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets);
     let transport_matches = cx
@@ -128,7 +130,7 @@ pub(crate) fn cluster(
             .common_lb_config
             .as_ref()
             .is_some_and(|common| common.close_connections_on_host_set_change),
-        dns: dns_options(cx, c),
+        dns: dns_options(cx, c, dns_type.as_ref()),
         origin: origin(c.metadata.as_ref()),
     };
     let secrets = std::mem::take(&mut cx.references.secrets);
@@ -162,16 +164,22 @@ fn connect_timeout(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Duration {
 fn discovery(
     cx: &mut Cx<'_>,
     c: &cluster::Cluster,
+    dns: Option<&DnsCluster>,
     http: Option<&mut UpstreamHttp>,
 ) -> Option<(Discovery, Assignment, Option<Reference>)> {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
-    let kind = match &c.cluster_discovery_type {
-        None => DiscoveryType::Static,
-        Some(ClusterDiscoveryType::Type(kind)) => match DiscoveryType::try_from(*kind) {
+    let kind = match (&c.cluster_discovery_type, dns) {
+        (_, Some(dns)) if dns.all_addresses_in_single_endpoint => DiscoveryType::LogicalDns,
+        (_, Some(_)) => DiscoveryType::StrictDns,
+        (None, None) => DiscoveryType::Static,
+        (Some(ClusterDiscoveryType::Type(kind)), None) => match DiscoveryType::try_from(*kind) {
             Ok(kind) => kind,
             Err(_) => return cx.fail_at("type", format!("unknown value {kind}")),
         },
-        Some(ClusterDiscoveryType::ClusterType(kind)) => {
+        (Some(ClusterDiscoveryType::ClusterType(kind)), None) if type_of_name(kind).is_some() => {
+            type_of_name(kind).unwrap_or(DiscoveryType::Static)
+        }
+        (Some(ClusterDiscoveryType::ClusterType(kind)), None) => {
             if c.load_assignment.is_some() {
                 return cx.fail_at("load_assignment", "is for types STATIC, STRICT_DNS and LOGICAL_DNS only");
             }
@@ -211,6 +219,19 @@ fn discovery(
             Some((Discovery::Eds(eds.name.clone()), Assignment::default(), Some(eds)))
         }
         DiscoveryType::OriginalDst => Some((original_dst_config(cx, c)?, Assignment::default(), None)),
+    }
+}
+
+/// The types that Envoy also knows by the name of an extension, without a configuration.
+fn type_of_name(kind: &cluster::cluster::CustomClusterType) -> Option<cluster::cluster::DiscoveryType> {
+    use cluster::cluster::DiscoveryType;
+    match (&kind.typed_config, kind.name.as_str()) {
+        (None, "envoy.cluster.static") => Some(DiscoveryType::Static),
+        (None, "envoy.cluster.strict_dns") => Some(DiscoveryType::StrictDns),
+        (None, "envoy.cluster.logical_dns") => Some(DiscoveryType::LogicalDns),
+        (None, "envoy.cluster.eds") => Some(DiscoveryType::Eds),
+        (None, "envoy.cluster.original_dst") => Some(DiscoveryType::OriginalDst),
+        _ => None,
     }
 }
 

@@ -190,6 +190,7 @@ fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Opti
         Some(Identifier::DirectRemoteIp(range)) => {
             range_set(cx, "direct_remote_ip", range).map(Principal::DirectRemoteIp)
         }
+        Some(Identifier::SourceIp(range)) => range_set(cx, "source_ip", range).map(Principal::SourceIp),
         Some(Identifier::RemoteIp(range)) => range_set(cx, "remote_ip", range).map(Principal::RemoteIp),
         Some(Identifier::Header(matcher)) => {
             let matcher = cx.at("header", |cx| of_request(cx, layer).and_then(|()| header(cx, matcher)))?;

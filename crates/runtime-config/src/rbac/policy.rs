@@ -93,6 +93,8 @@ pub enum Principal {
     Authenticated(Option<StringMatcher>),
     /// Peer of the socket.
     DirectRemoteIp(CidrSet),
+    /// Peer as PROXY protocol says, whatever `x-forwarded-for` does (`source_ip`).
+    SourceIp(CidrSet),
     /// Peer as `x-forwarded-for` or PROXY protocol say.
     RemoteIp(CidrSet),
     /// A request header.

@@ -277,6 +277,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         no_effect: &[("connections are not shared between hosts", &["allow_coalesced_connections"])],
     },
 
+    extension("envoy.extensions.clusters.dns.v3.DnsCluster",
+        &["dns_refresh_rate", "dns_failure_refresh_rate", "respect_dns_ttl", "dns_jitter", "typed_dns_resolver_config",
+          "dns_lookup_family", "all_addresses_in_single_endpoint"]),
+    part("envoy.extensions.clusters.dns.v3.DnsCluster.RefreshRate", &["base_interval", "max_interval"]),
+
     // Transport sockets
     MessageSupport {
         name: "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport",
@@ -325,7 +330,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.extensions.transport_sockets.tls.v3.Secret", &["name", "tls_certificate", "validation_context"]),
 
     // Access loggers
-    extension("envoy.extensions.access_loggers.file.v3.FileAccessLog", &["path", "log_format"]),
+    extension("envoy.extensions.access_loggers.file.v3.FileAccessLog",
+        &["path", "log_format", "format", "json_format", "typed_json_format"]),
+    extension("envoy.extensions.access_loggers.stream.v3.StdoutAccessLog", &["log_format"]),
+    extension("envoy.extensions.access_loggers.stream.v3.StderrAccessLog", &["log_format"]),
     extension("envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
         &["common_config", "additional_request_headers_to_log", "additional_response_headers_to_log",
           "additional_response_trailers_to_log"]),

@@ -96,8 +96,8 @@ fn mistakes_are_named_with_their_path() {
     let dns = "{ envoy_grpc: { cluster_name: nowhere } }";
     for (text, expected) in [
         (
-            "node: { id: n }\nflags_path: /tmp/y\nadmin: { profile_path: /tmp/x }".to_owned(),
-            vec!["flags_path: not supported", "admin.profile_path: not supported"],
+            "node: { id: n }\nflags_path: /tmp/y\nadmin: { socket_options: [{ level: 1, name: 2, int_value: 3 }] }".to_owned(),
+            vec!["flags_path: not supported", "admin.socket_options: not supported"],
         ),
         (
             "node: { id: n }\nstatic_resources: { clusters: [{ name: c, close_connections_on_host_health_failure: true }] }".into(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
-use evenkeel_base::yaml::{self, Mapping, Node, ScalarType};
+use evenkeel_base::yaml::{self, Mapping, Node, Scalar, ScalarType};
 use evenkeel_base::{Diagnostic, Diagnostics, Span, suggest};
 use prost::Message;
 use prost_reflect::{
@@ -210,10 +210,10 @@ impl Reader<'_> {
         let text: &str = &scalar.text;
         let value = match kind {
             Kind::Bool => yaml_bool(text, scalar.quoted).map(Value::Bool),
-            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => integer(text).map(Value::I32),
-            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(text).map(Value::I64),
-            Kind::Uint32 | Kind::Fixed32 => integer(text).map(Value::U32),
-            Kind::Uint64 | Kind::Fixed64 => integer(text).map(Value::U64),
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => whole(scalar).map(Value::I32),
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => whole(scalar).map(Value::I64),
+            Kind::Uint32 | Kind::Fixed32 => whole(scalar).map(Value::U32),
+            Kind::Uint64 | Kind::Fixed64 => whole(scalar).map(Value::U64),
             Kind::Float => text.parse().ok().map(Value::F32),
             Kind::Double => text.parse().ok().map(Value::F64),
             // Envoy turns whole numbers and booleans into values of their own type, and leaves other numbers as text.
@@ -368,6 +368,14 @@ fn expected_of(kind: &Kind) -> &'static str {
         Kind::Bytes => "bytes in base64",
         Kind::Enum(_) => "the name of an enum value",
         Kind::Message(_) => "a mapping",
+    }
+}
+
+/// An integer; without quotes what it is in YAML, where `0644` is octal.
+fn whole<T: TryFrom<i128>>(scalar: &Scalar) -> Option<T> {
+    match scalar.ty {
+        ScalarType::Int(value) if !scalar.quoted => T::try_from(value).ok(),
+        _ => integer(&scalar.text),
     }
 }
 

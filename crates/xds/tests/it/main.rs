@@ -2,4 +2,5 @@
 
 mod grpc;
 mod json;
+mod protojson;
 mod protos;

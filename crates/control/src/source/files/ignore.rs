@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use evenkeel_base::limits::MAX_FILE_BYTES;
+
 use super::reading::{Links, read_regular};
 
 /// The file name.
@@ -24,11 +26,12 @@ pub(super) struct Ignored {
 impl Ignored {
     /// Reads the ignore file of a directory, if it has one. A file that cannot be read excludes nothing.
     pub fn enter(&mut self, directory: &Path) {
-        let path = directory.join(IGNORE_FILE);
-        let read = read_regular(&path, Links::Followed, MAX_IGNORE_BYTES);
-        let Some(text) = read.ok().and_then(|bytes| String::from_utf8(bytes).ok()) else { return };
-        let patterns: Vec<Pattern> = text.lines().filter_map(Pattern::parse).take(MAX_PATTERNS).collect();
-        self.by_directory.insert(directory.to_owned(), patterns);
+        let mut patterns = patches_in(directory);
+        let text = read(&directory.join(IGNORE_FILE), MAX_IGNORE_BYTES).unwrap_or_default();
+        patterns.extend(text.lines().filter_map(Pattern::parse).take(MAX_PATTERNS));
+        if !patterns.is_empty() {
+            self.by_directory.insert(directory.to_owned(), patterns);
+        }
     }
 
     /// Whether an entry is excluded, given that its directory is not.
@@ -51,6 +54,33 @@ impl Ignored {
         let within = path.ancestors().skip(1).take_while(|directory| directory.starts_with(root) && *directory != root);
         self.leaves_out(path, false) || within.into_iter().any(|directory| self.leaves_out(directory, true))
     }
+}
+
+fn read(path: &Path, limit: u64) -> Option<String> {
+    String::from_utf8(read_regular(path, Links::Followed, limit).ok()?).ok()
+}
+
+/// The patches of a kustomization in this directory: they are parts of objects, and Kustomize applies them. Those that may
+/// be of a security object are read all the same, and refused, so that nothing is opened by leaving them out.
+fn patches_in(directory: &Path) -> Vec<Pattern> {
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
+    let named = |name: &str| {
+        let path = directory.join(name);
+        let text = read(&path, limit)?;
+        Some(evenkeel_api::patch_files(&path.to_string_lossy().into(), &text))
+    };
+    let files = evenkeel_api::KUSTOMIZATIONS.into_iter().filter_map(named).flatten();
+    let is_harmless = |file: &String| {
+        let path = directory.join(file);
+        read(&path, limit).is_some_and(|text| !evenkeel_api::may_guard(&path.to_string_lossy().into(), &text))
+    };
+    files.filter(is_harmless).map(|file| Pattern::of_file(&file)).collect()
+}
+
+/// Whether a file says which others are left out, so that all have to be looked at again when it changes.
+pub(super) fn is_list_of_ignored(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name == IGNORE_FILE || evenkeel_api::KUSTOMIZATIONS.iter().any(|known| name == *known)
 }
 
 /// One pattern.
@@ -81,6 +111,16 @@ impl Pattern {
             _ => {}
         }
         Some(Self { parts, takes_in, only_directories })
+    }
+
+    /// Matches this file alone.
+    fn of_file(file: &str) -> Self {
+        let literal = |letter: char| match letter {
+            '*' | '?' | '[' | '\\' => vec!['\\', letter],
+            letter => vec![letter],
+        };
+        let parts = file.split('/').map(|part| part.chars().flat_map(literal).collect()).collect();
+        Self { parts, takes_in: false, only_directories: false }
     }
 
     fn fits(&self, path: &[&str], is_directory: bool) -> bool {
