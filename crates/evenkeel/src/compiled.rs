@@ -45,13 +45,10 @@ pub fn refusals_in(objects: &[Object], mesh: &MeshConfig) -> Diagnostics {
     for (number, (proxy, owner)) in proxies.into_iter().enumerate() {
         let set = translator.join(Arc::new(proxy)).set();
         let own = pod_file(number);
-        for (origin, message) in refused(&set, &mut builder, &mut compiled) {
-            let origin = if *origin.file == *own { owner.clone() } else { origin };
-            if told.insert((origin.clone(), message.clone())) {
-                found.push(
-                    Diagnostic::error("refused-by-proxy", origin, message)
-                        .with_help("proxies keep the previous resource of this name, if they have one"),
-                );
+        for refusal in refused(&set, &mut builder, &mut compiled) {
+            let origin = if *refusal.origin.file == *own { owner.clone() } else { refusal.origin.clone() };
+            if told.insert((origin.clone(), refusal.message.clone())) {
+                found.push(refusal.finding(origin));
             }
         }
     }
@@ -63,12 +60,36 @@ fn pod_file(number: usize) -> String {
     format!("pod-{number}.yaml")
 }
 
-/// Returns what a proxy rejects, each with the position in the user's files. `compiled`: resources that were compiled before.
+/// A resource that a proxy rejects.
+struct Refused {
+    /// The position in the user's files.
+    origin: Span,
+    /// What is wrong with it.
+    message: String,
+    /// Nothing but files that are not on this machine: proxies may run on another one, where they are.
+    lacks_files: bool,
+}
+
+impl Refused {
+    fn finding(self, origin: Span) -> Diagnostic {
+        match self.lacks_files {
+            true => Diagnostic::warning("refused-by-proxy", origin, self.message)
+                .with_help("these files have to be where the proxies run, and nothing checks them here"),
+            false => Diagnostic::error("refused-by-proxy", origin, self.message)
+                .with_help("proxies keep the previous resource of this name, if they have one"),
+        }
+    }
+}
+
+/// How a problem begins that a missing file is.
+const CANNOT_READ: &str = "cannot read ";
+
+/// Returns what a proxy rejects. `compiled`: resources that were compiled before.
 fn refused(
     set: &ResourceSet,
     builder: &mut Builder,
     compiled: &mut HashSet<(ResourceType, Arc<str>, Version)>,
-) -> Vec<(Span, String)> {
+) -> Vec<Refused> {
     let mut all = Vec::new();
     for kind in ResourceType::ALL {
         for resource in set.of(kind).values() {
@@ -85,7 +106,9 @@ fn refused(
             };
             let Err(rejection) = outcome else { continue };
             let origin = resource.origin.as_deref().map_or_else(Span::built_in, span);
-            all.push((origin, format!("proxies refuse {} {}: {rejection}", kind.short_name(), resource.name)));
+            let message = format!("proxies refuse {} {}: {rejection}", kind.short_name(), resource.name);
+            let lacks_files = rejection.problems.iter().all(|problem| problem.reason.starts_with(CANNOT_READ));
+            all.push(Refused { origin, message, lacks_files });
         }
     }
     all
@@ -158,6 +181,8 @@ fn pod(proxy: &ProxyView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_base::Severity;
+
     use super::*;
 
     const APP: &str = "\
@@ -176,7 +201,10 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80}]}
     fn check(more: &str, expected: &[&str]) {
         let (objects, found) = evenkeel_api::load(&[("app.yaml".into(), format!("{APP}{more}").into())]);
         assert!(!found.has_errors(), "{found}");
-        let found: Vec<String> = refusals(&objects).iter().map(ToString::to_string).collect();
+        let found = refusals(&objects);
+        // Files are where the proxies run.
+        assert!(found.iter().all(|found| (found.severity == Severity::Error) != found.message.contains("/nowhere/")));
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found.len(), expected.len(), "{found:?}");
         found
             .iter()

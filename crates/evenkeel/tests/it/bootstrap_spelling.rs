@@ -57,6 +57,8 @@ fn clusters() {
         ("a number without unit", "dns_refresh_rate: 2", Refused),
         ("another unit", "dns_refresh_rate: 250ms", Refused),
         ("no digit", "dns_refresh_rate: .5s", Refused),
+        ("nine digits", "dns_refresh_rate: 1.123456789s", Valid),
+        ("ten digits", "dns_refresh_rate: 1.12345678900s", Refused),
         ("a wrapper as an object", "per_connection_buffer_limit_bytes: {value: 5}", Valid),
         ("a wrapper in quotes", "per_connection_buffer_limit_bytes: \"5\"", Valid),
         ("an empty wrapper", "per_connection_buffer_limit_bytes: {}", Valid),

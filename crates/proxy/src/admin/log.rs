@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use evenkeel_filters::format::{HeadLookup, NoHead, Record};
+use evenkeel_filters::format::{HeadLookup, Record};
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_runtime_config::access_log::AccessLog;
 use http::{Version, request};
@@ -42,17 +42,10 @@ impl AdminLog {
         stream.bytes_sent = reply.body.len() as u64;
         stream.details = "admin_filter_response".into();
         let connection = ConnectionInfo::new(0, began, caller.peer, caller.local);
-        let now = Instant::now();
         let record = Record {
-            stream: &stream,
-            connection: &connection,
-            start,
-            now,
             request: &Head(head),
-            response: &NoHead,
-            trailers: &NoHead,
             status: stream.status,
-            local_reply_body: b"",
+            ..Record::headless(&stream, &connection, (start, Instant::now()))
         };
         let mut writer = self.writer.borrow_mut();
         self.logs.iter().for_each(|log| writer.write(log, &record));

@@ -118,7 +118,7 @@ impl Reader<'_> {
             let end = self.push(&entry.key);
             match field_by_any_name(descriptor, &entry.key) {
                 None => self.unknown_field(descriptor, &entry.key, &entry.key_span),
-                Some(_) if entry.value.is_null() => {}
+                Some(field) if entry.value.is_null() && !takes_null(&field) => {}
                 Some(field) => {
                     self.check_oneof(message, &field, &entry.key_span);
                     if let Some(value) = self.field(&field, &entry.value, depth) {
@@ -298,7 +298,11 @@ impl Reader<'_> {
 
     /// Durations, timestamps and `Struct`, whose JSON form the library knows.
     fn well_known(&mut self, descriptor: &MessageDescriptor, node: &Node) -> Option<DynamicMessage> {
-        match DynamicMessage::deserialize(descriptor.clone(), node.to_json()) {
+        let read = match node.as_str().filter(|text| descriptor.name() == "Duration" && is_too_fine(text)) {
+            Some(_) => Err("it has more than nine digits after the point".to_owned()),
+            None => DynamicMessage::deserialize(descriptor.clone(), node.to_json()).map_err(|error| error.to_string()),
+        };
+        match read {
             Ok(message) => Some(message),
             Err(error) => {
                 let expected = match descriptor.name() {
@@ -333,10 +337,21 @@ impl Reader<'_> {
     }
 }
 
+/// Whether a duration is given more exactly than in nanoseconds, which the library cuts off.
+fn is_too_fine(duration: &str) -> bool {
+    duration.split_once('.').is_some_and(|(_, fraction)| fraction.trim_end_matches('s').len() > 9)
+}
+
 /// The field of a wrapper (`google.protobuf.UInt32Value` and its kin).
 fn wrapped_field(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
     let is_wrapper = descriptor.full_name() != "google.protobuf.Value" && descriptor.name().ends_with("Value");
     descriptor.get_field_by_name("value").filter(|_| is_wrapper)
+}
+
+/// Whether null is a value of a field; for others it is none.
+fn takes_null(field: &FieldDescriptor) -> bool {
+    let is_value = matches!(field.kind(), Kind::Message(message) if message.full_name() == "google.protobuf.Value");
+    is_value && !field.is_list() && !field.is_map()
 }
 
 /// Whether the JSON form of a message can be a list.

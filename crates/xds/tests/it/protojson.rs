@@ -9,7 +9,7 @@ use evenkeel_base::yaml;
 use evenkeel_testkit::{Random, cases, go_reference, workspace};
 use evenkeel_xds::json::read_message;
 use evenkeel_xds::{Schema, type_url};
-use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, Value};
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage as _, Value};
 use serde_json::json;
 
 /// Where random messages begin.
