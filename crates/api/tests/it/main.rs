@@ -3,6 +3,7 @@
 mod aliases;
 mod annotations;
 mod golden;
+mod istio_samples;
 mod no_effect;
 mod other_files;
 mod pages;

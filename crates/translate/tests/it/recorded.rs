@@ -251,6 +251,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig proxyInboundListenPort", Finding("proxyInboundListenPort: 15999", "unsupported-value")),
     ("MeshConfig serviceSettings", Finding("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", "no-effect")),
     ("WorkloadEntry status.conditions[]", Tested("translate/tests/it/decisions_services.rs", "status: {conditions: [{type: Healthy, status")),
+    ("WorkloadGroup spec", Tested("control/tests/it/registration.rs", "kind: WorkloadGroup")),
     ("WorkloadGroup spec.metadata", Tested("control/src/registration/tests.rs", "metadata: {labels: {app: vm, tier: group}, annotations: {note: hello}}")),
     ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "template: {serviceAccount: vm, ports: {http: 8080}, labels: {tier: template, from: template}")),
     ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "network: south, locality: s/1, weight: 2}")),
