@@ -386,7 +386,7 @@ impl Options {
     pub fn listener_drain_time(&self) -> Duration {
         let said = self.proxy_config.get("drainDuration").and_then(Value::as_str);
         let said = said.and_then(|text| duration::parse(text).ok());
-        said.unwrap_or(Duration::from_secs(self.drain_time_s))
+        said.unwrap_or_else(|| self.drain_time())
     }
 
     /// Returns the size in KiB at which buffered lines are written before that time (`fileFlushMinSizeKb`).
@@ -430,8 +430,6 @@ const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
 const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
 const CA_ADDR: &str = "CA_ADDR";
 const CA_ROOT_CA: &str = "CA_ROOT_CA";
-/// The metadata that says how the workload's connections are captured.
-const INTERCEPTION_MODE: &str = "INTERCEPTION_MODE";
 /// The metadata that says whether the agent answers the workload's DNS queries.
 const DNS_CAPTURE: &str = "DNS_CAPTURE";
 

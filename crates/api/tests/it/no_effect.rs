@@ -98,7 +98,7 @@ fn networks_and_ipv6_ranges_are_named() {
 }
 
 /// Fields of an agent's `--proxy-config` that are supported in MeshConfig, but that an agent says something about.
-const NAMED: [(&str, &str); 2] = [("drainDuration", "1s"), ("holdApplicationUntilProxyStarts", "true")];
+const NAMED: [(&str, &str); 1] = [("holdApplicationUntilProxyStarts", "true")];
 /// Fields that the control plane takes from the node's metadata; tables of decisions show their effect.
 const OF_CONTROL_PLANE: [&str; 5] =
     ["connectionSettings", "envoyMetricsServiceAddress", "gatewayTopology", "proxyHeaders", "tracing"];
