@@ -49,7 +49,7 @@ impl Filter for NetworkFilter {
 
     fn new_connection(&self, (): &mut (), _: &mut ConnectionContext<'_>) -> Decision {
         self.counts.shift(stats::Gauge::active_connections, 1);
-        if self.config.enter() {
+        if self.config.connections.enter_anyway() {
             return Decision::Continue;
         }
         self.counts.inc(stats::Counter::limited_connections);
@@ -57,12 +57,12 @@ impl Filter for NetworkFilter {
     }
 
     fn explain(config: &ConnectionLimit, _: &ConnectionView, _: &mut DynamicMetadata) -> Option<Remark> {
-        let text = format!("at most {} connections at a time; further ones are closed", config.max_connections);
+        let text = format!("at most {} connections at a time; further ones are closed", config.connections.most());
         config.enabled.then_some(Remark::ByState(text))
     }
 
     fn complete(&self, (): &mut (), _: &End, _: &mut ConnectionFacts) {
-        self.config.leave();
+        self.config.connections.leave();
         self.counts.shift(stats::Gauge::active_connections, -1);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use evenkeel_limits::{Refill, TokenBucket};
+
 use crate::http::{Data, Flow, Pause};
 
 /// How often buffered bytes are released, as in Envoy.
@@ -10,10 +12,8 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// The rate limit of one response.
 #[derive(Debug)]
 pub(super) struct Limiter {
-    /// Bytes per second; also the most tokens that accumulate.
-    rate: f64,
-    tokens: f64,
-    counted: Instant,
+    /// One token for each byte; at most those of a second accumulate.
+    bytes: TokenBucket,
     /// Buffered bytes: at most one piece, because nothing more is read meanwhile.
     kept: Vec<u8>,
     /// The body ends with `kept`.
@@ -22,19 +22,17 @@ pub(super) struct Limiter {
 
 impl Limiter {
     pub(super) fn new(kib_per_second: u64, now: Instant) -> Self {
-        let rate = kib_per_second as f64 * 1024.0;
-        Self { rate, tokens: rate * INTERVAL.as_secs_f64(), counted: now, kept: Vec::new(), ends: false }
+        let rate = kib_per_second.saturating_mul(1024);
+        let first = (rate as f64 * INTERVAL.as_secs_f64()) as u64;
+        let bytes = TokenBucket::new(rate, Refill::per_second(rate), first, now);
+        Self { bytes, kept: Vec::new(), ends: false }
     }
 
     /// Takes a piece and leaves in it what may pass now.
     pub(super) fn pass(&mut self, data: &mut Data<'_>) -> Flow {
         self.kept.extend_from_slice(&data.bytes);
         self.ends |= data.ends;
-        let passed = data.now.saturating_duration_since(self.counted);
-        self.counted = data.now;
-        self.tokens = (self.tokens + passed.as_secs_f64() * self.rate).min(self.rate);
-        let goes = self.kept.len().min(self.tokens as usize);
-        self.tokens -= goes as f64;
+        let goes = self.bytes.take_up_to(self.kept.len() as u64, data.now) as usize;
         let rest = self.kept.split_off(goes);
         data.bytes = std::mem::replace(&mut self.kept, rest).into();
         data.ends = self.ends && self.kept.is_empty();

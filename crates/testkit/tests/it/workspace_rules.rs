@@ -22,9 +22,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ca", &["tls", "base"]),
     ("control", &["translate", "analyze", "model", "api", "xds", "ca", "jwt", "tls", "stats", "process", "base"]),
     ("http", &[]),
+    ("limits", &[]),
     ("stats", &[]),
-    ("runtime-config", &["xds", "jwt", "tls", "base"]),
-    ("filters", &["runtime-config", "envoy-api", "http", "jwt", "tls", "stats", "base"]),
+    ("runtime-config", &["xds", "jwt", "tls", "limits", "base"]),
+    ("filters", &["runtime-config", "envoy-api", "http", "jwt", "tls", "stats", "limits", "base"]),
     ("explain", &["filters", "runtime-config", "translate", "model", "api", "xds", "tls", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
@@ -74,7 +75,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
-const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt"];
+const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt", "limits"];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =
