@@ -36,9 +36,9 @@ mod wire;
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;
 pub use http::{
-    BadBody, Body, ClusterScope, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Pause, Reply,
-    RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services,
-    Setup, TrailersContext, Wait, Woken,
+    BadBody, Body, Clock, ClusterScope, Clusters, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Names,
+    Pause, Reply, RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision,
+    RouteContext, Services, Setup, SystemClock, Tasks, TrailersContext, Wait, Woken,
 };
 pub use info::edges;
 pub use info::{ConnectionInfo, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};

@@ -35,6 +35,7 @@ mod reporters;
 mod resolver;
 pub mod run;
 mod scope;
+mod services;
 mod settle;
 mod state;
 mod stats;

@@ -50,7 +50,7 @@ impl Reporters {
             if Rc::strong_count(reporter) > 1 {
                 return true;
             }
-            reporter.flush(services.callouts()).into_iter().for_each(|report| services.background(report));
+            reporter.run_flush(services);
             !reporter.is_idle()
         });
     }

@@ -38,6 +38,7 @@ pub mod proxy_protocol;
 mod race;
 pub mod random;
 mod reported_weight;
+mod services;
 mod shared;
 mod shared_pools;
 mod snapshot;

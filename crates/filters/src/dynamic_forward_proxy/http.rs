@@ -29,7 +29,8 @@ impl Filter for HttpFilter {
         let known = match state.take() {
             Some(waiting) if context.woken.is_some() => self.names.take(&waiting, around(context)),
             _ => {
-                let facts = context.route.cluster.and_then(|cluster| context.services.forward_proxy(cluster));
+                let facts =
+                    context.route.cluster.and_then(|cluster| context.services.clusters().forward_proxy(cluster));
                 let Some(facts) = facts else { return Decision::Continue };
                 rewrite_host(context);
                 let default_port = if facts.is_secure { 443 } else { 80 };

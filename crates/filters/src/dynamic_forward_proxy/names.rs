@@ -11,7 +11,7 @@ use evenkeel_runtime_config::dynamic_forward_proxy::{DnsCache, DynamicHost};
 use evenkeel_runtime_config::view::ConnectionView;
 
 use crate::http::{Pause, Services};
-use crate::resolution::{LookupError, Resolved};
+use crate::resolution::{HostLookup, LookupError, Resolved};
 
 /// Maximum length of a host name, in bytes (RFC 1035 section 2.3.4).
 const MAX_NAME_BYTES: usize = 253;
@@ -108,7 +108,12 @@ impl Names {
     /// Starts a lookup of the name; the filter is called again when the answer is there.
     pub fn ask(&self, called: Called, services: &dyn Services) -> (Waiting, Pause) {
         let answer = Rc::new(RefCell::new(None));
-        let (lookup, place) = (services.resolve(&self.cache, &called.name), Rc::clone(&answer));
+        // Where nothing is looked up, the answer never comes.
+        let lookup = services.names().map_or_else(
+            || Box::pin(std::future::pending()) as HostLookup,
+            |names| names.resolve(&self.cache, &called.name),
+        );
+        let place = Rc::clone(&answer);
         let limit = self.cache.query_timeout.map_or(LONGEST_WAIT, |limit| limit.saturating_add(GRACE));
         let pause = Pause::until(async move { *place.borrow_mut() = Some(lookup.await) }, limit);
         (Waiting { called, answer }, pause)
@@ -142,9 +147,12 @@ impl Names {
     /// The host at these addresses, without those that may not be called: those that the configuration refuses, and this
     /// proxy's own listeners, which would send the request here again without an end.
     fn host(&self, called: &Called, addresses: Arc<[IpAddr]>, around: Around<'_>) -> Known {
+        let names = around.services.names();
         let refused = |address: &IpAddr| {
             self.cache.refused_addresses.contains(*address)
-                || around.services.is_own_listener(SocketAddr::new(*address, called.port), around.connection)
+                || names.is_some_and(|names| {
+                    names.is_own_listener(SocketAddr::new(*address, called.port), around.connection)
+                })
         };
         let addresses = match addresses.iter().any(refused) {
             false => addresses,

@@ -27,6 +27,7 @@ use crate::decide::{
 };
 use crate::format::{Record, header_value};
 use crate::header_edits;
+use crate::http::services::{Clock, Clusters, Names, SystemClock, Tasks};
 use crate::http::{
     Body, ClusterScope, Decision, FilterDecision, FilterStreams, HeadView, HttpFilters, Reply, RequestContext,
     Services, Woken,
@@ -68,8 +69,12 @@ struct Numbers<'c> {
 }
 
 impl Services for Numbers<'_> {
-    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
-        self.config.clusters.get(name).map(|_| Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+    fn clusters(&self) -> &dyn Clusters {
+        self
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &SystemClock
     }
 
     fn random(&self) -> u64 {
@@ -81,11 +86,28 @@ impl Services for Numbers<'_> {
         &NoCallouts
     }
 
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        None
+    }
+
+    fn names(&self) -> Option<&dyn Names> {
+        None
+    }
+}
+
+impl Clusters for Numbers<'_> {
+    fn scope(&self, name: &str) -> Option<Rc<ClusterScope>> {
+        self.config.clusters.get(name).map(|_| Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+    }
+
     fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {
         let cluster = self.config.clusters.get(cluster)?;
         let resolves = matches!(cluster.discovery, Discovery::DynamicForwardProxy(_));
         resolves.then(|| ForwardProxyFacts { is_secure: cluster.transport.is_secure() })
     }
+
+    /// An explained request counts nowhere.
+    fn charge_response(&self, _: &str, _: u16) {}
 }
 
 /// A request whose steps are recorded.
@@ -371,7 +393,7 @@ impl<'c> Visitor<'c> for Written<'c> {
             edits.request_remove.iter().for_each(|name| self.head.headers.remove_name(name.as_bytes()));
             for addition in &edits.request_add {
                 let (head, now) = (HeadView::new(&self.head, &self.stream.metadata), self.stream.times.start());
-                let known = Record::headless(&self.stream, &self.known, (self.numbers.wall_clock(now, now), now));
+                let known = Record::headless(&self.stream, &self.known, (SystemClock.wall_clock(now, now), now));
                 let value = header_value(&addition.value, &Record { request: &head, ..known });
                 header_edits::add_header(&mut self.head.headers, addition, &value);
             }

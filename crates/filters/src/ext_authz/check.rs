@@ -279,7 +279,7 @@ fn namespace(metadata: &mut Message, name: &str, fields: &[(Box<str>, MetadataVa
 
 /// Time since 1970 at which the request began.
 fn began(context: &RequestContext<'_>) -> Duration {
-    let start = context.services.wall_clock(context.info.times.start(), context.now);
+    let start = context.services.clock().wall_clock(context.info.times.start(), context.now);
     start.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 

@@ -207,7 +207,7 @@ impl HttpFilter {
         self.counts.inc(Counter::denied);
         self.count_for_cluster(context, OfCluster::denied);
         if let Some(cluster) = context.route.cluster.filter(|_| self.config.charge_cluster_response_stats) {
-            context.services.charge_response(cluster, status);
+            context.services.clusters().charge_response(cluster, status);
         }
     }
 
@@ -265,7 +265,7 @@ impl HttpFilter {
     }
 
     fn count_for_cluster(&self, context: &RequestContext<'_>, counter: OfCluster) {
-        if let Some(scope) = context.route.cluster.and_then(|cluster| context.services.cluster(cluster)) {
+        if let Some(scope) = context.route.cluster.and_then(|cluster| context.services.clusters().scope(cluster)) {
             counts::count(&scope, &self.config.stat_prefix, counter);
         }
     }

@@ -105,7 +105,7 @@ impl NetworkFilter {
         let callouts = context.services.callouts();
         let (stream, now) = (StreamInfo::new(context.now), context.now);
         let connection = ConnectionInfo::of_view(now, context.connection.clone());
-        let record = Record::headless(&stream, &connection, (context.services.wall_clock(now, now), now));
+        let record = Record::headless(&stream, &connection, (context.services.clock().wall_clock(now, now), now));
         let metadata = service::metadata(&config.service, |format| header_value(format, &record));
         let (asked, pause) = service::grpc(&config.service, callouts, message, metadata, now);
         *state = Admission::Pending(Box::new(Call(asked)));

@@ -38,7 +38,7 @@ impl Filter for HttpFilter {
 
     fn request_head(&self, call: &mut Self::State, context: &mut RequestContext<'_>) -> Decision {
         if context.head.headers.get(HeaderId::ContentType).is_some_and(is_grpc) {
-            let cluster = context.route.cluster.and_then(|cluster| context.services.cluster(cluster));
+            let cluster = context.route.cluster.and_then(|cluster| context.services.clusters().scope(cluster));
             let calls = cluster.map(|cluster| cluster.get(ClusterCalls::new));
             let new = Call::new(Arc::clone(&self.config), calls.as_deref(), context.head.path());
             if let Some(messages) = new.messages() {

@@ -71,7 +71,7 @@ impl Filter for HttpFilter {
         if headers.find(name).is_none() {
             headers.append(name, value);
         }
-        let cluster = context.route.cluster.and_then(|cluster| context.services.cluster(cluster));
+        let cluster = context.route.cluster.and_then(|cluster| context.services.clusters().scope(cluster));
         let counts = cluster.zip(method_of(context.head.path()));
         context.info.made_grpc = true;
         *call = Some(Box::new(Call {

@@ -8,8 +8,9 @@ use evenkeel_runtime_config::skip::{SkipMatcher, is_skipped};
 
 use super::contract::{
     BadBody, Data, Decision, Flow, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
-    TrailersContext, Woken,
+    TrailersContext,
 };
+use super::pause::Woken;
 use super::{Hooks, HttpFilter, Setup, Slot};
 use crate::format::Record;
 use crate::remark::Remark;

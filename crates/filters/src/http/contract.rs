@@ -1,61 +1,21 @@
 //! What an HTTP filter sees of a request and its response, and what it may return.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::rc::Rc;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
-use evenkeel_runtime_config::dynamic_forward_proxy::DnsCache;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::substitution_format::Format;
 use evenkeel_runtime_config::view::ConnectionView;
 
-use super::cluster_scope::ClusterScope;
 use super::head::HeadView;
-use crate::callouts::Callouts;
+use super::pause::{Pause, Woken};
+use super::services::Services;
 use crate::format::{HeadLookup, NoHead, Record, ResponseView, Trailers, header_value};
 use crate::info::{ConnectionInfo, ResponseFlags, StreamInfo};
-use crate::resolution::{ForwardProxyFacts, HostLookup};
-
-/// What the worker offers to its filters.
-pub trait Services {
-    /// The filters' per-cluster state and statistics, by the cluster's name; `None` if there is no such cluster.
-    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>>;
-    /// The next random number.
-    fn random(&self) -> u64;
-    /// Makes calls to other clusters. A call is cancelled when dropped: a filter keeps it in its state, or in the future it waits for.
-    fn callouts(&self) -> &dyn Callouts;
-    /// Counts a filter's reply among the responses of the cluster that the request would have gone to.
-    fn charge_response(&self, _cluster: &str, _status: u16) {}
-    /// Runs a task on this worker that belongs to no request. False: nothing is run here, as in explanations.
-    fn runs_tasks(&self) -> bool {
-        false
-    }
-    /// Runs such a task.
-    fn background(&self, _task: Wait) {}
-    /// The cluster of this name, if its hosts are resolved by filters (`envoy.clusters.dynamic_forward_proxy`).
-    fn forward_proxy(&self, _cluster: &str) -> Option<ForwardProxyFacts> {
-        None
-    }
-    /// Resolves a host name. Explanations do not: there the answer never comes.
-    fn resolve(&self, _cache: &Arc<DnsCache>, _name: &Arc<str>) -> HostLookup {
-        Box::pin(std::future::pending())
-    }
-    /// The wall-clock time at a moment that is not after `now`.
-    fn wall_clock(&self, at: Instant, now: Instant) -> SystemTime {
-        let wall = SystemTime::now();
-        wall.checked_sub(now.saturating_duration_since(at)).unwrap_or(wall)
-    }
-    /// Whether a connection to this address would arrive at a listener of this proxy.
-    fn is_own_listener(&self, _address: SocketAddr, _connection: &ConnectionView) -> bool {
-        false
-    }
-}
 
 /// A request as filters see it.
 pub struct RequestContext<'r> {
@@ -124,7 +84,8 @@ impl<'r> RequestContext<'r> {
     /// Before values are formatted: as in Envoy, they may name the cluster that the route leads to.
     pub(crate) fn note_cluster(&mut self) {
         if self.info.cluster_name.is_none()
-            && let Some(cluster) = self.route.cluster.filter(|cluster| self.services.cluster(cluster).is_some())
+            && let Some(cluster) =
+                self.route.cluster.filter(|cluster| self.services.clusters().scope(cluster).is_some())
         {
             self.info.cluster_name = Some(Arc::clone(cluster));
         }
@@ -202,44 +163,6 @@ pub enum ResponseDecision {
     },
 }
 
-/// What a filter waits for. The filter is not told when the wait is abandoned because the client has gone.
-pub struct Pause {
-    /// Ready when the filter can continue; `None`: it only waits for the time limit.
-    pub wait: Option<Wait>,
-    /// The longest wait.
-    pub limit: Duration,
-}
-
-/// What a filter waits for; results are left where the filter's state finds them.
-pub type Wait = Pin<Box<dyn Future<Output = ()>>>;
-
-/// How a pause ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Woken {
-    /// The wait completed.
-    Ready,
-    /// The time limit passed.
-    TimedOut,
-}
-
-impl Pause {
-    /// Waits this long.
-    pub fn for_time(limit: Duration) -> Self {
-        Self { wait: None, limit }
-    }
-
-    /// Waits until `wait` is ready, at most for the limit.
-    pub fn until(wait: impl Future<Output = ()> + 'static, limit: Duration) -> Self {
-        Self { wait: Some(Box::pin(wait)), limit }
-    }
-}
-
-impl fmt::Debug for Pause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pause").field("limit", &self.limit).finish_non_exhaustive()
-    }
-}
-
 /// A local reply made by a filter. It passes through the response filters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
@@ -292,7 +215,7 @@ pub struct RequestFacts<'r> {
 
 impl RequestFacts<'_> {
     fn record<T>(&self, info: &StreamInfo, services: &dyn Services, f: impl FnOnce(&Record<'_>) -> T) -> T {
-        let start = services.wall_clock(info.times.start(), self.now);
+        let start = services.clock().wall_clock(info.times.start(), self.now);
         let head = HeadView::new(self.head, &info.metadata);
         f(&Record { request: &head, ..Record::headless(info, self.connection, (start, self.now)) })
     }

@@ -12,6 +12,7 @@ use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_runtime_config::view::PlainRequest;
 use evenkeel_stats::{Registry, ScopeName};
 
+use super::services::{Clock, Clusters, Names, SystemClock, Tasks};
 use super::{
     Body, ClusterScope, Decision, FilterStreams, Flow, HttpFilters, RequestContext, RequestFacts,
     RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext,
@@ -19,6 +20,7 @@ use super::{
 use crate::callouts::{Callouts, NoCallouts};
 use crate::format::Record;
 use crate::info::{ConnectionInfo, StreamInfo};
+use crate::resolution::ForwardProxyFacts;
 
 /// The only filter's name.
 const NAME: &str = "the filter";
@@ -161,8 +163,12 @@ struct Worker {
 }
 
 impl Services for Worker {
-    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
-        Some(Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+    fn clusters(&self) -> &dyn Clusters {
+        self
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &SystemClock
     }
 
     fn random(&self) -> u64 {
@@ -172,4 +178,24 @@ impl Services for Worker {
     fn callouts(&self) -> &dyn Callouts {
         &NoCallouts
     }
+
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        None
+    }
+
+    fn names(&self) -> Option<&dyn Names> {
+        None
+    }
+}
+
+impl Clusters for Worker {
+    fn scope(&self, name: &str) -> Option<Rc<ClusterScope>> {
+        Some(Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+    }
+
+    fn forward_proxy(&self, _: &str) -> Option<ForwardProxyFacts> {
+        None
+    }
+
+    fn charge_response(&self, _: &str, _: u16) {}
 }

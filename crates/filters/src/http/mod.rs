@@ -10,6 +10,8 @@ mod filter;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod head;
+mod pause;
+pub(crate) mod services;
 #[cfg(feature = "test-filter")]
 pub mod test_filter;
 #[cfg(test)]
@@ -30,12 +32,14 @@ pub(crate) use chain::FilterDecision;
 pub use chain::{FilterStreams, HttpFilters};
 pub use cluster_scope::ClusterScope;
 pub use contract::{
-    BadBody, Body, Data, Decision, Flow, Pause, Reply, RequestContext, RequestFacts, RequestTrailersContext,
-    ResponseContext, ResponseDecision, RouteContext, Services, TrailersContext, Wait, Woken,
+    BadBody, Body, Data, Decision, Flow, Reply, RequestContext, RequestFacts, RequestTrailersContext, ResponseContext,
+    ResponseDecision, RouteContext, TrailersContext,
 };
 pub(crate) use filter::Filter;
 pub use filter::{Hooks, Setup};
 pub use head::HeadView;
+pub use pause::{Pause, Wait, Woken};
+pub use services::{Clock, Clusters, Names, Services, SystemClock, Tasks};
 
 /// The registry of filters, each under its name in [`hcm::HttpFilterConfig`].
 macro_rules! filters {

@@ -215,7 +215,7 @@ impl HttpFilter {
         (keys, are_current): KeysOf<'j>,
         context: &RequestContext<'_>,
     ) -> Judge<'j> {
-        let now = context.services.wall_clock(context.now, context.now);
+        let now = context.services.clock().wall_clock(context.now, context.now);
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let bench = JudgeContext {
             config: &self.config,

@@ -149,12 +149,13 @@ impl Remote {
     /// Fetches the keys in the background, unless a fetch is in progress or it is too early after a failure.
     pub(super) fn fetch(self: &Arc<Self>, services: &dyn Services, counts: &Rc<Counts>, now: Instant) {
         let too_early = millis(now) < self.refresh_at.load(Ordering::Acquire);
-        if too_early || !services.runs_tasks() || self.fetching.swap(true, Ordering::AcqRel) {
+        let Some(tasks) = services.tasks().filter(|_| !too_early) else { return };
+        if self.fetching.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut fetch = Fetch { remote: Arc::clone(self), counts: Rc::clone(counts), began: now, done: false };
         let call = services.callouts().http(self.call());
-        services.background(Box::pin(async move {
+        tasks.run(Box::pin(async move {
             let answer = call.await;
             fetch.end(answer.ok());
         }));
@@ -179,7 +180,7 @@ impl Remote {
     /// What a request waits for: the end of the fetch in progress. `None`: too many wait already, or no fetch may begin.
     /// Where nothing is run, the wait does not end.
     pub(super) fn wait(self: &Arc<Self>, services: &dyn Services) -> Option<Pause> {
-        if !services.runs_tasks() {
+        if services.tasks().is_none() {
             return Some(Pause::until(pending(), self.source.timeout + GRACE));
         }
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len();

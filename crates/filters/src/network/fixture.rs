@@ -1,7 +1,6 @@
 //! Filters and one connection, for tests.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +10,8 @@ use evenkeel_stats::Registry;
 
 use super::{Data, Decision, FilteredConnection, NetworkFilters, Setup, Surroundings};
 use crate::callouts::{Callouts, NoCallouts};
-use crate::http::{ClusterScope, Services};
+use crate::http::Services;
+use crate::http::services::{Clock, Clusters, Names, NoClusters, SystemClock, Tasks};
 
 /// A chain of filters with a connection in progress.
 pub(crate) struct Fixture {
@@ -61,8 +61,12 @@ impl Fixture {
 pub(crate) struct Nothing;
 
 impl Services for Nothing {
-    fn cluster(&self, _: &str) -> Option<Rc<ClusterScope>> {
-        None
+    fn clusters(&self) -> &dyn Clusters {
+        &NoClusters
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &SystemClock
     }
 
     fn random(&self) -> u64 {
@@ -71,5 +75,13 @@ impl Services for Nothing {
 
     fn callouts(&self) -> &dyn Callouts {
         &NoCallouts
+    }
+
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        None
+    }
+
+    fn names(&self) -> Option<&dyn Names> {
+        None
     }
 }

@@ -190,8 +190,8 @@ impl Reporter {
             pending.push(span);
             pending.len() >= MIN_FLUSH_SPANS
         };
-        if enough && let Some(report) = self.flush(services.callouts()) {
-            services.background(report);
+        if enough {
+            self.run_flush(services);
         }
     }
 
@@ -202,8 +202,15 @@ impl Reporter {
         }
         self.next_flush.set(now + FLUSH_INTERVAL);
         self.shared.counts.timer();
-        if let Some(report) = self.flush(services.callouts()) {
-            services.background(report);
+        self.run_flush(services);
+    }
+
+    /// Sends the waiting spans in the background, where that is possible.
+    pub fn run_flush(&self, services: &dyn Services) {
+        if let Some(tasks) = services.tasks()
+            && let Some(report) = self.flush(services.callouts())
+        {
+            tasks.run(report);
         }
     }
 

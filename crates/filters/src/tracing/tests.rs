@@ -1,7 +1,6 @@
 //! Sampling, contexts, encodings, and what becomes of spans that no collector takes.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -17,7 +16,8 @@ use super::sampling::{self, Reason};
 use super::span::{Kind, Span};
 use super::{otlp, w3c, zipkin};
 use crate::callouts::{CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, Problem};
-use crate::http::{ClusterScope, Services, Wait};
+use crate::http::services::{Clock, Clusters, Names, NoClusters, SystemClock, Tasks};
+use crate::http::{Services, Wait};
 
 const TRACE: &str = "80f198ee56343ba864fe8b2a57d3eff7";
 const TRACE_ID: u128 = 0x80f1_98ee_5634_3ba8_64fe_8b2a_57d3_eff7;
@@ -472,7 +472,19 @@ impl Callouts for Collector {
 }
 
 impl Services for Collector {
-    fn cluster(&self, _: &str) -> Option<Rc<ClusterScope>> {
+    fn clusters(&self) -> &dyn Clusters {
+        &NoClusters
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &SystemClock
+    }
+
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(self)
+    }
+
+    fn names(&self) -> Option<&dyn Names> {
         None
     }
 
@@ -483,8 +495,10 @@ impl Services for Collector {
     fn callouts(&self) -> &dyn Callouts {
         self
     }
+}
 
-    fn background(&self, mut task: Wait) {
+impl Tasks for Collector {
+    fn run(&self, mut task: Wait) {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         if task.as_mut().poll(&mut context).is_pending() {
             self.under_way.borrow_mut().push(task);

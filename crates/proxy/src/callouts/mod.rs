@@ -12,12 +12,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
 
 use evenkeel_filters::callouts::{
     CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, Problem,
 };
-use evenkeel_filters::{ClusterScope, Services};
+use evenkeel_filters::{Clock, Clusters, Names, Services, Tasks};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_upstream::Upstreams;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
@@ -25,11 +24,10 @@ use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
 use evenkeel_upstream::turn;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
-use crate::clock::wall_clock;
 use crate::http::Failure;
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, UpstreamOptions};
+use crate::services::{WorkerClock, WorkerTasks};
 use evenkeel_filters::decide::announce_timeout;
 use places::{Place, Places};
 use stream::Tally;
@@ -122,8 +120,12 @@ impl WorkerCallouts {
 
 /// Services for the upstream filters of a cluster that a callout passes.
 impl Services for WorkerCallouts {
-    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
-        self.upstreams.cluster(name).map(|cluster| cluster.filter_scope())
+    fn clusters(&self) -> &dyn Clusters {
+        &*self.upstreams
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &WorkerClock
     }
 
     fn random(&self) -> u64 {
@@ -134,8 +136,13 @@ impl Services for WorkerCallouts {
         self
     }
 
-    fn wall_clock(&self, at: std::time::Instant, _: std::time::Instant) -> SystemTime {
-        wall_clock(Instant::from_std(at))
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(&WorkerTasks)
+    }
+
+    /// No filter of a cluster resolves names: those that do stand before the router.
+    fn names(&self) -> Option<&dyn Names> {
+        None
     }
 }
 

@@ -2,20 +2,18 @@
 
 use std::future::{poll_fn, ready};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use evenkeel_filters::callouts::Callouts;
 use evenkeel_filters::decide::{Filtered, Matched};
 use evenkeel_filters::{
-    BadBody, Body, ClusterScope, Data, Decision, Flow, ForwardProxyFacts, HostLookup, LookupError, Pause,
-    RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services,
-    TrailersContext, Wait, Woken,
+    BadBody, Body, Clock, Clusters, Data, Decision, Flow, HostLookup, LookupError, Names, Pause, RequestContext,
+    RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services, Tasks,
+    TrailersContext, Woken,
 };
 use evenkeel_http::{Framing, HeaderId, Headers};
-use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::dynamic_forward_proxy::DnsCache;
 use evenkeel_runtime_config::route::{Route, RouteAction};
 use evenkeel_runtime_config::view::ConnectionView;
@@ -33,10 +31,9 @@ use super::pause::Held;
 use super::reply::Reply;
 use super::request::Request;
 use super::timers::Timers;
-use super::upstream::count::count_status;
-use crate::clock::wall_clock;
 use crate::dns_cache::Lookup;
 use crate::listener::socket::ListenerKey;
+use crate::services::{WorkerClock, WorkerTasks};
 use crate::stats::http::Counter;
 use crate::worker::Worker;
 
@@ -66,8 +63,12 @@ impl From<Failure> for Instead {
 }
 
 impl Services for Worker {
-    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
-        self.upstreams.cluster(name).map(|cluster| cluster.filter_scope())
+    fn clusters(&self) -> &dyn Clusters {
+        &*self.upstreams
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &WorkerClock
     }
 
     fn random(&self) -> u64 {
@@ -78,30 +79,16 @@ impl Services for Worker {
         &self.callouts
     }
 
-    fn wall_clock(&self, at: std::time::Instant, _: std::time::Instant) -> SystemTime {
-        wall_clock(Instant::from_std(at))
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(&WorkerTasks)
     }
 
-    fn charge_response(&self, cluster: &str, status: u16) {
-        if let Some(cluster) = self.upstreams.cluster(cluster) {
-            count_status(&cluster, status);
-        }
+    fn names(&self) -> Option<&dyn Names> {
+        Some(self)
     }
+}
 
-    fn runs_tasks(&self) -> bool {
-        true
-    }
-
-    fn background(&self, task: Wait) {
-        turn::spawn(task);
-    }
-
-    fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {
-        let config = self.upstreams.cluster(cluster)?.config();
-        let resolves = matches!(config.discovery, Discovery::DynamicForwardProxy(_));
-        resolves.then(|| ForwardProxyFacts { is_secure: config.transport.is_secure() })
-    }
-
+impl Names for Worker {
     fn resolve(&self, cache: &Arc<DnsCache>, name: &Arc<str>) -> HostLookup {
         let (answer, answered) = oneshot::channel();
         let lookup = Lookup { cache: Arc::clone(cache), name: Arc::clone(name), answer };

@@ -371,7 +371,7 @@ struct Counter(Arc<AtomicUsize>);
 
 impl TestFilter for Counter {
     fn request_head(&self, _: &mut State, context: &mut RequestContext<'_>) -> Decision {
-        assert!(context.services.cluster("wanted").is_some(), "it is asked before the cluster is there");
+        assert!(context.services.clusters().scope("wanted").is_some(), "it is asked before the cluster is there");
         self.0.fetch_add(1, Ordering::SeqCst);
         Decision::Continue
     }

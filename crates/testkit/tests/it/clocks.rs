@@ -10,7 +10,7 @@ const CRATES: [&str; 3] = ["filters", "proxy", "upstream"];
 /// Files and folders of them that read the clock themselves, with the reason.
 const READERS: &[(&str, &str)] = &[
     ("filters/src/explain/request.rs", "explanations run on no worker"),
-    ("filters/src/http/contract.rs", "the default of a trait, for explanations and tests"),
+    ("filters/src/http/services.rs", "the clock of explanations and tests"),
     ("proxy/src/access_log/writer.rs", "the thread that writes"),
     ("proxy/src/admin/", "the control thread"),
     ("proxy/src/certificate_files.rs", "the control thread"),

@@ -46,19 +46,5 @@ pub(in crate::http) fn count_response(request: &Request, cluster: &Cluster, host
         let grpc = grpc::status(request).filter(|_| request.calls_grpc());
         host.count_response(grpc.map_or(status, http_of_status));
     }
-    count_status(cluster, status);
-}
-
-/// Counts a response of this status.
-pub(in crate::http) fn count_status(cluster: &Cluster, status: u16) {
-    let stats = cluster.stats();
-    stats.inc(cluster::Counter::upstream_rq_completed);
-    stats.status(status);
-    stats.inc(match status / 100 {
-        1 => cluster::Counter::upstream_rq_1xx,
-        2 => cluster::Counter::upstream_rq_2xx,
-        3 => cluster::Counter::upstream_rq_3xx,
-        4 => cluster::Counter::upstream_rq_4xx,
-        _ => cluster::Counter::upstream_rq_5xx,
-    });
+    cluster.count_status(status);
 }
