@@ -31,10 +31,12 @@ mod remark;
 mod resolution;
 pub mod stateful_session;
 pub mod tracing;
+mod verdict;
 mod wire;
 
 #[cfg(feature = "test-filter")]
 pub use http::test_filter;
+pub use http::verdict as http_verdict;
 pub use http::{
     BadBody, Body, Clock, ClusterScope, Clusters, Data, Decision, FilterStreams, Flow, HeadView, HttpFilters, Names,
     Pause, Reply, RequestContext, RequestFacts, RequestTrailersContext, ResponseContext, ResponseDecision,
@@ -43,5 +45,7 @@ pub use http::{
 pub use info::edges;
 pub use info::{ConnectionInfo, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;
+pub use network::verdict as network_verdict;
 pub use remark::Remark;
 pub use resolution::{ForwardProxyFacts, HostLookup, LookupError, Resolved};
+pub use verdict::{FilterPolicy, FilterVerdict};

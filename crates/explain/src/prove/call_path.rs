@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_filters::{FilterPolicy, FilterVerdict, http_verdict, network_verdict};
 use evenkeel_model::Workload;
-use evenkeel_runtime_config::hcm::HttpFilterConfig;
 use evenkeel_runtime_config::header_edits::HeaderEdits;
-use evenkeel_runtime_config::listener::{FilterChain, NetworkFilterConfig, Terminal};
+use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 use evenkeel_runtime_config::rbac::{RbacAction, RbacFilter};
 use evenkeel_runtime_config::route::{RouteAction, VirtualHost};
 use evenkeel_runtime_config::route_table::RouteTable;
@@ -281,16 +281,18 @@ fn filters<'w>(
             all.push(rules::passes(filter, judge));
         }
     };
+    let mut judge = |verdict: FilterVerdict<'w>, judge: &Judge<'w>| match verdict {
+        FilterVerdict::Policy(FilterPolicy::Rules(rules)) => add(rules, judge),
+        // Where the claim does not exclude tokens, a request has those that it needs. What decides outside lets it pass: the trial of a
+        // request that gets through names who that is.
+        FilterVerdict::Policy(FilterPolicy::Tokens) | FilterVerdict::Never | FilterVerdict::Outside => {}
+    };
     for filter in &chain.network_filters {
-        if let NetworkFilterConfig::Rbac(rbac) = &filter.config {
-            add(&rbac.filter, connection);
-        }
+        judge(network_verdict(&filter.config), connection);
     }
-    if let (Terminal::Http(manager), Some(judge)) = (&chain.terminal, request) {
+    if let (Terminal::Http(manager), Some(request)) = (&chain.terminal, request) {
         for filter in &manager.filters {
-            if let HttpFilterConfig::Rbac(rbac) = &filter.config {
-                add(rbac, judge);
-            }
+            judge(http_verdict(&filter.config), request);
         }
     }
     all

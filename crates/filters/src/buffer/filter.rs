@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::buffer::{Buffer, BufferPerRoute};
 
 use crate::http::{Body, Decision, Filter, Hooks, RequestContext, Setup};
+use crate::verdict::FilterVerdict;
 
 /// `envoy.filters.http.buffer`.
 #[derive(Debug)]
@@ -16,6 +17,10 @@ impl Filter for HttpFilter {
     type Config = Buffer;
     type State = ();
     const HOOKS: Hooks = Hooks::REQUEST_HEAD;
+
+    fn verdict(_: &Buffer) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { config }

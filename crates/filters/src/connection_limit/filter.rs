@@ -9,6 +9,7 @@ use evenkeel_stats::{ScopeName, Writer, layout};
 
 use crate::network::{Close, ConnectionContext, ConnectionFacts, Decision, End, Filter, Hooks, Setup};
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 layout! {
     /// `connection_limit.PREFIX.`
@@ -30,6 +31,10 @@ pub struct NetworkFilter {
 impl Filter for NetworkFilter {
     type Config = ConnectionLimit;
     type State = ();
+
+    fn verdict(_: &ConnectionLimit) -> FilterVerdict<'_> {
+        FilterVerdict::Outside
+    }
 
     fn new(config: Arc<ConnectionLimit>, setup: &Setup<'_>) -> Self {
         let counts = setup.registry.scope(ScopeName::tagged(

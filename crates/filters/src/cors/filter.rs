@@ -8,6 +8,7 @@ use evenkeel_stats::{ScopeName, Writer, layout};
 
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const ALLOW_CREDENTIALS: &str = "access-control-allow-credentials";
@@ -52,6 +53,10 @@ impl Filter for HttpFilter {
     /// `None` if no CORS headers are added to the response.
     type State = Option<Box<Allowed>>;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_HEAD);
+
+    fn verdict(_: &Cors) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(_: Arc<Cors>, setup: &Setup<'_>) -> Self {
         let outer = setup.outer;

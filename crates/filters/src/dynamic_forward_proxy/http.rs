@@ -9,6 +9,7 @@ use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::info::ResponseFlags;
 use crate::remark::Remark;
 use crate::resolution::LookupError;
+use crate::verdict::FilterVerdict;
 
 /// `envoy.filters.http.dynamic_forward_proxy`.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ impl Filter for HttpFilter {
     type Config = HttpForwardProxy;
     type State = Option<Box<Waiting>>;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD;
+
+    fn verdict(_: &HttpForwardProxy) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { names: Names::new(&config.cache) }

@@ -11,6 +11,7 @@ use crate::info::ResponseFlags;
 use crate::network::{Close, ConnectionContext, Decision, Filter, Hooks, Setup};
 use crate::remark::Remark;
 use crate::resolution::LookupError;
+use crate::verdict::FilterVerdict;
 
 /// `envoy.filters.network.sni_dynamic_forward_proxy`.
 #[derive(Debug)]
@@ -22,6 +23,10 @@ pub struct NetworkFilter {
 impl Filter for NetworkFilter {
     type Config = SniForwardProxy;
     type State = Option<Box<Waiting>>;
+
+    fn verdict(_: &SniForwardProxy) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { port: config.port, names: Names::new(&config.cache) }

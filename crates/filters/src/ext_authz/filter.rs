@@ -19,6 +19,7 @@ use crate::http::{
 };
 use crate::info::ResponseFlags;
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 /// The namespace of the dynamic metadata that services set, whatever the filter's name.
 const NAMESPACE: &str = "envoy.filters.http.ext_authz";
@@ -48,6 +49,10 @@ impl Filter for HttpFilter {
     type Config = ExtAuthz;
     type State = Decided;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_HEAD);
+
+    fn verdict(_: &ExtAuthz) -> FilterVerdict<'_> {
+        FilterVerdict::Outside
+    }
 
     fn new(config: Arc<ExtAuthz>, setup: &Setup<'_>) -> Self {
         let counts = counts::writer(setup.registry, setup.outer, &config.stat_prefix);

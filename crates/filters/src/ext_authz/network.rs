@@ -16,6 +16,7 @@ use crate::http::Woken;
 use crate::info::{ConnectionInfo, StreamInfo};
 use crate::network::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Filter, Hooks, Setup};
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 /// The namespace of the dynamic metadata that services set, whatever the filter's name.
 const NAMESPACE: &str = "envoy.filters.network.ext_authz";
@@ -46,6 +47,10 @@ pub struct Call(PendingCheck);
 impl Filter for NetworkFilter {
     type Config = NetworkExtAuthz;
     type State = Admission;
+
+    fn verdict(_: &NetworkExtAuthz) -> FilterVerdict<'_> {
+        FilterVerdict::Outside
+    }
 
     fn new(config: Arc<NetworkExtAuthz>, setup: &Setup<'_>) -> Self {
         let name = ScopeName::plain(&format!("ext_authz.{}.", config.stat_prefix));

@@ -15,6 +15,7 @@ use crate::format::Record;
 use crate::http::{Data, Decision, Filter, Flow, Hooks, Pause, Reply, RequestContext, Setup};
 use crate::info::ResponseFlags;
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 const DELAY: &[u8] = b"x-envoy-fault-delay-request";
 const DELAY_SHARE: &[u8] = b"x-envoy-fault-delay-request-percentage";
@@ -49,6 +50,13 @@ impl Filter for HttpFilter {
     type Config = Fault;
     type State = AppliedFault;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_DATA).and(Hooks::COMPLETE);
+
+    fn verdict(config: &Fault) -> FilterVerdict<'_> {
+        match config.abort {
+            None => FilterVerdict::Never,
+            Some(_) => FilterVerdict::Outside,
+        }
+    }
 
     fn new(config: Arc<Fault>, setup: &Setup<'_>) -> Self {
         Self { config, counts: Counts::new(setup.registry, setup.outer) }

@@ -12,6 +12,7 @@ use crate::http::{
     BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup,
     TrailersContext,
 };
+use crate::verdict::FilterVerdict;
 
 /// The filter state key under which access logs find a call's message counts.
 const MESSAGES: &str = "envoy.filters.http.grpc_stats";
@@ -31,6 +32,10 @@ impl Filter for HttpFilter {
         .and(Hooks::RESPONSE_HEAD)
         .and(Hooks::RESPONSE_DATA)
         .and(Hooks::RESPONSE_TRAILERS);
+
+    fn verdict(_: &GrpcStats) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { config }

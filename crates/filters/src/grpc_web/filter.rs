@@ -15,6 +15,7 @@ use crate::http::{
     TrailersContext,
 };
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 const BINARY: &str = "application/grpc-web";
 const BINARY_PROTO: &str = "application/grpc-web+proto";
@@ -54,6 +55,10 @@ impl Filter for HttpFilter {
         .and(Hooks::RESPONSE_HEAD)
         .and(Hooks::RESPONSE_DATA)
         .and(Hooks::RESPONSE_TRAILERS);
+
+    fn verdict(_: &GrpcWeb) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(_: Arc<GrpcWeb>, _: &Setup<'_>) -> Self {
         Self

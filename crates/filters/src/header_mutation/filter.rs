@@ -12,6 +12,7 @@ use crate::http::{
     Decision, Filter, Hooks, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision, Setup,
     TrailersContext,
 };
+use crate::verdict::FilterVerdict;
 
 /// `envoy.filters.http.header_mutation`.
 #[derive(Debug)]
@@ -27,6 +28,10 @@ impl Filter for HttpFilter {
     type State = Routes;
     const HOOKS: Hooks =
         Hooks::REQUEST_HEAD.and(Hooks::REQUEST_TRAILERS).and(Hooks::RESPONSE_HEAD).and(Hooks::RESPONSE_TRAILERS);
+
+    fn verdict(_: &HeaderMutationFilter) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(config: Arc<HeaderMutationFilter>, _: &Setup<'_>) -> Self {
         Self { config }

@@ -10,6 +10,7 @@ use super::contract::{
 };
 use crate::format::Record;
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 /// The hooks a filter has; requests pay nothing for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +62,9 @@ pub(crate) trait Filter: Sized {
     type State: Default;
     /// The hooks it has.
     const HOOKS: Hooks;
+
+    /// Who decides whether a call passes the filter. Without a default: who adds a filter says so, and `prove` has to judge it.
+    fn verdict(config: &Self::Config) -> FilterVerdict<'_>;
 
     /// Creates one worker's filter.
     fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;

@@ -23,6 +23,7 @@ use evenkeel_runtime_config::hcm;
 
 use crate::format::Record;
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 use crate::{
     buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
     stateful_session,
@@ -86,6 +87,13 @@ macro_rules! filters {
                     #[cfg(feature = "test-filter")]
                     Self::Test(_) => Slot::Test(Default::default()),
                 }
+            }
+        }
+
+        /// Who decides whether a request passes a configured filter.
+        pub fn verdict(config: &hcm::HttpFilterConfig) -> FilterVerdict<'_> {
+            match config {
+                $(hcm::HttpFilterConfig::$name(config) => <$filter as Filter>::verdict(config),)*
             }
         }
 

@@ -10,6 +10,7 @@ use super::{
     ResponseDecision, Setup, TrailersContext,
 };
 use crate::format::Record;
+use crate::verdict::FilterVerdict;
 
 /// A test filter's state for one request.
 pub type State = Option<Box<dyn Any>>;
@@ -77,6 +78,10 @@ impl Filter for HttpFilter {
         .and(Hooks::RESPONSE_DATA)
         .and(Hooks::RESPONSE_TRAILERS)
         .and(Hooks::COMPLETE);
+
+    fn verdict(config: &Unconfigured) -> FilterVerdict<'_> {
+        match *config {}
+    }
 
     fn new(config: Arc<Unconfigured>, _: &Setup<'_>) -> Self {
         match *config {}

@@ -19,6 +19,7 @@ use super::remote::Remote;
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::info::Form;
 use crate::remark::Remark;
+use crate::verdict::{FilterPolicy, FilterVerdict};
 
 const UNAUTHORIZED: u16 = 401;
 const FORBIDDEN: u16 = 403;
@@ -65,6 +66,10 @@ impl Filter for HttpFilter {
     type Config = JwtAuthn;
     type State = Progress;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD;
+
+    fn verdict(_: &JwtAuthn) -> FilterVerdict<'_> {
+        FilterVerdict::Policy(FilterPolicy::Tokens)
+    }
 
     fn new(config: Arc<JwtAuthn>, setup: &Setup<'_>) -> Self {
         let prefix = match &*config.stat_prefix {

@@ -8,6 +8,7 @@ use evenkeel_stats::Registry;
 
 use super::contract::{ConnectionContext, ConnectionFacts, Data, Decision, End};
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 /// The hooks a filter has; connections pay nothing for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +50,9 @@ pub(crate) trait Filter: Sized {
     /// The filter decides about a new connection immediately and keeps no state of it. If all filters of a connection
     /// are like that, and inspect none of its bytes, it proceeds as if there were none.
     const IMMEDIATE: bool = false;
+
+    /// Who decides whether a call passes the filter. Without a default: who adds a filter says so, and `prove` has to judge it.
+    fn verdict(config: &Self::Config) -> FilterVerdict<'_>;
 
     /// Creates one worker's filter.
     fn new(config: Arc<Self::Config>, setup: &Setup<'_>) -> Self;

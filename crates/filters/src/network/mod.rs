@@ -20,6 +20,7 @@ use evenkeel_runtime_config::listener;
 use evenkeel_runtime_config::view::ConnectionView;
 
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 use crate::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
 
 pub use chain::{Direction, FilteredConnection, NetworkFilters};
@@ -80,6 +81,13 @@ macro_rules! filters {
                     #[cfg(feature = "test-filter")]
                     Self::Test(_) => Slot::Test(Default::default()),
                 }
+            }
+        }
+
+        /// Who decides whether a connection passes a configured filter.
+        pub fn verdict(config: &listener::NetworkFilterConfig) -> FilterVerdict<'_> {
+            match config {
+                $(listener::NetworkFilterConfig::$name(config) => <$filter as Filter>::verdict(config),)*
             }
         }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ConnectionContext, ConnectionFacts, Data, Decision, End, Filter, Hooks, Setup};
+use crate::verdict::FilterVerdict;
 
 /// A test filter's state for one connection.
 pub type State = Option<Box<dyn Any>>;
@@ -63,6 +64,10 @@ pub enum Unconfigured {}
 impl Filter for NetworkFilter {
     type Config = Unconfigured;
     type State = State;
+
+    fn verdict(config: &Unconfigured) -> FilterVerdict<'_> {
+        match *config {}
+    }
 
     fn new(config: Arc<Unconfigured>, _: &Setup<'_>) -> Self {
         match *config {}

@@ -12,6 +12,7 @@ use super::{Outcome, Subject, Verdict, denied_details, evaluate};
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::network::{self, Close, ConnectionContext};
 use crate::remark::Remark;
+use crate::verdict::{FilterPolicy, FilterVerdict};
 
 const FORBIDDEN: u16 = 403;
 const DENIED_BODY: &str = "RBAC: access denied";
@@ -37,6 +38,10 @@ impl Filter for HttpFilter {
     type Config = RbacFilter;
     type State = ();
     const HOOKS: Hooks = Hooks::REQUEST_HEAD;
+
+    fn verdict(config: &RbacFilter) -> FilterVerdict<'_> {
+        FilterVerdict::Policy(FilterPolicy::Rules(config))
+    }
 
     fn new(config: Arc<RbacFilter>, setup: &Setup<'_>) -> Self {
         let counts = Counts::new(setup.registry, setup.outer, &config.stat_prefix, &config.shadow_stat_prefix);
@@ -121,6 +126,10 @@ impl network::Filter for NetworkFilter {
     const IMMEDIATE: bool = true;
 
     /// A worker's filter, under its own statistics prefix.
+    fn verdict(config: &NetworkRbac) -> FilterVerdict<'_> {
+        FilterVerdict::Policy(FilterPolicy::Rules(&config.filter))
+    }
+
     fn new(config: Arc<NetworkRbac>, setup: &network::Setup<'_>) -> Self {
         let filter = &config.filter;
         let outer = ScopeName::plain(&with_dot(&filter.stat_prefix));

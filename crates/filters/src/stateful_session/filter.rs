@@ -12,6 +12,7 @@ use super::address;
 use crate::http::{Decision, Filter, Hooks, RequestContext, ResponseContext, ResponseDecision, Setup};
 use crate::info::HostOverride;
 use crate::remark::Remark;
+use crate::verdict::FilterVerdict;
 
 /// `envoy.filters.http.stateful_session`.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ impl Filter for HttpFilter {
     type Config = StatefulSession;
     type State = Option<Session>;
     const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_HEAD);
+
+    fn verdict(_: &StatefulSession) -> FilterVerdict<'_> {
+        FilterVerdict::Never
+    }
 
     fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { config }
