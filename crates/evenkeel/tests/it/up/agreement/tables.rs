@@ -69,6 +69,13 @@ fn namespace(document: &Value) -> String {
     if own.is_empty() { "default".to_owned() } else { own.to_owned() }
 }
 
+/// Whether routes of an object delay or abort only some requests: no explanation can say which.
+fn fails_by_chance(document: &Value) -> bool {
+    let routes = document.pointer("/spec/http").and_then(Value::as_array).into_iter().flatten();
+    let faults = routes.flat_map(|route| ["abort", "delay"].map(|kind| &route["fault"][kind]["percentage"]["value"]));
+    faults.filter_map(Value::as_f64).any(|share| share > 0.0 && share < 100.0)
+}
+
 impl Table {
     /// Reads a recorded mesh; or says why it cannot run here.
     fn read(recorded: RecordedMesh) -> Result<Self, &'static str> {
@@ -94,6 +101,12 @@ impl Table {
         if all.iter().any(|document| text_at(document, "/metadata/name") == "istio" && document["kind"] == "ConfigMap")
         {
             return Err("settings of the mesh, which replicas take when they start");
+        }
+        if recorded.text.contains("proxyProtocol") {
+            return Err("a header before all bytes, which sidecars of servers do not read");
+        }
+        if all.iter().any(fails_by_chance) {
+            return Err("faults of a share of the requests");
         }
         let objects = all.into_iter().filter(|document| !is_of_pods(document)).collect();
         Ok(Self { workloads, objects, recorded })
