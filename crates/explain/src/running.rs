@@ -17,6 +17,10 @@ pub fn join(
     hop: &mut Hop,
     departure: Option<Departure>,
 ) -> Option<Departure> {
+    // A running proxy is asked about what comes after the handshake.
+    if hop.verdict.reason == hop::NO_CERTIFICATE {
+        return departure;
+    }
     let (listeners, seen) = hop::at_proxy(proxy, side, arrival);
     let answer = match running.decide(&hop.proxy, &hop::asked(&seen, listeners)) {
         Ok(answer) => answer,
