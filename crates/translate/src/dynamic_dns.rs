@@ -46,7 +46,8 @@ pub fn make_cluster(allows_insecure: bool, cluster: &mut Cluster) {
         typed_config: Some(any(&config)),
     }));
     cluster.lb_policy = LbPolicy::ClusterProvided as i32;
-    cluster.common_lb_config = None;
+    // A rule's balancer has no hosts to choose from, and its settings do not go with this policy.
+    (cluster.lb_config, cluster.load_balancing_policy, cluster.common_lb_config) = (None, None, None);
 }
 
 /// The HTTP filter. It looks up the hosts of requests whose route leads to such a cluster, and no others.

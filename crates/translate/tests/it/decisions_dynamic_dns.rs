@@ -54,6 +54,23 @@ fn only_listeners_that_need_it_have_the_filter() {
     assert_eq!(names(&Mesh::new(&entry("")), "0.0.0.0_443"), (false, true));
 }
 
+/// What chooses among hosts has none to choose from, and proxies refuse its settings beside the cluster's own policy.
+#[test]
+fn balancers_of_rules_are_left_out() {
+    for balancer in [
+        "{consistentHash: {httpHeaderName: x-user, ringHash: {minimumRingSize: 7}}}",
+        "{consistentHash: {httpHeaderName: x-user, maglev: {tableSize: 11}}}",
+        "{simple: ROUND_ROBIN, warmup: {duration: 5s}}",
+    ] {
+        let rule =
+            crate::calls::destination_rule("'*.example.com'", &format!("trafficPolicy: {{loadBalancer: {balancer}}}"));
+        let rule = rule.replace("name: '*.example.com'", "name: example");
+        let mesh = Mesh::new(&entry(&rule));
+        let cluster = mesh.client().resource("CDS", "outbound|80||*.example.com").to_string();
+        assert!(cluster.contains("CLUSTER_PROVIDED") && !cluster.contains("_lb_config"), "{balancer}: {cluster}");
+    }
+}
+
 #[test]
 fn rules_say_who_answers() {
     let check = |tls: &str, insecure: Option<bool>, naming: &str| {

@@ -142,7 +142,7 @@ const SPELLINGS: &[(Of, &str, Verdict)] = &[
     (Of::Any, "{\"@type\": \"type.googleapis.com/no.such.Type\"}", Refused),
     (Of::Any, "{\"a\": 1}", Refused),
     (Of::Any, "{\"@type\": \"type.googleapis.com/google.protobuf.Duration\", \"value\": \"3s\"}", Same),
-    (Of::Message, "[]", Refused),
+    (Of::Message, "5", Refused),
     (Of::Message, "\"\"", Refused),
     (Of::Message, "{}", Same),
     (Of::Single, "null", Same),
