@@ -96,18 +96,18 @@ fn origin(finding: &Finding) -> String {
     match &finding.diagnostic.object {
         Some(object) if object.namespace.is_empty() => format!("{} {}", object.kind, object.name),
         Some(object) => format!("{} {}/{}", object.kind, object.namespace, object.name),
-        None => finding.diagnostic.span.file.to_string(),
+        None => finding.diagnostic.span.path().to_owned(),
     }
 }
 
 fn location(span: &Span) -> Value {
     let known = |n: u32| (n > 0).then_some(n);
-    json!({"file": &*span.file, "line": known(span.line), "column": known(span.column)})
+    json!({"file": span.path(), "line": known(span.line), "column": known(span.column)})
 }
 
 /// A place in SARIF's form; a file as a whole has no region.
 fn physical(span: &Span) -> Value {
-    let artifact = json!({"uri": &*span.file});
+    let artifact = json!({"uri": span.path()});
     let place = match span.line {
         0 => json!({"artifactLocation": artifact}),
         _ => json!({

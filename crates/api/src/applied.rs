@@ -50,6 +50,8 @@ pub struct Document {
     pub name: Arc<str>,
     /// The whole object.
     pub json: serde_json::Value,
+    /// It, with the positions at which it is written.
+    pub node: Node,
 }
 
 impl Document {
@@ -86,7 +88,7 @@ fn document(node: &Node) -> Option<Document> {
     let text = |name: &str| node.get(name).and_then(Node::as_str);
     let Named::Supported(kind) = named(text("apiVersion")?, text("kind")?) else { return None };
     let said = |name: &str| node.get("metadata")?.get(name)?.as_str().map(Arc::from);
-    Some(Document { kind, namespace: said("namespace"), name: said("name")?, json: node.to_json() })
+    Some(Document { kind, namespace: said("namespace"), name: said("name")?, json: node.to_json(), node: node.clone() })
 }
 
 #[cfg(test)]

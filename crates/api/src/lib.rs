@@ -7,6 +7,7 @@
 
 pub mod annotations;
 mod applied;
+mod applied_from;
 #[macro_use]
 pub mod decode;
 mod foreign;
@@ -25,6 +26,7 @@ mod served;
 mod unread;
 
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
+pub use applied_from::{APPLIED_FROM_ANNOTATION, STANDARD_INPUT, applied_from, relocated};
 pub use foreign::SKIPPED;
 pub use kustomize::{KUSTOMIZATIONS, may_guard, patch_files};
 pub use load::{load, unreadable, unreadable_objects};

@@ -10,6 +10,7 @@ use evenkeel_base::yaml::{Mapping, Node, Parsed, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, SourceId, Span};
 
 use crate::annotations;
+use crate::applied_from::relocated;
 use crate::decode::{Context, Decode};
 use crate::foreign::{self, foreign_file};
 use crate::istio::MeshConfig;
@@ -131,6 +132,7 @@ fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnosti
 
 /// Reads a document, or makes its stand-in if it is refused.
 pub(crate) fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
+    let document = relocated(document);
     if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
         // One such error is enough to refuse the file.
         if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {

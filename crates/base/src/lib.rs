@@ -29,4 +29,4 @@ pub mod yaml;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use render::Sources;
 pub use source::{ObjectRef, Rank, SourceId};
-pub use span::{Span, Spanned};
+pub use span::{APPLIED_FROM, Span, Spanned};

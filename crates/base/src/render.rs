@@ -7,7 +7,7 @@ use std::sync::Arc;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-use crate::{Diagnostic, Diagnostics, Severity, Span};
+use crate::{Diagnostic, Diagnostics, Severity, Span, terminal};
 
 /// The texts that diagnostics point into, by path.
 #[derive(Debug, Clone, Default)]
@@ -97,7 +97,11 @@ impl Diagnostic {
         if let Some(help) = &self.help {
             group = group.element(Level::HELP.message(help.as_str()));
         }
-        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let styled = || match terminal::columns() {
+            Some(columns) => Renderer::styled().term_width(columns),
+            None => Renderer::styled(),
+        };
+        let renderer = if colour { styled() } else { Renderer::plain() };
         renderer.decor_style(DecorStyle::Unicode).render(&[group])
     }
 }

@@ -5,6 +5,9 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
+/// What begins the file name of an object that `evenkeel apply` has brought: before the file that it was applied from.
+pub const APPLIED_FROM: &str = "applied from ";
+
 /// A range of characters in a named file. Lines and columns count from 1, columns in characters; line 0 stands for the
 /// whole file, or for an object that was not read from a file.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,6 +38,11 @@ impl Span {
     /// An object that was not read from a file, by its reference.
     pub fn of_object(reference: impl Into<Arc<str>>) -> Self {
         Self { column: 1, ..Self::whole_file(reference) }
+    }
+
+    /// The path of the file, for programs: of an applied object that of the file that it was applied from.
+    pub fn path(&self) -> &str {
+        self.file.strip_prefix(APPLIED_FROM).unwrap_or(&self.file)
     }
 
     /// Whether this is the [reference](crate::ObjectRef) of an object that was not read from a file.

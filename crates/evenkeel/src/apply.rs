@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use evenkeel_api::{Document, Object, documents, in_force};
+use evenkeel_api::{Document, Object, STANDARD_INPUT, documents, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources};
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_local::applied::{Applied, Outcome};
@@ -141,7 +141,8 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
 /// Waits until proxies run the change, and says how that ended.
 fn settled(arguments: &ChangeArguments, out: &mut dyn Write, is_json: bool) -> anyhow::Result<Settled> {
     let control_plane = admin::control_plane(None, arguments.state.as_deref())?;
-    let settled = settle::wait(control_plane, Duration::from_secs(arguments.timeout))?;
+    let state = arguments.state.clone().unwrap_or_else(StateDir::default_path);
+    let settled = settle::wait(&state, control_plane, Duration::from_secs(arguments.timeout))?;
     if is_json {
         return Ok(settled);
     }
@@ -173,7 +174,7 @@ impl ParsedInput {
                 continue;
             }
             let (name, text): (Arc<str>, _) = match path == Path::new("-") {
-                true => ("standard input".into(), files::read_all(io::stdin())),
+                true => (STANDARD_INPUT.into(), files::read_all(io::stdin())),
                 false => (path.to_string_lossy().into(), files::read_text(path)),
             };
             match text {

@@ -13,7 +13,7 @@ use evenkeel_local::exec::ReplicaInfo;
 use evenkeel_model::Workload;
 
 use crate::admin;
-use crate::formats::Output;
+use crate::formats::{Output, width};
 use crate::manifests::Manifests;
 use crate::proxies::Proxies;
 
@@ -73,7 +73,7 @@ pub fn run(command: &AuthzCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&protection)?)?,
-        Output::Text => write!(out, "{}", protection.to_text())?,
+        Output::Text => write!(out, "{}", protection.to_text_within(width()))?,
     }
     Ok(if protection.running.is_some_and(|running| !running.agrees) { 2 } else { 0 })
 }

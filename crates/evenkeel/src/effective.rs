@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel_explain::Caller;
+use evenkeel_explain::columns::filled;
 
-use crate::formats::Output;
+use crate::formats::{Output, width};
 use crate::manifests::Manifests;
 
 #[derive(Debug, Args)]
@@ -43,7 +44,7 @@ pub fn run(arguments: &EffectiveArguments, out: &mut dyn Write) -> anyhow::Resul
     let effective = world.effective(&arguments.host, workload.as_deref()).map_err(anyhow::Error::msg)?;
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&effective)?)?,
-        Output::Text => write!(out, "{}", effective.to_text())?,
+        Output::Text => write!(out, "{}", filled(&effective.to_text(), width()))?,
     }
     Ok(0)
 }

@@ -1,7 +1,7 @@
 //! `evenkeel explain`: what happens to a call, and why.
 
 use std::cell::Cell;
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use evenkeel_explain::question::parse_header;
 use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target};
 use evenkeel_filters::explain::query::{ProxyDecision, QueriedCall};
 
-use crate::formats::Output;
+use crate::formats::{Output, look};
 use crate::manifests::Manifests;
 use crate::proxies::Proxies;
 use crate::{admin, last};
@@ -113,7 +113,7 @@ pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<
     }
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&answer.to_json())?)?,
-        Output::Text => write!(out, "{}", answer.to_text(io::stdout().is_terminal()))?,
+        Output::Text => write!(out, "{}", answer.to_text(look()))?,
     }
     Ok(0)
 }

@@ -1,7 +1,11 @@
-//! Output formats; the commands without `-o json`, and the reasons.
+//! Output formats; the commands without `-o json`, and the reasons; how wide text may be.
+
+use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use evenkeel_base::terminal;
+use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
 const WITHOUT: [(&[&str], &str); 9] = [
@@ -15,6 +19,19 @@ const WITHOUT: [(&[&str], &str); 9] = [
     (&["lab", "bars"], "it prints a table of limits; --json FILE writes the measurements"),
     (&["lab", "report"], "it writes tables into a page of the documentation"),
 ];
+
+/// The columns of the terminal on standard output; without one, text is as wide as it is.
+pub fn width() -> usize {
+    terminal::columns().unwrap_or(usize::MAX)
+}
+
+/// How answers are shown on standard output.
+pub fn look() -> Look {
+    match io::stdout().is_terminal() {
+        true => Look { colour: true, width: width() },
+        false => Look::from(false),
+    }
+}
 
 /// Returns why a command has no `-o`, if that is the error in these arguments.
 pub fn why_no_output(error: &clap::Error, arguments: &[String]) -> Option<String> {

@@ -1,13 +1,13 @@
 //! `evenkeel explain --last`: a recent request, and what proxies decided about it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use evenkeel_explain::recent::{RecordedRequest, completed};
 use evenkeel_explain::{Caller, Recent, RunningProxies, World};
 
-use crate::formats::Output;
+use crate::formats::{Output, look};
 use crate::proxies::{Collected, Proxies};
 
 /// Shortest id that names the same request at every proxy: a proxy's own numbers are shorter.
@@ -41,7 +41,7 @@ pub fn run(
         Output::Text => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-            write!(out, "{}", recent.to_text(io::stdout().is_terminal(), now))?;
+            write!(out, "{}", recent.to_text(look(), now))?;
         }
     }
     Ok(0)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use evenkeel_api::{Object, in_force};
+use evenkeel_api::{Object, STANDARD_INPUT, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::jwks::{self, settings::JwksSettings};
 use evenkeel_control::registration;
@@ -120,7 +120,7 @@ impl Manifests {
 
     fn file(&mut self, path: &Path) {
         let (name, text): (Arc<str>, _) = match path == Path::new("-") {
-            true => ("standard input".into(), files::read_all(io::stdin())),
+            true => (STANDARD_INPUT.into(), files::read_all(io::stdin())),
             false => (path.to_string_lossy().into(), files::read_text(path)),
         };
         match text {

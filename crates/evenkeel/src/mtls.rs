@@ -12,7 +12,7 @@ use evenkeel_filters::edges::Edges;
 use evenkeel_local::exec::ReplicaInfo;
 
 use crate::admin;
-use crate::formats::Output;
+use crate::formats::{Output, width};
 use crate::manifests::Manifests;
 use crate::proxies::Proxies;
 
@@ -110,14 +110,14 @@ pub fn run(arguments: &MtlsArguments, out: &mut dyn Write) -> anyhow::Result<u8>
         let found = world.what_if_strict(&target, ledger.as_ref());
         match arguments.output {
             Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?,
-            Output::Text => write!(out, "{}", found.to_text())?,
+            Output::Text => write!(out, "{}", found.to_text_within(width()))?,
         }
         return Ok(if found.breaks.is_empty() { 0 } else { PLAINTEXT });
     }
     let ledger = ledger.unwrap_or_default().only(workload.as_deref(), namespace.as_deref());
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&ledger)?)?,
-        Output::Text => write!(out, "{}", ledger.to_text())?,
+        Output::Text => write!(out, "{}", ledger.to_text_within(width()))?,
     }
     let is_known = reported.is_some_and(|reported| reported.iter().all(|(_, answer)| answer.is_ok()));
     Ok(match (arguments.fail_on_plaintext, ledger.has_plaintext(), is_known) {

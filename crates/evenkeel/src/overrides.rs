@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use evenkeel_base::Span;
 use evenkeel_base::suggest::instead;
+use evenkeel_explain::columns::filled;
 use evenkeel_local::applied::{Applied, Override};
 use evenkeel_local::cleanup::StateDir;
 use serde_json::json;
 
-use crate::formats::Output;
+use crate::formats::{Output, width};
 
 /// The mesh whose objects are meant.
 #[derive(Debug, Args)]
@@ -70,9 +72,10 @@ pub fn get(arguments: &MeshArguments, out: &mut dyn Write) -> anyhow::Result<u8>
     if all.is_empty() {
         writeln!(out, "the directory applies as it is: nothing was applied or deleted")?;
     }
-    let width = all.iter().map(|one| one.object.len()).max().unwrap_or(0);
     for one in &all {
-        writeln!(out, "{:<width$}  {:<12} {}", one.object, one.namespace, meaning(one))?;
+        let namespace = if one.namespace.is_empty() { String::new() } else { format!(" -n {}", one.namespace) };
+        writeln!(out, "{}{namespace}", one.object)?;
+        write!(out, "{}", filled(&format!("  {}\n", meaning(one)), width()))?;
     }
     Ok(0)
 }
@@ -135,17 +138,30 @@ fn is_named(object: &str, name: &str) -> bool {
     }
 }
 
-fn meaning(one: &Override) -> &'static str {
-    match (one.deleted, one.in_directory) {
-        (true, _) => "deleted, although the directory has it",
-        (false, true) => "applied over that of the directory",
-        (false, false) => "applied",
+fn meaning(one: &Override) -> String {
+    let over = if one.in_directory { ", over that of the directory" } else { "" };
+    match (&one.from, one.deleted) {
+        (_, true) => "deleted, although the directory has it".to_owned(),
+        // Its file is already named as that of an applied object.
+        (Some(from), false) => format!("{}{over}", place(from)),
+        (None, false) => format!("applied{over}"),
     }
+}
+
+fn place(from: &Span) -> String {
+    if from.line == 0 { from.file.to_string() } else { format!("{}:{}", from.file, from.line) }
 }
 
 fn as_json(one: &Override) -> serde_json::Value {
     let change = if one.deleted { "deleted" } else { "applied" };
-    json!({ "object": one.object, "namespace": &*one.namespace, "change": change, "in_directory": one.in_directory })
+    let from = one.from.as_ref().map(|from| json!({ "file": from.path(), "line": from.line }));
+    json!({
+        "object": one.object,
+        "namespace": &*one.namespace,
+        "change": change,
+        "in_directory": one.in_directory,
+        "from": from,
+    })
 }
 
 #[cfg(test)]
@@ -160,6 +176,7 @@ mod tests {
             deleted: false,
             in_directory: true,
             file: PathBuf::new(),
+            from: None,
         };
         let all = [
             one("virtualservice.networking.istio.io/ratings", "default"),

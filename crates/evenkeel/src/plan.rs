@@ -13,7 +13,7 @@ use evenkeel_explain::plan::{EXAMPLES as EXAMPLES_OF_GROUP, Sampled};
 use evenkeel_explain::{Plan, World};
 
 use crate::admin;
-use crate::formats::Output;
+use crate::formats::{Output, look};
 use crate::manifests::Manifests;
 use crate::proxies::Proxies;
 
@@ -102,7 +102,7 @@ pub fn run(arguments: &PlanArguments, out: &mut dyn Write) -> anyhow::Result<u8>
     plan.notes.extend(collected.problems.into_iter().map(|problem| format!("not asked: {problem}")));
     match arguments.output {
         Output::Json => writeln!(out, "{:#}", plan.to_json())?,
-        Output::Text => write!(out, "{}", plan.to_text(io::stdout().is_terminal()))?,
+        Output::Text => write!(out, "{}", plan.to_text(look()))?,
     }
     Ok(match (plan.failing(), plan.judged()) {
         (_, 0) => NOTHING,

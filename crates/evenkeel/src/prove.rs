@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use evenkeel_explain::columns::filled;
 use evenkeel_explain::prove::Reachability;
 use evenkeel_explain::{Claim, Party};
 
-use crate::formats::Output;
+use crate::formats::{Output, width};
 use crate::manifests::Manifests;
 
 /// Shown below the options.
@@ -112,7 +113,7 @@ fn prove(arguments: &ProveArguments, out: &mut dyn Write) -> anyhow::Result<u8> 
     let proof = world.prove(&claim)?;
     match arguments.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&proof)?)?,
-        Output::Text => write!(out, "{}", proof.to_text())?,
+        Output::Text => write!(out, "{}", filled(&proof.to_text(), width()))?,
     }
     let wanted = match arguments.expect {
         Some(Expected::Reachable) => Reachability::Reachable,

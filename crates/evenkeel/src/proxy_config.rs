@@ -7,9 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use evenkeel_explain::columns::columns_within;
 use evenkeel_local::exec::ReplicaInfo;
 
 use crate::admin;
+use crate::formats::width;
 
 /// How long a proxy may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,8 +22,19 @@ const MAX_BODY_BYTES: u64 = 1024 * 1024;
 pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = if json { "/workers?format=json" } else { "/workers" };
     let body = admin::get(admin::PROXY, address, page)?;
-    out.write_all(&body)?;
+    let text = String::from_utf8_lossy(&body);
+    match json || text.lines().all(|line| line.chars().count() <= width()) {
+        true => out.write_all(&body)?,
+        false => out.write_all(narrow(&text, width()).as_bytes())?,
+    }
     Ok(())
+}
+
+/// A page with a table, for a terminal that is too narrow for it.
+fn narrow(page: &str, width: usize) -> String {
+    let rows: Vec<Vec<String>> =
+        page.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    columns_within(&rows, 2, width)
 }
 
 /// Prints a page as the proxy sends it. `post`: with what standard input has as the request's body.
@@ -83,6 +96,13 @@ mod tests {
         let result = workers(admin, false, &mut out);
         server.join().expect("the request was as expected");
         result.map(|()| String::from_utf8(out).expect("text")).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_wide_table_takes_several_lines_on_a_narrow_terminal() {
+        let page = "  worker  connections_active  busy_%\n       0                   2     0.1\nmax/mean                1.00       -\n";
+        let expected = "worker    connections_active\n    busy_%\n0         2\n    0.1\nmax/mean  1.00\n    -\n";
+        assert_eq!(narrow(page, 30), expected);
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::net::SocketAddr;
 use anyhow::{Context, bail};
 use evenkeel_base::replica::{NameMatch, match_name, workload_of};
 use evenkeel_base::suggest::instead;
+use evenkeel_explain::columns::{columns_within, filled};
 use evenkeel_local::exec::{Failing, ReplicaInfo};
 use evenkeel_xds::evenkeel::IN_AGENT;
 use serde_json::{Value, json};
 
+use crate::formats::width;
 use crate::{admin, ca};
 
 /// Types with a column of their own: those istioctl shows, and ours.
@@ -61,7 +63,7 @@ pub fn run(
     match (output, pages.as_slice()) {
         (Output::Json, [page]) if failures.is_empty() => writeln!(out, "{page:#}")?,
         (Output::Json, pages) => writeln!(out, "{:#}", Value::Array(pages.to_vec()))?,
-        (Output::Table, pages) => out.write_all(table(pages, wanted.is_some()).as_bytes())?,
+        (Output::Table, pages) => out.write_all(table(pages, wanted.is_some(), width()).as_bytes())?,
     }
     for error in &failures {
         writeln!(std::io::stderr(), "error: {error:#}")?;
@@ -163,7 +165,7 @@ fn page(control_plane: SocketAddr) -> anyhow::Result<Value> {
 }
 
 /// `asked`: about one workload, of which more is told.
-fn table(pages: &[Value], asked: bool) -> String {
+fn table(pages: &[Value], asked: bool, width: usize) -> String {
     let mut head: Vec<String> = ["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect();
     head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
@@ -191,10 +193,10 @@ fn table(pages: &[Value], asked: bool) -> String {
     rows.insert(0, head);
     notes.sort();
     notes.extend(in_agents(pages).filter(|_| asked).map(|line| (String::new(), line)));
-    let mut printed = aligned(&rows);
+    let mut printed = columns_within(&rows, 3, width);
     if !notes.is_empty() || !wrong.is_empty() {
         printed.push('\n');
-        printed.extend(notes.into_iter().map(|(_, remark)| remark).chain(wrong));
+        printed.extend(notes.into_iter().map(|(_, remark)| remark).chain(wrong).map(|line| filled(&line, width)));
     }
     printed
 }
@@ -312,17 +314,6 @@ fn list<'a>(values: impl Iterator<Item = &'a Value>) -> String {
     values.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells: String = row.iter().zip(&widths).map(|(text, width)| format!("{text:<width$}   ")).collect();
-        format!("{}\n", cells.trim_end())
-    };
-    rows.iter().map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,11 +364,11 @@ one.edge is not confined: seccomp=off (not asked for) landlock=off (not asked fo
 two.edge is confined in part: seccomp=on landlock=partly capabilities=none user=0
 web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
-        assert_eq!(table(std::slice::from_ref(&page), false), expected);
+        assert_eq!(table(std::slice::from_ref(&page), false, usize::MAX), expected);
         // Where nothing is wrong, what holds for every proxy of `up` is told of those that are asked about.
         let asked =
             "no filter of system calls (seccomp) limits the proxies of api-0.shop: they run in their agents' processes";
-        assert!(table(&[page], true).contains(asked));
+        assert!(table(&[page], true, usize::MAX).contains(asked));
     }
 
     #[test]
@@ -414,7 +405,10 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         let reason = "vm-0.shop is not registered: there is no WorkloadGroup\n";
         assert_eq!(config_problems(&unregistered).concat(), reason);
         // Two control planes that read the same files report a finding once.
-        assert_eq!(table(&[ill.clone(), ill], false), format!("no proxy is connected to one or one\n{said}"));
+        assert_eq!(
+            table(&[ill.clone(), ill], false, usize::MAX),
+            format!("no proxy is connected to one or one\n{said}")
+        );
     }
 
     #[test]
@@ -451,7 +445,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
             |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "kind": "sidecar", "types": []});
         let page = |name: &str, proxies: &[Value]| json!({"control_plane": name, "proxies": proxies});
         let pages = [page("one", &[proxy("b"), proxy("c")]), page("two", &[proxy("a")]), page("three", &[])];
-        let printed = table(&pages, false);
+        let printed = table(&pages, false, usize::MAX);
         let column =
             |n: usize| -> Vec<&str> { printed.lines().filter_map(|row| row.split_whitespace().nth(n)).collect() };
         assert_eq!(column(0), ["NAME", "a.shop", "b.shop", "c.shop"]);
@@ -459,6 +453,9 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
             printed.lines().zip(["CONTROL PLANE", "two", "one", "one"]).all(|(row, end)| row.ends_with(end)),
             "{printed}"
         );
-        assert_eq!(table(&[page("one", &[]), page("two", &[])], false), "no proxy is connected to one or two\n");
+        assert_eq!(
+            table(&[page("one", &[]), page("two", &[])], false, usize::MAX),
+            "no proxy is connected to one or two\n"
+        );
     }
 }

@@ -1,9 +1,11 @@
 //! Waits until every proxy runs the configuration as written.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use evenkeel_local::exec;
 use serde_json::Value;
 
 use crate::{admin, proxy_status};
@@ -20,9 +22,25 @@ pub struct Settled {
     pub problems: Vec<String>,
 }
 
-/// Waits until the control plane has read the current files, and until every proxy concerned runs them.
-pub fn wait(control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Settled> {
+/// Waits until the ports of Gateways are open on this machine and their gateways are ready, then until every proxy runs the
+/// current files.
+pub fn wait(state: &Path, control_plane: SocketAddr, patience: Duration) -> anyhow::Result<Settled> {
     let deadline = Instant::now() + patience;
+    let mut waiting = exec::settle(state)?;
+    while !waiting.is_empty() && Instant::now() < deadline {
+        waiting = exec::settle(state)?;
+    }
+    // A proxy that does not answer is named, even if the time is over.
+    let mut settled = wait_until(control_plane, deadline, patience)?;
+    let seconds = patience.as_secs();
+    settled
+        .problems
+        .extend(waiting.into_iter().map(|name| format!("the gateway {name} is not ready after {seconds} s")));
+    Ok(settled)
+}
+
+/// Waits until the control plane has read the current files, and until every proxy concerned runs them.
+fn wait_until(control_plane: SocketAddr, deadline: Instant, patience: Duration) -> anyhow::Result<Settled> {
     let ticket =
         ask(control_plane, "/debug/settle")?["ticket"].as_u64().context("the control plane gives no ticket")?;
     let mut pause = PAUSES.0;

@@ -256,14 +256,14 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let pods = ["a", "b", "c"].map(|name| {
             format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: x, image: y}}]}}\n---\n"
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: x, image: y, tty: true}}]}}\n---\n"
             )
         });
         fs::write(folder.path().join("pods.yaml"), pods.concat())?;
         let (status, out) = checked(&[folder.path().join("pods.yaml")]);
-        let lines: Vec<&str> = out.lines().filter(|line| line.contains("image")).collect();
+        let lines: Vec<&str> = out.lines().filter(|line| line.contains("no-effect")).collect();
         assert!(status == 0 && lines.len() == 1, "{out}");
-        assert!(lines[0].starts_with("info[no-effect]: `spec.containers[0].image`:"), "{out}");
+        assert!(lines[0].starts_with("info[no-effect]: `spec.containers[0].tty`:"), "{out}");
         assert!(lines[0].contains("pods.yaml:4:") && lines[0].ends_with(" and 2 more places)"), "{out}");
         Ok(())
     }

@@ -29,7 +29,7 @@
 
 pub mod answer;
 mod capture;
-mod columns;
+pub mod columns;
 mod considered;
 pub mod effective;
 mod hop;
@@ -64,4 +64,5 @@ pub use question::{Caller, Question, QuestionError, Target};
 pub use recent::Recent;
 pub use replay::Replayed;
 pub use running_proxies::RunningProxies;
+pub use text::Look;
 pub use world::{PublishedPort, World};

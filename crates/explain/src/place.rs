@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_base::Span;
+use evenkeel_api::{APPLIED_FROM_ANNOTATION, relocated};
 use evenkeel_base::yaml::{self, Node};
-use serde::Serialize;
+use evenkeel_base::{APPLIED_FROM, Span};
+use serde::{Serialize, Serializer};
 
 use crate::stand_ins;
 
@@ -16,12 +17,18 @@ use crate::stand_ins;
 pub struct Source {
     /// The object, as `KIND NAMESPACE/NAME`.
     pub object: String,
-    /// Its file; `null` if it was not read from one.
+    /// Its file; `null` if it was not read from one. For people an applied object's says so.
+    #[serde(serialize_with = "path")]
     pub file: Option<String>,
     /// Line, from 1.
     pub line: Option<u32>,
     /// Column, from 1.
     pub column: Option<u32>,
+}
+
+/// The file's path alone.
+fn path<S: Serializer>(file: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    file.as_deref().map(|file| file.strip_prefix(APPLIED_FROM).unwrap_or(file)).serialize(serializer)
 }
 
 impl Source {
@@ -74,12 +81,22 @@ impl Places {
         nodes.iter().find_map(|node| object_at(node, origin))?.at_path(path).cloned()
     }
 
+    /// The stored objects that were applied from a file, as if they were still in there.
+    fn applied(&self, file: &Arc<str>) -> Vec<Node> {
+        let stored = self.texts.iter().filter(|(_, text)| text.contains(APPLIED_FROM_ANNOTATION));
+        let nodes = stored.flat_map(|(path, text)| yaml::parse(path, text).0).map(relocated);
+        nodes.filter(|node| node.span.file == *file).collect()
+    }
+
     fn nodes(&self, file: &Arc<str>) -> Rc<Vec<Node>> {
         let mut parsed = self.parsed.borrow_mut();
         if let Some(nodes) = parsed.get(file) {
             return Rc::clone(nodes);
         }
-        let nodes = self.texts.get(file).map(|text| yaml::parse(file, text).0).unwrap_or_default();
+        let nodes = match file.starts_with(APPLIED_FROM) {
+            true => self.applied(file),
+            false => self.texts.get(file).map(|text| yaml::parse(file, text).0).unwrap_or_default(),
+        };
         let nodes = Rc::new(nodes);
         parsed.insert(file.clone(), Rc::clone(&nodes));
         nodes
@@ -88,10 +105,7 @@ impl Places {
 
 /// The object whose name is written at `origin`: the document, or an item of a List.
 fn object_at<'n>(document: &'n Node, origin: &Span) -> Option<&'n Node> {
-    let is_it = |node: &Node| {
-        node.at_path("metadata.name")
-            .is_some_and(|name| (name.span.line, name.span.column) == (origin.line, origin.column))
-    };
+    let is_it = |node: &Node| node.at_path("metadata.name").is_some_and(|name| name.span == *origin);
     if is_it(document) {
         return Some(document);
     }

@@ -12,7 +12,7 @@ use crate::hop::short;
 use crate::place::Source;
 use crate::recent;
 use crate::replay::Replayed;
-use crate::text::{Style, Text};
+use crate::text::{Look, Style, Text};
 use crate::world::World;
 
 use self::path::{Coming, Records};
@@ -246,8 +246,8 @@ impl Plan {
     }
 
     /// For people.
-    pub fn to_text(&self, colour: bool) -> String {
-        let mut out = Text::new(colour);
+    pub fn to_text(&self, look: impl Into<Look>) -> String {
+        let mut out = Text::new(look);
         let Style { bold, dim, good, bad, end, .. } = out.style;
         let seconds = self.period_ms.div_ceil(1000);
         out.line(&format!(

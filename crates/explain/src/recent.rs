@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::answer::{Policy, ProxyName, Route, written};
 use crate::policies;
-use crate::text::{Style, Text, at};
+use crate::text::{Look, Style, Text, at};
 use crate::world::World;
 
 pub use crate::replay::completed;
@@ -114,8 +114,8 @@ impl Recent {
     }
 
     /// For people. `now_us`: the time, in microseconds since 1970.
-    pub fn to_text(&self, colour: bool, now_us: u64) -> String {
-        let mut out = Text::new(colour);
+    pub fn to_text(&self, look: impl Into<Look>, now_us: u64) -> String {
+        let mut out = Text::new(look);
         let Style { bold, dim, good, bad, end, .. } = out.style;
         if let Some(first) = self.hops.first() {
             let head = first.request.call.request.clone().unwrap_or_default();

@@ -1,12 +1,14 @@
-//! The answer for people: one block per proxy, a line per fact, wrapped at 100 columns.
+//! The answer for people: one block per proxy, a line per fact, wrapped at 100 columns or at those of the terminal.
 
 use std::fmt::Write as _;
 
 use crate::answer::{Answer, Cluster, Considered, Hop, Outcome, Policy, ProxyName, Running, Verdict, written};
 use crate::place::Source;
 
-/// Width of the text, in columns.
-const WIDTH: usize = 100;
+/// Greatest width of the text, in columns.
+const MAX_WIDTH: usize = 100;
+/// A narrower terminal wraps lines itself.
+const MIN_WIDTH: usize = 40;
 /// Column at which facts begin.
 const FACTS: usize = 14;
 /// Maximum number of listed rules after the one that applied; the others are counted.
@@ -33,10 +35,26 @@ const COLOUR: Style =
 const FIRST_STYLE: u32 = 0xe000;
 const ANSI: [&str; 6] = ["\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[0m"];
 
+/// How a text is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Whether with colours.
+    pub colour: bool,
+    /// The width of the terminal, in columns.
+    pub width: usize,
+}
+
+/// A text for a file, or for a terminal of a usual width; with colours or without.
+impl From<bool> for Look {
+    fn from(colour: bool) -> Self {
+        Self { colour, width: MAX_WIDTH }
+    }
+}
+
 impl Answer {
     /// The answer for people.
-    pub fn to_text(&self, colour: bool) -> String {
-        let mut out = Text::new(colour);
+    pub fn to_text(&self, look: impl Into<Look>) -> String {
+        let mut out = Text::new(look);
         out.head(self);
         for hop in &self.hops {
             out.hop(hop);
@@ -52,11 +70,14 @@ impl Answer {
 pub struct Text {
     pub style: Style,
     pub out: String,
+    width: usize,
 }
 
 impl Text {
-    pub fn new(colour: bool) -> Self {
-        Self { style: if colour { COLOUR } else { PLAIN }, out: String::new() }
+    pub fn new(look: impl Into<Look>) -> Self {
+        let Look { colour, width } = look.into();
+        let style = if colour { COLOUR } else { PLAIN };
+        Self { style, out: String::new(), width: width.clamp(MIN_WIDTH, MAX_WIDTH) }
     }
 
     /// The line above what one proxy has to say.
@@ -70,18 +91,18 @@ impl Text {
         self.blank();
         let title = format!("── {bold}{}.{}{end} {dim}{role}{end} ", proxy.pod, proxy.namespace);
         let used = 3 + proxy.pod.len() + 1 + proxy.namespace.len() + 1 + role.chars().count() + 1;
-        self.line(&format!("{title}{dim}{}{end}", "─".repeat(WIDTH.saturating_sub(used))));
+        self.line(&format!("{title}{dim}{}{end}", "─".repeat(self.width.saturating_sub(used))));
     }
 
     fn head(&mut self, answer: &Answer) {
         let Style { bold, dim, end, .. } = self.style;
         let call = &answer.call;
-        self.line(&format!("{bold}{}{end}  {dim}from{end} {}", call.to, call.from));
+        self.flow("", &format!("{bold}{}{end}  {dim}from{end} {}", call.to, call.from), 0);
         let (mark, colour, text) = self.outcome(&answer.verdict);
         self.line(&format!("{colour}{mark} {text}{end}"));
         self.wrapped(dim, "  ", &answer.verdict.reason);
         if let Some(source) = answer.hops.iter().rev().find_map(deciding) {
-            self.line(&format!("  {dim}{}{end}", at(source)));
+            self.wrapped(dim, "  ", &at(source));
         }
         self.blank();
         self.fact("address", &[format!("{}, {}", call.address, call.resolved)]);
@@ -357,7 +378,7 @@ impl Text {
                 continue;
             }
             let width = visible(word);
-            if !is_new && column + 1 + spaces + width > WIDTH {
+            if !is_new && column + 1 + spaces + width > self.width {
                 self.line(&line);
                 line = " ".repeat(indent + extra + 2);
                 (column, is_new) = (indent + extra + 2, true);

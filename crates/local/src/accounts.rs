@@ -17,8 +17,10 @@ use crate::container::ContainerSpec;
 use crate::mounts;
 use crate::pods::Pod;
 use crate::preflight::is_root;
+use crate::temporary;
 use crate::user_names;
-use crate::view::{View, ViewError};
+use crate::view::View;
+use crate::view_error::ViewError;
 use crate::workloads::ENVOY_VARIABLE;
 
 /// The first user and group ids to assign, in order of preference: systemd leaves ids from 1879048192 up unused, and a
@@ -124,7 +126,7 @@ impl Accounts {
         };
         let data = self.data.join(format!("{namespace}.{service_account}"));
         own_folder(&data, account).map_err(|source| ViewError::at(&data)(source))?;
-        let readable = if let Users::Own(_) = self.users { named_by_environment() } else { Vec::new() };
+        let readable = if let Users::Own(_) = self.users { temporary::named_by_environment() } else { Vec::new() };
         // Whoever may write to the directory names another one in a manifest, so that gives no right to it.
         let entered = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
         let own = vec![self.directory.clone(), data.clone()];
@@ -134,7 +136,8 @@ impl Accounts {
             user_names::write(&folder, account, service_account, home)
         });
         let over = names.transpose().map_err(ViewError::at(&self.state))?.unwrap_or_default();
-        let view = View { own, readable, entered, over, ..self.view(account) };
+        let shown = Some(temporary::of_environment());
+        let view = View { own, readable, entered, over, shown, ..self.view(account) };
         let container =
             ContainerSpec { view, privileges: Privileges::of_application(account), init: Some(self.of_init()) };
         let environment = match self.users {
@@ -155,7 +158,10 @@ impl Accounts {
         let account = self.next_own();
         own_folder(folder, account).map_err(|source| ViewError::at(folder)(source))?;
         let readable = executable.and_then(|path| self.folder_of(path)).into_iter().collect();
-        let view = View { own: vec![folder.to_path_buf()], readable, ..self.view(account) };
+        // Files that objects name, such as certificates, are in the mesh's directory.
+        let mut shown = temporary::of_environment();
+        shown.extend(std::iter::once(self.directory.clone()).chain(executable.map(Path::to_path_buf)));
+        let view = View { own: vec![folder.to_path_buf()], readable, shown: Some(shown), ..self.view(account) };
         Ok(ContainerSpec { view, privileges: Privileges::of_proxy(account), init: None })
     }
 
@@ -164,7 +170,7 @@ impl Accounts {
     fn folder_of(&self, executable: &Path) -> Option<PathBuf> {
         let folder = executable.canonicalize().ok()?.parent()?.to_path_buf();
         let chosen = std::env::var_os(ENVOY_VARIABLE).is_some_and(|path| Path::new(&path) == executable);
-        let mut open = named_by_environment().into_iter().chain([self.directory.clone()]);
+        let mut open = temporary::named_by_environment().into_iter().chain([self.directory.clone()]);
         (chosen || open.any(|place| folder.starts_with(place))).then_some(folder)
     }
 
@@ -199,6 +205,7 @@ impl Accounts {
             mounts: None,
             readable: Vec::new(),
             over: Vec::new(),
+            shown: None,
         }
     }
 
@@ -250,14 +257,6 @@ pub(crate) fn variables(account: Account) -> Vec<(String, String)> {
     [("HOME", home), ("USER", user.name.clone()), ("LOGNAME", user.name)]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
-}
-
-/// Directories that programs need: the home directory and those of PATH.
-fn named_by_environment() -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let named = home.into_iter().chain(std::env::split_paths(&path));
-    named.filter(|folder| folder.is_absolute() && folder.is_dir()).collect()
 }
 
 /// Whether other users than the owner may execute this program's file.

@@ -12,7 +12,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evenkeel_api::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, Kind, documents};
+use evenkeel_api::{
+    APPLIED_ANNOTATION, APPLIED_FROM_ANNOTATION, DELETED_ANNOTATION, Document, Kind, applied_from, documents, relocated,
+};
+use evenkeel_base::Span;
 use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_control::source::files::Files;
 use nix::fcntl::{Flock, FlockArg};
@@ -76,6 +79,8 @@ pub struct Override {
     pub in_directory: bool,
     /// Where it is stored.
     pub file: PathBuf,
+    /// The position in the file that it was applied from; `None` if it was deleted.
+    pub from: Option<Span>,
 }
 
 /// The stored form of an applied object.
@@ -88,6 +93,18 @@ struct Entry {
     over: String,
     /// The object in force; `None`: it is deleted.
     json: Option<Value>,
+    /// The annotation with its positions, if it is not deleted.
+    positions: Option<String>,
+    /// The position of its name.
+    from: Option<Span>,
+}
+
+/// What a stored object stands for.
+enum Stored<'a> {
+    /// It is in force; the annotation with its positions.
+    Applied { positions: &'a str },
+    /// No object of its name is in force.
+    Deleted,
 }
 
 impl Applied {
@@ -112,12 +129,18 @@ impl Applied {
         let _lock = self.lock()?;
         let id = id(object);
         let (base, entries) = (self.base(files, &id), self.entries()?);
-        let wanted = plain(&object.json, &id);
+        let (wanted, positions) = (plain(&object.json, &id), applied_from(&object.node));
         let entry = entries.get(&id);
         let present = entry.map_or_else(|| base.clone(), |entry| entry.json.clone());
         let outcome = match present {
             None => Outcome::Created,
-            Some(present) if present == wanted => return Ok(Outcome::Unchanged),
+            Some(present) if present == wanted => {
+                // It is now this file that has it.
+                if let Some(entry) = entry.filter(|entry| entry.positions.as_deref() != Some(&*positions)) {
+                    self.write(&id, wanted, &entry.over, Stored::Applied { positions: &positions })?;
+                }
+                return Ok(Outcome::Unchanged);
+            }
             Some(_) => Outcome::Configured,
         };
         match base == Some(wanted.clone()) {
@@ -128,7 +151,7 @@ impl Applied {
                 );
                 return Err(io::Error::other(reason));
             }
-            false => self.write(&id, wanted, &digest(base.as_ref()), false)?,
+            false => self.write(&id, wanted, &digest(base.as_ref()), Stored::Applied { positions: &positions })?,
         }
         Ok(outcome)
     }
@@ -144,7 +167,7 @@ impl Applied {
             (Some(_), None) => self.forget(&id)?,
             (Some(_), Some(base)) => {
                 let over = digest(Some(&base));
-                self.write(&id, base, &over, true)?;
+                self.write(&id, base, &over, Stored::Deleted)?;
             }
         }
         Ok(Outcome::Deleted)
@@ -164,6 +187,7 @@ impl Applied {
             deleted: entry.json.is_none(),
             in_directory: !entry.over.is_empty(),
             file: entry.path,
+            from: entry.from,
         };
         Ok(self.entries()?.into_iter().map(one).collect())
     }
@@ -235,16 +259,21 @@ impl Applied {
                 let (over, deleted) = (annotation(APPLIED_ANNOTATION), annotation(DELETED_ANNOTATION) == Some("true"));
                 let json = (!deleted).then(|| plain(&document.json, &id));
                 let over = over.unwrap_or_default().to_owned();
-                entries.insert(id, Entry { path: path.clone(), name: document.resource_name(), over, json });
+                let positions = annotation(APPLIED_FROM_ANNOTATION).filter(|_| !deleted).map(str::to_owned);
+                let name = document.resource_name();
+                let from = positions.is_some().then(|| relocated(document.node));
+                let from = from.and_then(|node| Some(node.at_path("metadata.name")?.span.clone()));
+                entries.insert(id, Entry { path: path.clone(), name, over, json, positions, from });
             }
         }
         Ok(entries)
     }
 
-    fn write(&self, id: &Id, mut json: Value, over: &str, deleted: bool) -> io::Result<()> {
+    fn write(&self, id: &Id, mut json: Value, over: &str, stored: Stored<'_>) -> io::Result<()> {
         annotate(&mut json, APPLIED_ANNOTATION, over);
-        if deleted {
-            annotate(&mut json, DELETED_ANNOTATION, "true");
+        match stored {
+            Stored::Applied { positions } => annotate(&mut json, APPLIED_FROM_ANNOTATION, positions),
+            Stored::Deleted => annotate(&mut json, DELETED_ANNOTATION, "true"),
         }
         write_atomically(&self.path(id), serde_json::to_string_pretty(&json)?.as_bytes(), Readers::Owner)
     }
@@ -272,7 +301,8 @@ fn plain(json: &Value, (_, namespace, _): &Id) -> Value {
     let mut json = json.clone();
     let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) else { return json };
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.retain(|name, _| name != APPLIED_ANNOTATION && name != DELETED_ANNOTATION);
+        let ours = [APPLIED_ANNOTATION, APPLIED_FROM_ANNOTATION, DELETED_ANNOTATION];
+        annotations.retain(|name, _| !ours.contains(&&**name));
     }
     metadata.retain(|_, value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()));
     if !namespace.is_empty() {
@@ -367,6 +397,21 @@ mod tests {
             let digits = |text: String| text.split("weight: Some(").nth(1).map(|rest| rest.chars().take(2).collect());
             objects.iter().map(weight).filter_map(digits).collect()
         }
+    }
+
+    #[test]
+    fn an_applied_object_is_where_the_user_wrote_it() {
+        let mesh = Fixture::new(&route(10));
+        let check = |file: &str, text: &str, outcome: Outcome, expected: &str| {
+            let document = documents(&file.into(), text).remove(0);
+            assert_eq!(mesh.applied.apply(&document, &mesh.files()).expect("our own folder"), outcome);
+            let objects = evenkeel_api::in_force(mesh.files().objects());
+            let listed = mesh.applied.list().expect("our own folder").remove(0).from.expect("it is applied");
+            assert_eq!([objects[0].origin.to_string(), listed.to_string()], [expected, expected]);
+        };
+        check("/deny.yaml", &format!("\n\n{}", route(20)), Outcome::Configured, "applied from /deny.yaml:5:18");
+        check("/other.yaml", &route(20), Outcome::Unchanged, "applied from /other.yaml:3:18");
+        check("standard input", &route(30), Outcome::Configured, "applied from standard input:3:18");
     }
 
     #[test]

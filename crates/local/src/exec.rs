@@ -122,6 +122,8 @@ pub enum Purpose {
     List,
     /// Replace the replicas of the matching workloads by new ones.
     Restart,
+    /// Follow the files as they are now, and open the ports of their Gateways.
+    Settle,
 }
 
 /// A replica that matches a name.
@@ -170,6 +172,8 @@ pub enum Reply {
     Replicas(Vec<ReplicaInfo>),
     /// The workloads whose replicas have been replaced, as NAMESPACE/NAME.
     Restarted(Vec<String>),
+    /// The gateways that are not ready, although a Gateway has a port on this machine, as NAMESPACE/NAME.
+    Settled(Vec<String>),
     /// Why the request was refused.
     Refused(String),
 }
@@ -284,6 +288,19 @@ pub fn restart(state: &Path, workload: &str, namespace: Option<&str>) -> Result<
         .0
     {
         Reply::Restarted(workloads) => Ok(workloads),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Waits for a while until `up` follows the files as they are now, and the ports of Gateways are open and their gateways
+/// ready; returns the gateways that are not.
+///
+/// # Errors
+/// If no mesh is running.
+pub fn settle(state: &Path) -> Result<Vec<String>, ExecError> {
+    let (workload, container) = (String::new(), ContainerName::default());
+    match ask(state, &Request { purpose: Purpose::Settle, namespace: None, workload, container })?.0 {
+        Reply::Settled(waiting) => Ok(waiting),
         other => Err(unexpected(other)),
     }
 }

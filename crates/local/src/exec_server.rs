@@ -18,8 +18,12 @@ use crate::replica::{Replica, Replicas};
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of waiting restarts.
-const MAX_WAITING_RESTARTS: usize = 16;
+/// Maximum number of waiting orders.
+const MAX_WAITING_ORDERS: usize = 16;
+/// How long a request to settle waits for gateways; who wants to wait longer asks again.
+const GATEWAY_WAIT: Duration = Duration::from_secs(1);
+/// Pause between two looks at the gateways.
+const GATEWAY_PAUSE: Duration = Duration::from_millis(10);
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -32,16 +36,25 @@ pub struct Restart {
     pub done: oneshot::Sender<Result<(), String>>,
 }
 
-/// A channel for restart requests.
-pub fn restarts() -> (mpsc::Sender<Restart>, mpsc::Receiver<Restart>) {
-    mpsc::channel(MAX_WAITING_RESTARTS)
+/// What the mesh is to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Replace replicas.
+    Restart(Restart),
+    /// Follow the files as they are now; receives the gateways, as (namespace, name), that have ports on this machine.
+    Settle(oneshot::Sender<BTreeSet<(String, String)>>),
+}
+
+/// A channel for orders.
+pub fn orders() -> (mpsc::Sender<Order>, mpsc::Receiver<Order>) {
+    mpsc::channel(MAX_WAITING_ORDERS)
 }
 
 /// Answers requests until aborted. The socket is in a directory that only its owner may enter.
 pub async fn serve(
     socket: PathBuf,
     replicas: watch::Receiver<Replicas>,
-    restarts: mpsc::Sender<Restart>,
+    orders: mpsc::Sender<Order>,
 ) -> io::Result<()> {
     let listener = UnixListener::bind(&socket)?;
     loop {
@@ -54,14 +67,45 @@ pub async fn serve(
             }
         };
         let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
-        let meant = matching_replicas(&replicas.borrow().clone(), &request);
-        let answered = serve_one(stream, (request.purpose, request.container), meant, restarts.clone());
+        let (replicas, orders) = (replicas.clone(), orders.clone());
         // Other requests must not wait for a restart.
         tokio::spawn(async move {
-            if let Err(error) = answered.await {
+            let answered = match request.purpose {
+                Purpose::Settle => answer(stream, &settle(&replicas, &orders).await, None).await,
+                purpose => {
+                    let meant = matching_replicas(&replicas.borrow().clone(), &request);
+                    serve_one(stream, (purpose, request.container), meant, orders).await
+                }
+            };
+            if let Err(error) = answered {
                 tracing::debug!(%error, "a request was not answered");
             }
         });
+    }
+}
+
+/// Has the files followed, then waits for the gateways.
+async fn settle(replicas: &watch::Receiver<Replicas>, orders: &mpsc::Sender<Order>) -> Reply {
+    let stopping = || Reply::Refused("the mesh is stopping".to_owned());
+    let (done, waited) = oneshot::channel();
+    if orders.send(Order::Settle(done)).await.is_err() {
+        return stopping();
+    }
+    let Ok(gateways) = waited.await else { return stopping() };
+    let end = Instant::now() + GATEWAY_WAIT;
+    loop {
+        let ready: BTreeSet<(String, String)> = {
+            let (present, now) = (replicas.borrow(), Instant::now());
+            // One that keeps ending is a fault of its own.
+            let ready = present.values().filter(|replica| replica.is_ready() || !replica.failing(now).is_empty());
+            ready.map(|replica| (replica.pod.namespace.clone(), replica.pod.workload.clone())).collect()
+        };
+        let waiting: Vec<String> =
+            gateways.difference(&ready).map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+        if waiting.is_empty() || Instant::now() >= end {
+            return Reply::Settled(waiting);
+        }
+        tokio::time::sleep(GATEWAY_PAUSE).await;
     }
 }
 
@@ -69,7 +113,7 @@ async fn serve_one(
     stream: UnixStream,
     (purpose, container): (Purpose, ContainerName),
     meant: Result<Vec<Arc<Replica>>, String>,
-    restarts: mpsc::Sender<Restart>,
+    orders: mpsc::Sender<Order>,
 ) -> io::Result<()> {
     let found = match meant {
         Ok(found) => found,
@@ -89,8 +133,8 @@ async fn serve_one(
             )
             .await
         }
-        (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &restarts).await, None).await,
-        (Purpose::List, _) | (_, None) => {
+        (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &orders).await, None).await,
+        (Purpose::List | Purpose::Settle, _) | (_, None) => {
             let now = Instant::now();
             let named = |replica: &Arc<Replica>| ReplicaInfo {
                 namespace: replica.pod.namespace.clone(),
@@ -109,12 +153,12 @@ fn failing(part: LastExit, now: Instant) -> Failing {
     Failing { part: part.to_owned(), runs, restarts, last_end: end.reason, seconds_ago }
 }
 
-async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Reply {
+async fn restart(found: &[Arc<Replica>], orders: &mpsc::Sender<Order>) -> Reply {
     let key = |replica: &Arc<Replica>| (replica.pod.namespace.clone(), replica.pod.workload.clone());
     let workloads: BTreeSet<(String, String)> = found.iter().map(key).collect();
     let names = workloads.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
     let (done, waited) = oneshot::channel();
-    if restarts.send(Restart { workloads, done }).await.is_err() {
+    if orders.send(Order::Restart(Restart { workloads, done })).await.is_err() {
         return Reply::Refused("the mesh is stopping".to_owned());
     }
     match waited.await {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_api::in_force;
-use evenkeel_base::Diagnostics;
+use evenkeel_base::{APPLIED_FROM, Diagnostics};
 use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
 use serde::Deserialize;
@@ -115,7 +115,8 @@ impl Follower {
         }
     }
 
-    fn look_again(&mut self) -> Option<Change> {
+    /// Reads the files as they are now; returns the change for the mesh, or for the screen, if there is one.
+    pub fn look_again(&mut self) -> Option<Change> {
         self.files.refresh(SystemTime::now());
         if let Some(said) = self.settle() {
             // Removing applied objects causes another file event.
@@ -331,7 +332,8 @@ impl Findings {
         }
         // What runs at the start is no news, nor is what `up` itself writes about replicas.
         self.in_force.replace(*generation)?;
-        let is_users = |cause: &&LastCause| cause.file.starts_with(&self.directory);
+        let is_users =
+            |cause: &&LastCause| cause.file.starts_with(&self.directory) || cause.file.starts_with(APPLIED_FROM);
         let mut files: Vec<&str> = change.causes.iter().filter(is_users).map(|cause| self.short(&cause.file)).collect();
         files.dedup();
         let what = match files.as_slice() {

@@ -53,6 +53,7 @@ pub mod running;
 pub mod sandbox;
 mod service_rules;
 pub mod supervisor;
+mod temporary;
 mod terminal;
 pub mod tokens;
 pub mod tools;
@@ -60,6 +61,7 @@ pub mod ui;
 pub mod up;
 mod user_names;
 pub mod view;
+mod view_error;
 pub mod volumes;
 pub mod workloads;
 

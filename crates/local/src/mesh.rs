@@ -37,7 +37,7 @@ use crate::service_rules::Behind;
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
 use crate::volumes::Directory;
-use crate::workloads::{Manifest, Sidecar, Workload, WorkloadKind};
+use crate::workloads::{Manifest, Sidecar, Workload, WorkloadKind, hidden_files};
 
 /// How long the control plane may take to become ready.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -484,6 +484,8 @@ impl Mesh {
         let directory = command.and_then(|command| command.directory.as_deref());
         let mut applicant = self.accounts.of_application(&pod, directory).map_err(ContainerError::from)?;
         applicant.container.view.add_volumes(network.volumes(), &workload.volumes, &workload.mounts);
+        let named = command.map(|command| hidden_files::executables(&command.run));
+        applicant.container.view.shown.iter_mut().for_each(|shown| shown.extend(named.iter().flatten().cloned()));
         let folder = self.plan.state.pod(&pod.name);
         let beside = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
         let credentials = Credentials::new(folder, &pod, beside.privileges.account);

@@ -133,6 +133,11 @@ impl Replica {
         Ok(Self { pod, namespace, containers, surroundings, processes, roster, retire })
     }
 
+    /// Whether it is ready now.
+    pub fn is_ready(&self) -> bool {
+        self.roster.borrow().get(&key(&self.pod)).is_some_and(|status| status.ready)
+    }
+
     /// Its processes now.
     pub fn processes(&self) -> Processes {
         *self.processes.borrow()

@@ -1,7 +1,7 @@
 //! Process 1 of the mesh's process namespace: starts everything, applies changes of the directory, and stops everything
 //! in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::capture;
 use crate::check;
 use crate::disk::Disk;
 use crate::egress::rules;
-use crate::exec_server::{self, Restart};
+use crate::exec_server::{self, Order, Restart};
 use crate::follow;
 use crate::logs;
 use crate::mesh::{Mesh, MeshError};
@@ -27,6 +27,7 @@ use crate::pods::{self, Roster};
 use crate::preflight::Refused;
 use crate::service_rules::{self, Behind};
 use crate::ui::{Events, Screen, Style};
+use crate::workloads::Workload;
 
 /// How often orphans are collected and large logs are rotated.
 const CHORES_PERIOD: Duration = Duration::from_secs(1);
@@ -61,8 +62,8 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let (behind, services) = watch::channel(Behind::new());
     let services_rules = tokio::spawn(service_rules::follow(plan.tools.clone(), roster.subscribe(), behind));
     let mut mesh = Mesh::new(plan.clone(), roster.clone(), accounts, services)?;
-    let (ask_restart, mut restarts) = exec_server::restarts();
-    let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas(), ask_restart);
+    let (order, mut orders) = exec_server::orders();
+    let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas(), order);
     let exec = say_failure(&events, "serving `evenkeel exec`", exec);
     let (pages, record) = (plan.clone(), plan.state.pages());
     let serve_pages = async move { pages.host_pages.serve(&record, CONTROL_DEBUG).await };
@@ -73,7 +74,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let metrics = say_failure(&events, "serving metrics", serve_metrics);
 
     let outcome = tokio::select! {
-        outcome = run_mesh(&mut mesh, &plan, &events, &mut restarts) => outcome,
+        outcome = run_mesh(&mut mesh, &plan, &events, &mut orders) => outcome,
         () = stop.next() => Ok(0),
     };
 
@@ -113,7 +114,7 @@ async fn run_mesh(
     mesh: &mut Mesh,
     plan: &Arc<Plan>,
     events: &Events,
-    restarts: &mut mpsc::Receiver<Restart>,
+    orders: &mut mpsc::Receiver<Order>,
 ) -> Result<u8, MeshError> {
     mesh.start(events).await?;
     if plan.options.check {
@@ -127,10 +128,21 @@ async fn run_mesh(
     loop {
         tokio::select! {
             change = follower.next() => follow::apply(change, mesh, events).await,
-            Some(Restart { workloads, done }) = restarts.recv() => {
+            Some(order) = orders.recv() => match order {
                 // The client may be gone.
-                let _ = done.send(mesh.restart(&workloads).await.map_err(|error| error.to_string()));
-            }
+                Order::Restart(Restart { workloads, done }) => {
+                    let _ = done.send(mesh.restart(&workloads).await.map_err(|error| error.to_string()));
+                }
+                Order::Settle(done) => {
+                    while let Some(change) = follower.look_again() {
+                        follow::apply(change, mesh, events).await;
+                    }
+                    let runs = mesh.manifest().workloads.iter().filter(|workload| workload.replicas > 0);
+                    let runs: BTreeSet<(String, String)> = runs.map(Workload::key).collect();
+                    let gateways = mesh.manifest().gateway_ports.iter().map(|port| port.owner.clone());
+                    let _ = done.send(gateways.filter(|owner| runs.contains(owner)).collect());
+                }
+            },
             () = mesh.changed() => if let Err(error) = mesh.step().await {
                 events.say(format!("error: {error}"));
             },

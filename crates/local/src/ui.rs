@@ -237,30 +237,61 @@ impl Screen {
     }
 
     fn table(&self, columns: usize, rows: usize) -> String {
-        let widest = self.shown.values().map(|status| status.pod.name.chars().count()).max().unwrap_or(0).max(8);
+        let name = |status: &PodStatus| status.pod.name.chars().count();
+        let widest = self.shown.values().map(name).max().unwrap_or(0).max("REPLICA ".len());
+        let last = |status: &PodStatus| if status.ready { self.identity(status) } else { status.detail.clone() };
+        let longest =
+            self.shown.values().filter(|status| status.ready).map(|status| last(status).chars().count()).max();
+        let layout = self.layout(widest + longest.unwrap_or(0), (columns, rows));
         let mut out = String::from("\n");
-        push_line(&mut out, columns, &format!("  {:widest$}  READY  ADDRESS       RESTARTS  IDENTITY", "REPLICA"));
-        let (fitting, others) = self.visible_rows(rows);
+        let divided = if layout == Layout::TwoLines { "\n    " } else { "  " };
+        push_lines(
+            &mut out,
+            columns,
+            &format!("  {:widest$}  READY  ADDRESS       RESTARTS{divided}IDENTITY", "REPLICA"),
+        );
+        let (fitting, others) = self.visible_rows(rows, layout);
         for status in fitting {
             let mark = if status.ready { "yes" } else { "no" };
-            let last = if status.ready { self.identity(status) } else { status.detail.clone() };
             let address = status.pod.address.to_string();
-            let line = format!("  {:widest$}  {mark:5}  {address:12}  {:8}  {last}", status.pod.name, status.restarts);
-            push_line(&mut out, columns, &line);
+            let first = format!("  {:widest$}  {mark:5}  {address:12}  {:8}", status.pod.name, status.restarts);
+            let last = match layout == Layout::Short && status.ready {
+                true => self.short_identity(status),
+                false => last(status),
+            };
+            push_lines(&mut out, columns, &format!("{first}{divided}{last}"));
         }
         if others > 0 {
-            push_line(&mut out, columns, &format!("  and {others} more that do not fit into the terminal"));
+            push_lines(&mut out, columns, &format!("  and {others} more that do not fit into the terminal"));
         }
         out.push('\n');
-        self.footer.lines().for_each(|line| push_line(&mut out, columns, &format!("  {line}")));
+        self.footer.lines().for_each(|line| push_lines(&mut out, columns, &format!("  {line}")));
         out
+    }
+
+    /// How a table with such names and identities is shown on a terminal of this size.
+    fn layout(&self, names: usize, (columns, rows): (usize, usize)) -> Layout {
+        let others = "  ".len() + "  yes    10.244.255.255         0  ".len();
+        match names + others < columns {
+            true => Layout::OneLine,
+            false if self.visible_rows(rows, Layout::TwoLines).1 == 0 => Layout::TwoLines,
+            false => Layout::Short,
+        }
+    }
+
+    /// The part of an identity that tells workloads apart.
+    fn short_identity(&self, status: &PodStatus) -> String {
+        match status.pod.in_mesh {
+            true => format!("{}/{}", status.pod.namespace, status.pod.service_account),
+            false => "none".to_owned(),
+        }
     }
 
     /// The replicas that fit into so many rows, and the number of others. A table taller than the terminal could not be
     /// redrawn; replicas that are not ready are kept in it.
-    fn visible_rows(&self, rows: usize) -> (Vec<&PodStatus>, usize) {
+    fn visible_rows(&self, rows: usize, layout: Layout) -> (Vec<&PodStatus>, usize) {
         // An empty line, the head, an empty line, the footer, and the cursor's line.
-        let room = rows.saturating_sub(4 + self.footer.lines().count());
+        let room = rows.saturating_sub(3 + layout.lines() + self.footer.lines().count()) / layout.lines();
         if self.shown.len() <= room {
             return (self.shown.values().collect(), 0);
         }
@@ -273,10 +304,33 @@ impl Screen {
     }
 }
 
-/// A line that wraps would make the table's height unknown.
-fn push_line(out: &mut String, columns: usize, line: &str) {
-    out.extend(line.chars().take(columns.saturating_sub(1)));
-    out.push('\n');
+/// How a replica is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// All in one line.
+    OneLine,
+    /// The identity below, because a line would be too wide.
+    TwoLines,
+    /// In one line with a short identity, because there are too many replicas for two.
+    Short,
+}
+
+impl Layout {
+    fn lines(self) -> usize {
+        if self == Self::TwoLines { 2 } else { 1 }
+    }
+}
+
+/// A line that wraps would make the table's height unknown, so what is wider ends in `…`.
+fn push_lines(out: &mut String, columns: usize, lines: &str) {
+    let room = columns.saturating_sub(1);
+    for line in lines.lines() {
+        match line.chars().count() <= room {
+            true => out.push_str(line.trim_end()),
+            false => out.extend(line.chars().take(room.saturating_sub(1)).chain(['…'])),
+        }
+        out.push('\n');
+    }
 }
 
 /// Columns and rows.
@@ -334,9 +388,37 @@ mod tests {
         assert!(screen(false).table(200, 50).contains("no     10.244.1.2           2  exited with status 7"));
     }
 
+    /// Long names, as Deployments make them.
+    fn wide(count: usize) -> Screen {
+        let mut screen = screen(true);
+        let (_, status) = screen.shown.pop_first().expect("a replica");
+        for number in 0..count {
+            let name = format!("capitals-info-v1-m9vnkgqp5-{number:05}");
+            let pod =
+                Pod { name: name.clone(), service_account: "capitals-info".to_owned(), ..Pod::clone(&status.pod) };
+            screen.shown.insert(("shop".to_owned(), name), PodStatus { pod: Arc::new(pod), ..status.clone() });
+        }
+        screen
+    }
+
     #[test]
-    fn no_line_is_wider_than_the_terminal() {
-        assert!(screen(true).table(30, 50).lines().all(|line| line.chars().count() < 30));
+    fn no_line_is_wider_than_the_terminal_and_identities_stay_whole() {
+        let is_narrow = |table: &str, columns: usize| table.lines().all(|line| line.chars().count() < columns);
+        assert!(is_narrow(&screen(true).table(30, 50), 30));
+        let two = "
+  REPLICA                           READY  ADDRESS       RESTARTS
+    IDENTITY
+  capitals-info-v1-m9vnkgqp5-00000  yes    10.244.1.2           2
+    spiffe://cluster.local/ns/shop/sa/capitals-info
+";
+        let table = wide(1).table(80, 24);
+        assert!(table.starts_with(two) && is_narrow(&table, 80), "{table}");
+        // Where there is no room for two lines each, the identity is shortened.
+        let table = wide(15).table(90, 24);
+        assert!(table.contains("2  shop/capitals-info\n") && is_narrow(&table, 90), "{table}");
+        assert!(table.lines().count() < 24 && !table.contains("more"), "{table}");
+        // A footer that is cut says so.
+        assert!(screen(true).table(20, 50).ends_with("  http://127.0.0.1…\n"));
     }
 
     #[test]

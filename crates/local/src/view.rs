@@ -1,11 +1,12 @@
 //! A program's view of the machine's file system: everything except the state directory, of which it sees only its own
-//! part.
+//! part, and the temporary directories, in whose place it has its own ([`crate::temporary`]).
 //!
 //! A program with a user of its own must still be able to use its directory like the owner, and to read the directories
 //! of root's PATH and home. Idmapped mounts make this possible: they show the owner's files as the program's.
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,8 @@ use nix::unistd::{Gid, setfsgid, setfsuid};
 
 use crate::confine::{Account, drop_groups};
 use crate::mounts::{self, Tree, owner_of_open};
+use crate::temporary::{self, MountPoints, Temporary};
+pub use crate::view_error::ViewError;
 use crate::volumes::{Directory, Mount};
 
 /// Sockets of the machine's user sessions, which are hidden because a session manager runs programs on request outside
@@ -41,39 +44,18 @@ pub struct View {
     pub readable: Vec<PathBuf>,
     /// Files that it sees instead of those of the machine: each with the latter.
     pub over: Vec<(PathBuf, PathBuf)>,
+    /// Further places that it needs if they lie in a temporary directory of the machine; `None`: it has the machine's
+    /// temporary directories.
+    pub shown: Option<Vec<PathBuf>>,
 }
 
-/// A view that cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ViewError {
-    /// A path could not be mounted or hidden.
-    #[error("cannot mount {} for a program: {source}", .path.display())]
-    Mount {
-        /// The path.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The program cannot enter its working directory.
-    #[error(
-        "the program's user cannot enter its working directory {}, which is outside the directory that runs: {source}; open it to other \
-         users, or move it into that directory",
-        .path.display()
-    )]
-    Closed {
-        /// The directory.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-}
-
-impl ViewError {
-    /// A failure to mount or hide a path.
-    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
-        let path = path.to_path_buf();
-        move |source| Self::Mount { path: path.clone(), source }
-    }
+/// The mounted part of a volume.
+struct VolumeTree<'a> {
+    mounted: &'a Mount,
+    /// It, as the program sees it.
+    tree: Tree,
+    /// It, as it is on the disk.
+    source: OwnedFd,
 }
 
 impl View {
@@ -102,7 +84,7 @@ impl View {
             tree.read_only().map_err(at(path))?;
             own.push((path, tree, mapped));
         }
-        let volumes: Vec<_> = self.volume_trees()?;
+        let volumes = self.mount_temporary(self.volume_trees()?)?;
         for path in &self.readable {
             if let Some(closed) = self.closed(path) {
                 self.readable_tree(&closed).and_then(|tree| tree.attach(&closed)).map_err(at(&closed))?;
@@ -135,6 +117,46 @@ impl View {
         }
     }
 
+    /// Mounts temporary directories of the program's own, with the volumes that are mounted over them. The others are
+    /// returned; there is a place for each.
+    fn mount_temporary<'a>(&self, volumes: Vec<VolumeTree<'a>>) -> Result<Vec<(&'a Mount, Tree)>, ViewError> {
+        let own: Vec<PathBuf> = self.own.iter().filter(|path| !path.starts_with(&self.hidden)).cloned().collect();
+        let all = match &self.shown {
+            Some(shown) => Temporary::prepare(&own, shown.iter().chain(&self.readable).chain(&self.entered))?,
+            None => Vec::new(),
+        };
+        let mut points = MountPoints::default();
+        for temporary in &all {
+            if volumes.iter().all(|volume| volume.mounted.path != temporary.directory()) {
+                temporary.mount_empty(&mut points)?;
+            }
+        }
+        let mut trees = Vec::new();
+        for VolumeTree { mounted, tree, source } in volumes {
+            let is_directory = temporary::is_directory(&source).map_err(at(&mounted.path))?;
+            points.make(&mounted.path, is_directory)?;
+            points.add(&mounted.path, source);
+            trees.push((mounted, tree));
+        }
+        points.make(&self.hidden, true)?;
+        all.iter().try_for_each(|temporary| temporary.make_points(&points))?;
+        let own = temporary::of_user().filter(|own| all.iter().any(|temporary| own.starts_with(temporary.directory())));
+        if let Some(own) = &own {
+            points.make(own, true)?;
+        }
+        let (over, others): (Vec<_>, Vec<_>) = trees
+            .into_iter()
+            .partition(|(mounted, _)| all.iter().any(|temporary| temporary.directory() == mounted.path));
+        for (mounted, tree) in over {
+            mounted.target().and_then(|place| tree.attach_open(&place)).map_err(at(&mounted.path))?;
+        }
+        if let Some(own) = &own {
+            temporary::open_to_all(own).map_err(at(own))?;
+        }
+        all.into_iter().try_for_each(Temporary::show)?;
+        Ok(others)
+    }
+
     /// Whether the program can enter its working directory.
     fn enter(&self) -> Result<(), ViewError> {
         let Some(path) = &self.entered else { return Ok(()) };
@@ -156,7 +178,7 @@ impl View {
     }
 
     /// Clones the mounted parts of volumes so that the program owns them.
-    fn volume_trees(&self) -> Result<Vec<(&Mount, Tree)>, ViewError> {
+    fn volume_trees(&self) -> Result<Vec<VolumeTree<'_>>, ViewError> {
         let Some((folder, mounts)) = &self.mounts else { return Ok(Vec::new()) };
         let make = |mounted: &Mount| {
             let source = mounted.source(folder)?;
@@ -168,9 +190,13 @@ impl View {
             if mounted.read_only {
                 tree.read_only()?;
             }
-            Ok(tree)
+            Ok((tree, source))
         };
-        mounts.iter().map(|mounted| Ok((mounted, make(mounted).map_err(at(&mounted.path))?))).collect()
+        let volume = |mounted| {
+            let (tree, source) = make(mounted).map_err(at(&mounted.path))?;
+            Ok(VolumeTree { mounted, tree, source })
+        };
+        mounts.iter().map(volume).collect()
     }
 
     fn readable_tree(&self, path: &Path) -> io::Result<Tree> {

@@ -52,7 +52,8 @@ pub struct TextFile {
 pub struct Mount {
     /// The volume's name.
     pub volume: String,
-    /// An existing directory (or file) of the machine, over which the volume is mounted.
+    /// A directory (or file) of the machine, or in a temporary directory of the program's own, over which the volume is
+    /// mounted.
     pub path: PathBuf,
     /// The mounted part of the volume; `None`: all of it.
     pub sub_path: Option<PathBuf>,
@@ -156,15 +157,7 @@ impl Mount {
             Err(rustix::io::Errno::NOENT) => {}
             found => return Ok(found?),
         }
-        let mut place = volume;
-        for part in below {
-            match mkdirat(&place, part, Mode::from_raw_mode(0o777)) {
-                Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
-                _ => {}
-            }
-            place = openat2(&place, part, opened | OFlags::DIRECTORY, no_mode, no_links | ResolveFlags::BENEATH)?;
-        }
-        Ok(place)
+        make_folders(volume, below)
     }
 
     /// Opens the directory or file of the machine that it is mounted over. A link that has taken its place is not
@@ -173,6 +166,21 @@ impl Mount {
         let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         Ok(openat2(CWD, &self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), no_links)?)
     }
+}
+
+/// Opens the directory at this path below another one, and makes what is missing of it. No link is followed.
+pub(crate) fn make_folders(base: OwnedFd, below: &Path) -> io::Result<OwnedFd> {
+    let opened = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let inside = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::BENEATH;
+    let mut place = base;
+    for part in below {
+        match mkdirat(&place, part, Mode::from_raw_mode(0o777)) {
+            Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+            _ => {}
+        }
+        place = openat2(&place, part, opened, Mode::empty(), inside)?;
+    }
+    Ok(place)
 }
 
 #[cfg(test)]

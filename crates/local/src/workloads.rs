@@ -4,6 +4,7 @@ mod commands;
 pub mod environment;
 mod gateways;
 mod groups;
+pub(crate) mod hidden_files;
 mod probes;
 mod proxy_config;
 mod served;
@@ -31,6 +32,7 @@ use crate::names;
 use crate::pods::{ContainerPort, ProxySettings};
 use crate::ports::GatewayPort;
 use crate::probe::{Check, Probe};
+use crate::temporary;
 use crate::volumes::{Directory, Mount};
 
 /// Annotation of a Pod template: the kind of its sidecar, `evenkeel` (the default) or `envoy`.
@@ -290,6 +292,8 @@ impl<'a> WorkloadObject<'a> {
         let directory = command.directory.iter().cloned();
         let needed: Vec<PathBuf> = needed.iter().cloned().chain(directory).collect();
         let mounts = volumes::mounts(object, template, &volumes, &needed, diagnostics);
+        let shown: Vec<PathBuf> = needed.into_iter().chain(temporary::of_environment()).collect();
+        hidden_files::note(object, &command.run, &shown, diagnostics);
         let labels = template.labels();
         let beside = beside.map(|command| format!("{command:?}")).unwrap_or_default();
         let sidecar = sidecar(template, &labels, &proxies.namespace_labels(&object.namespace), diagnostics)?;

@@ -207,6 +207,8 @@ impl Context {
                 let message = format!("has no effect here, and none in {owner} either");
                 cx.warning("no-effect", &entry.key_span, message, note);
             }
+            // It would be said of every manifest.
+            Status::Inert if note.is_empty() && OF_IMAGES.contains(&&*entry.key) => {}
             Status::Inert => {
                 let (message, help) = match note {
                     "" => (format!("known to {owner}, has no effect on one machine"), "it takes effect in a cluster"),
@@ -230,6 +232,10 @@ impl Context {
         })
     }
 }
+
+/// Fields of every container: the image, and how to run it. Whoever runs the manifest without a cluster knows that no
+/// image is run.
+const OF_IMAGES: [&str; 4] = ["image", "imagePullPolicy", "command", "args"];
 
 /// Defaults that Kubernetes writes into unsupported fields, as `kubectl get -o yaml` shows them.
 const DEFAULTS: [(&str, &str); 3] =

@@ -199,7 +199,7 @@ impl Pages {
                 "severity": d.severity.as_str(),
                 "code": d.code,
                 "message": d.message,
-                "file": &*d.span.file,
+                "file": d.span.path(),
                 "line": d.span.line,
                 "column": d.span.column,
                 "help": d.help,

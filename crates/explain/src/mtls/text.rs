@@ -1,11 +1,16 @@
 //! The ledger, and what a change would break, for people.
 
 use super::{Ledger, WhatIf};
-use crate::columns::columns;
+use crate::columns::{columns, filled};
 
 impl Ledger {
     /// The table.
     pub fn to_text(&self) -> String {
+        self.to_text_within(usize::MAX)
+    }
+
+    /// The table, for a terminal of this width.
+    pub fn to_text_within(&self, width: usize) -> String {
         let mut rows = vec![
             ["", "CLIENT", "SERVER", "PORT", "SECURED", "KEY EXCHANGE", "CONNECTIONS", "REQUESTS", "BYTES", "SEEN BY"]
                 .map(str::to_owned)
@@ -50,7 +55,7 @@ impl Ledger {
         }
         let mut out = match rows.len() <= 1 {
             true => "no traffic was seen\n".to_owned(),
-            false => columns(&rows),
+            false => columns(&rows, width),
         };
         below.iter().for_each(|line| out.push_str(&format!("{line}\n")));
         refused.iter().for_each(|line| out.push_str(&format!("\n{line}")));
@@ -62,13 +67,18 @@ impl Ledger {
             });
         }
         self.notes.iter().for_each(|note| out.push_str(&format!("note: {note}\n")));
-        printable(&out)
+        printable(&filled(&out, width))
     }
 }
 
 impl WhatIf {
     /// The list.
     pub fn to_text(&self) -> String {
+        self.to_text_within(usize::MAX)
+    }
+
+    /// The list, for a terminal of this width.
+    pub fn to_text_within(&self, width: usize) -> String {
         let mut out = match self.breaks.len() {
             0 => format!("✓ with STRICT at {} no client breaks\n", self.at),
             1 => format!("✗ with STRICT at {} 1 client breaks\n", self.at),
@@ -91,10 +101,10 @@ impl WhatIf {
             ]);
         }
         if !self.breaks.is_empty() {
-            out.push_str(&format!("\n{}", columns(&rows)));
+            out.push_str(&format!("\n{}", columns(&rows, width)));
         }
         self.notes.iter().for_each(|note| out.push_str(&format!("note: {note}\n")));
-        printable(&out)
+        printable(&filled(&out, width))
     }
 }
 

@@ -1,12 +1,17 @@
 //! The protection of a workload as text, for people.
 
 use super::answer::{Policy, Port, Protection};
-use crate::columns::columns;
+use crate::columns::{columns, filled};
 use crate::place::Source;
 
 impl Protection {
     /// The text.
     pub fn to_text(&self) -> String {
+        self.to_text_within(usize::MAX)
+    }
+
+    /// The text, for a terminal of this width.
+    pub fn to_text_within(&self, width: usize) -> String {
         let proxy = match self.proxy {
             "none" => "no proxy",
             proxy => proxy,
@@ -14,7 +19,7 @@ impl Protection {
         let mut out = format!("{}.{}  {proxy}  {}\n", self.workload, self.namespace, self.identity);
         let mut rows = vec![["PORT", "PROTOCOL", "SERVICE", "MUTUAL TLS", "SAID BY"].map(str::to_owned).to_vec()];
         rows.extend(self.ports.iter().map(port));
-        out.push_str(&format!("\n{}", columns(&rows)));
+        out.push_str(&format!("\n{}", columns(&rows, width)));
         let mut rows = vec![["ACTION", "POLICY", "SCOPE", "RULES", "WRITTEN AT"].map(str::to_owned).to_vec()];
         rows.extend(self.request_authentications.iter().map(|one| {
             let rules = one.issuers.len().to_string();
@@ -23,7 +28,7 @@ impl Protection {
         rows.extend(self.policies.iter().map(policy));
         match rows.len() {
             1 => out.push_str("\nno policy applies\n"),
-            _ => out.push_str(&format!("\nin the order in which they are asked\n{}", columns(&rows))),
+            _ => out.push_str(&format!("\nin the order in which they are asked\n{}", columns(&rows, width))),
         }
         let notes = self.request_authentications.iter().flat_map(|one| &one.notes);
         for note in notes.chain(self.policies.iter().flat_map(|policy| &policy.notes)) {
@@ -54,7 +59,7 @@ impl Protection {
             running.differs.iter().for_each(|line| out.push_str(&format!("    {line}\n")));
         }
         // Text comes from files: control characters are for the terminal only if this program wrote them.
-        out.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+        filled(&out, width).chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use evenkeel_api::{Kind, Object};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::texts::AllTexts;
+use crate::temporary;
 use crate::volumes::{Content, Directory, Mount, TextFile};
 
 /// The mode of files without an explicit one.
@@ -99,7 +100,8 @@ fn inside(path: &str) -> Option<PathBuf> {
 }
 
 /// The mounts of the first container. A volume that cannot be mounted on this machine is a warning: programs share the
-/// machine's files, so a volume can only be mounted over a directory that exists and that no program here needs.
+/// machine's files, so a volume can only be mounted over a directory that exists and that no program here needs, or
+/// anywhere in the program's own temporary directories.
 pub(super) fn mounts(
     object: &Object,
     template: &PodTemplate,
@@ -122,6 +124,8 @@ pub(super) fn mounts(
             }
         }
     }
+    // A volume must not hide one that is mounted in it.
+    mounts.sort_by(|a, b| a.path.cmp(&b.path));
     mounts
 }
 
@@ -135,6 +139,11 @@ fn place(mount: &VolumeMount, volume: &Directory, needed: &[PathBuf]) -> Result<
         None => None,
         Some(below) => Some(inside(below).ok_or_else(|| format!("`{below}` points outside the volume"))?),
     };
+    let is_file = matches!(&volume.content, Content::Files(files) if files.iter().any(|file| Some(&file.path) == sub_path.as_ref()));
+    let read_only = mount.read_only || volume.content != Content::Empty;
+    if let Some(path) = in_temporary_directory(&path, needed, is_file) {
+        return Ok(Mount { volume: volume.name.clone(), path, sub_path, read_only });
+    }
     let Ok(real) = path.canonicalize() else {
         return Err(format!("{shown} does not exist on this machine"));
     };
@@ -144,15 +153,23 @@ fn place(mount: &VolumeMount, volume: &Directory, needed: &[PathBuf]) -> Result<
     {
         return Err(format!("{shown} holds files that every program here needs"));
     }
-    let is_file = matches!(&volume.content, Content::Files(files) if files.iter().any(|file| Some(&file.path) == sub_path.as_ref()));
     if is_file == real.is_dir() {
         return Err(format!(
             "{shown} is {}, and what is mounted there is not",
             if is_file { "a directory" } else { "a file" }
         ));
     }
-    let read_only = mount.read_only || volume.content != Content::Empty;
     Ok(Mount { volume: volume.name.clone(), path: real, sub_path, read_only })
+}
+
+/// The place of a mount in a temporary directory of the program's own, or over it, where `up` makes what is missing.
+fn in_temporary_directory(path: &Path, needed: &[PathBuf], is_file: bool) -> Option<PathBuf> {
+    let directories = temporary::directories();
+    let place = temporary::place(path).filter(|place| directories.iter().any(|one| place.starts_with(one)))?;
+    // A directory of the machine is shown in its own place, unless the mesh has all of the machine's directory.
+    let shown =
+        |known: &PathBuf| place.starts_with(known) || (known.starts_with(&place) && !directories.contains(&place));
+    (!needed.iter().any(shown) && !(is_file && directories.contains(&place))).then_some(place)
 }
 
 #[cfg(test)]
@@ -200,20 +217,47 @@ mod tests {
             Mount { volume: "settings".to_owned(), path: folder.join("config"), sub_path: None, read_only: true };
         assert_eq!(mounts, [mount]);
         for (mounts, reason) in [
-            ("{name: tmp, mountPath: FOLDER/none}", "does not exist on this machine"),
+            ("{name: tmp, mountPath: /srv/none}", "does not exist on this machine"),
+            ("{name: tmp, mountPath: FOLDER/needed/state/none}", "does not exist on this machine"),
             ("{name: tmp, mountPath: FOLDER/needed}", "holds files that every program here needs"),
             ("{name: tmp, mountPath: /etc}", "holds files that every program here needs"),
             ("{name: tmp, mountPath: /usr/lib/os-release}", "holds files that every program here needs"),
             ("{name: tmp, mountPath: /proc/self}", "holds files that every program here needs"),
             ("{name: tmp, mountPath: FOLDER/config, subPath: ../x}", "points outside the volume"),
             (
-                "{name: settings, mountPath: FOLDER/config, subPath: deep/a.txt}",
+                "{name: settings, mountPath: /srv, subPath: deep/a.txt}",
                 "is a directory, and what is mounted there is not",
             ),
+            ("{name: settings, mountPath: /tmp, subPath: deep/a.txt}", "holds files that every program here needs"),
         ] {
             let (_, mounts, said) = mounted(mounts);
             assert!(mounts.is_empty() && said.contains(reason) && said.contains("$EVENKEEL_VOLUME_"), "{said}");
         }
+    }
+
+    /// What lies there on the machine does not count, because the program does not see it.
+    #[test]
+    fn a_temporary_directory_takes_volumes_anywhere() {
+        let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+        let folder = folder.path().canonicalize().expect("it is there");
+        std::fs::create_dir_all(folder.join("needed/state")).expect("our own folder");
+        std::os::unix::fs::symlink("/etc", folder.join("link")).expect("our own folder");
+        let check = |mounts: &[(&str, &str)], expected: &[&str]| {
+            let wanted: Vec<String> =
+                mounts.iter().map(|(name, path)| format!("{{name: {name}, mountPath: {path}}}")).collect();
+            let volumes = "volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: settings}}]";
+            let spec = format!("{volumes}, containers: [{{name: web, volumeMounts: [{}]}}]", wanted.join(", "));
+            let (_, mounts, said) = read_all(&folder, &spec);
+            let mounted: Vec<String> =
+                mounts.iter().map(|mount| format!("{} {}", mount.volume, mount.path.display())).collect();
+            let expected: Vec<String> =
+                expected.iter().map(|text| text.replace("FOLDER", &folder.display().to_string())).collect();
+            assert_eq!((mounted, said), (expected, String::new()), "{mounts:?}");
+        };
+        check(&[("a", "/tmp/none/deep")], &["a /tmp/none/deep"]);
+        check(&[("a", "FOLDER/link")], &["a FOLDER/link"]);
+        check(&[("b", "/tmp/conf"), ("a", "/tmp")], &["a /tmp", "b /tmp/conf"]);
+        check(&[("a", "/var/tmp/x/")], &["a /var/tmp/x"]);
     }
 
     #[test]

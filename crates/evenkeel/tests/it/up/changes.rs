@@ -135,6 +135,7 @@ fn the_next_request_sees_a_change_that_was_waited_for_and_what_is_not_run_is_sai
     // Without an alternative, the next request shows it.
     let (status, said) = run(&route("v1"), &["apply", "--wait"]);
     assert_eq!(status, Some(0), "{said}");
+    what_was_applied_is_cited_by_its_file(&mesh, folder.path());
     let (status, said) = run(SUBSETS, &["delete", "--wait"]);
     assert_eq!(status, Some(0), "{said}");
     assert!(!get(&mesh.url, PAGE).starts_with("HTTP/1.1 200"));
@@ -143,6 +144,35 @@ fn the_next_request_sees_a_change_that_was_waited_for_and_what_is_not_run_is_sai
 
     a_proxy_that_does_not_answer_is_named(&mesh, folder.path());
     mesh.end();
+}
+
+/// Every command names the user's file, not the one in which the object is stored.
+fn what_was_applied_is_cited_by_its_file(mesh: &Mesh, folder: &Path) {
+    let state = mesh.state().display().to_string();
+    let file = folder.join("change.yaml").display().to_string();
+    let said = |arguments: &[&str]| {
+        let output = mesh.user.evenkeel(arguments).args(["--state", &state]).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(!text.contains("control/applied"), "{arguments:?}: {text}");
+        text
+    };
+    let cited = format!("applied from {file}:");
+    let explain = ["explain", "--from", "capitals-web.capitals", "--url", "http://capitals-info:8080/"];
+    for arguments in [&explain[..], &["history", "capitals-web"], &["get"], &["effective", "capitals-info"]] {
+        let text = said(arguments);
+        assert!(text.contains(&cited), "{arguments:?}: {text}");
+    }
+    // A program gets the path alone.
+    let json = said(&[&explain[..], &["-o", "json"]].concat());
+    assert!(json.contains(&format!("\"file\": \"{file}\"")) && !json.contains("applied from"), "{json}");
+    // Findings, of the command and of the mesh.
+    let (_, text) = change(mesh, folder, &route("v9"), &["apply"]);
+    assert!(text.contains("change.yaml:4:"), "{text}");
+    let text = said(&["analyze"]);
+    assert!(text.contains(&format!("{cited}4:")), "{text}");
+    let (status, text) = change(mesh, folder, &route("v1"), &["apply", "--wait"]);
+    assert_eq!(status, Some(0), "{text}");
 }
 
 fn a_proxy_that_does_not_answer_is_named(mesh: &Mesh, folder: &Path) {

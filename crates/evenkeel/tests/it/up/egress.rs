@@ -149,7 +149,6 @@ impl Mesh {
             std::fs::write(folder.path().join(name), text).expect("it can be written");
         };
         write("outside.py", include_str!("outside.py"));
-        write("calls.py", include_str!("calls.py"));
         write("resolv.conf", "nameserver 127.0.0.53\nsearch lan\n");
         write("hosts", "127.0.0.1 localhost dev.corp\n203.0.113.11 hosts.corp\n");
         let identity = TestCa::new().for_dns(&["tls.corp", "origin.corp"]);
@@ -168,6 +167,7 @@ impl Mesh {
                        ports: [{port: 80, targetPort: 8000, name: http}]\n";
         std::fs::create_dir(folder.path().join("app")).expect("it can be made");
         let parts = [&client, &plain, &super::deployment("files", 1, files)].map(String::as_str).join("---\n");
+        write("app/calls.py", include_str!("calls.py"));
         write("app/app.yaml", &format!("{parts}{service}{SERVICE_ENTRIES}{more}"));
         super::user::open_to_all(folder.path());
         super::user::open_to_all(&folder.path().join("app"));
@@ -187,14 +187,14 @@ impl Mesh {
     /// What calls from a replica have seen.
     fn made(&self, workload: &str, calls: &[&str]) -> String {
         let mut command = self.user.evenkeel(&["exec", workload, "--state"]);
-        command.arg(self.user.state.path()).args(["--", "python3"]).arg(self.folder.path().join("calls.py"));
+        command.arg(self.user.state.path()).args(["--", "python3"]).arg(self.folder.path().join("app/calls.py"));
         String::from_utf8_lossy(&command.args(calls).output().expect("exec runs").stdout).into_owned()
     }
 
     /// Makes the calls from a replica and compares what each has seen.
     fn calls(&self, workload: &str, expected: &[(&str, &str)]) {
         let mut command = self.user.evenkeel(&["exec", workload, "--state"]);
-        command.arg(self.user.state.path()).args(["--", "python3"]).arg(self.folder.path().join("calls.py"));
+        command.arg(self.user.state.path()).args(["--", "python3"]).arg(self.folder.path().join("app/calls.py"));
         let made = command.args(expected.iter().map(|(call, _)| call)).output().expect("exec runs");
         let seen: Vec<String> = String::from_utf8_lossy(&made.stdout).lines().map(str::to_owned).collect();
         let expected: Vec<String> = expected.iter().map(|(call, seen)| format!("{call}: {seen}")).collect();

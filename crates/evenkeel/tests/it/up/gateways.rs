@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, Signal, eventually};
+use evenkeel_testkit::{Process, Signal, eventually, free_port};
 
 use super::mesh::served;
 use super::user::User;
@@ -18,6 +18,30 @@ fn gateway(name: &str, number: u16, tls: &str) -> String {
          hosts: ['*']\n{tls}---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}}}\nspec:\n  \
          hosts: ['*']\n  gateways: [{name}]\n  http: [{{headers: {{request: {{set: {{x-a: 'VALUE'}}}}}}, directResponse: {{status: 200, body: {{string: {name}}}}}}}]\n"
     )
+}
+
+/// The first Gateway of a mesh: when `apply --wait` returns, its port is open and answers.
+#[test]
+fn a_first_gateway_that_was_waited_for_answers() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let (user, folder, given, port) = (User::present(), state(), state(), free_port());
+    let web = super::deployment("web", 1, "exec python3 -m http.server --bind 0.0.0.0 8000");
+    fs::write(folder.path().join("web.yaml"), web).expect("our own folder");
+    fs::write(given.path().join("gateway.yaml"), gateway("one", port, "")).expect("our own folder");
+    let mut command = user.evenkeel(&["up"]);
+    let mut up = Process::spawn(command.arg(folder.path()).arg("--state").arg(user.state.path()));
+    wait_ready(&mut up, 1);
+    let state = user.state.path().display().to_string();
+    let mut apply = user.evenkeel(&["apply", "--wait", "--state", &state, "-f"]);
+    let applied = apply.arg(given.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&applied.stdout);
+    assert!(applied.status.success() && said.contains("every proxy runs generation"), "{applied:?}");
+    assert!(served(&format!("http://127.0.0.1:{port}/"), "/").ends_with("one"));
+    // The gateway itself is ready, too.
+    let mut status = user.evenkeel(&["proxy-status", "istio-ingressgateway", "--state", &state]);
+    assert!(status.output().expect("it runs").status.success());
+    up.signal(Signal::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
 
 #[test]

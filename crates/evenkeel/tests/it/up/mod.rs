@@ -35,6 +35,7 @@ mod sidecar_headers;
 mod signer;
 mod stateful_sets;
 mod telemetry;
+mod temporary;
 mod terminal;
 mod tokens;
 mod tproxy;

@@ -64,7 +64,7 @@ fn manifest(folder: &Path, text: &str, more: &str) -> String {
          {{name: empty, mountPath: {0}/shared, subPath: deep/part}}, {{name: texts, mountPath: {0}/texts}}]}}]\n",
         folder.display()
     );
-    let run = format!("echo start; python3 {}/attack.py; echo end; {SERVE}", folder.display());
+    let run = format!("echo start; python3 attack.py; echo end; {SERVE}");
     let attacker = deployment("attacker", 1, &run);
     let plain = "spec: {containers: [{name: main, ports: [{containerPort: 8000}]}]}\n";
     assert!(attacker.contains(plain), "{attacker}");
@@ -116,7 +116,7 @@ fn whatever_a_program_does_in_its_volumes_changes_nothing_elsewhere_and_stops_no
             .replace("@VICTIM@", &victim.path().display().to_string())
             .replace("@SHARED@", &place("shared"))
             .replace("@TEXTS@", &place("texts"));
-        fs::write(base.join("attack.py"), attack).expect("our own folder");
+        fs::write(app.join("attack.py"), attack).expect("our own folder");
         fs::write(app.join("mesh.yaml"), manifest(base, "one", "")).expect("our own folder");
         let mut command = user.evenkeel(&["up"]);
         command.arg(&app).arg("--state").arg(user.state.path());
