@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs a command on a terminal of its own and draws what stands on its screen as an SVG.
+"""Runs commands on a terminal of their own and draws what stands on its screen as an SVG.
 
-    scripts/terminal-svg.py OUT.svg [--until REGEX] [--then COMMAND]... -- COMMAND...
+    scripts/terminal-svg.py OUT.svg [--until REGEX] [--unseen COMMAND]... [--then LINES COMMAND]... -- COMMAND...
 
-Waits until the screen matches REGEX (or the command ends), runs each --then command in a shell and shows it with its output
-below, draws, and ends the command with SIGINT. So the picture in the README is what the program printed, not a drawing of it.
+Waits until the screen of COMMAND matches REGEX (or it ends), runs each --unseen command, then each --then command in a shell
+on a terminal and shows these with at most LINES lines of their output, draws, and ends COMMAND with SIGINT. So the picture in the README is what the
+program printed, not a drawing of it. The terminal is narrow: the picture has to be readable on a phone.
 """
 
 import argparse
@@ -21,9 +22,10 @@ import sys
 import termios
 import time
 
-COLUMNS, ROWS = 148, 60
-CELL_WIDTH, CELL_HEIGHT, MARGIN = 7.8, 17, 16
+COLUMNS, ROWS = 50, 60
+CELL_WIDTH, CELL_HEIGHT, MARGIN, FONT = 9.6, 21, 10, 16
 COLORS = {31: "#f47067", 32: "#8ddb8c", 33: "#daaa3f", 34: "#6cb6ff", 35: "#dcbdfb", 36: "#76e3ea", 90: "#768390"}
+COLORS |= {91: "#f47067", 92: "#8ddb8c", 93: "#daaa3f", 94: "#6cb6ff", 95: "#dcbdfb", 96: "#76e3ea"}
 ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 
 
@@ -52,6 +54,9 @@ class Screen:
         elif char == "\r":
             self.column = 0
         elif char >= " ":
+            if self.column >= COLUMNS:
+                self.put("\n")
+                self.column = 0
             line = self.lines[self.row]
             line.extend([(" ", (None, False))] * (self.column + 1 - len(line)))
             line[self.column] = (char, self.style)
@@ -76,6 +81,13 @@ class Screen:
                 elif number in COLORS or number == 39:
                     self.style = (COLORS.get(number), bold)
 
+    def cut(self, rows):
+        """Keeps so many rows, without empty ones at the end."""
+        while self.lines and (len(self.lines) > rows or not any(char != " " for char, _ in self.lines[-1])):
+            self.lines.pop()
+        self.lines.append([])
+        self.row, self.column = len(self.lines) - 1, 0
+
     def text(self):
         return "\n".join("".join(char for char, _ in line).rstrip() for line in self.lines)
 
@@ -89,10 +101,10 @@ class Screen:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
             '<rect width="100%" height="100%" rx="8" fill="#22272e"/>',
-            '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="13" fill="#cdd9e5">',
+            '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="{FONT}" fill="#cdd9e5">'.format(FONT=FONT),
         ]
         for number, line in enumerate(lines):
-            y = MARGIN + number * CELL_HEIGHT + 13
+            y = MARGIN + number * CELL_HEIGHT + FONT
             out += self.spans(line, y)
         return "\n".join(out + ["</g>", "</svg>", ""])
 
@@ -121,38 +133,46 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out")
     parser.add_argument("--until", default=None, help="draw when the screen matches this regular expression")
-    parser.add_argument("--then", action="append", default=[], help="then run this and show it")
+    parser.add_argument("--unseen", action="append", default=[], help="then run this without showing it")
+    parser.add_argument("--then", action="append", nargs=2, default=[], help="then run this and show so much of it")
     parser.add_argument("--seconds", type=float, default=120, help="give up after this long")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
 
     screen = Screen()
-    screen.feed("$ " + " ".join(options.command) + "\r\n")
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execvp(options.command[0], options.command)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    child, terminal = start(options.command)
     matched = watch(terminal, screen, options.until, options.seconds)
     if options.until and not matched:
         end(child, terminal)
         sys.exit(f"the screen never matched {options.until!r}:\n{screen.text()}")
+    for command in options.unseen:
+        subprocess.run(command, shell=True, stdout=subprocess.DEVNULL, timeout=60, check=True)
     shown = Screen()
-    shown.lines = [line[:] for line in screen.lines]
-    shown.row = len(shown.lines) - 1
-    for command in options.then:
-        result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=30)
-        shown.feed("\r\n$ " + command + "\r\n" + (result.stdout + result.stderr).rstrip().replace("\n", "\r\n"))
+    for number, (most, command) in enumerate(options.then):
+        shown.feed(("\r\n" if number else "") + "\x1b[1m$ " + command.replace("\n", "\r\n") + "\x1b[0m\r\n")
+        first = shown.row
+        process, output = start(["sh", "-c", command])
+        watch(output, shown, None, options.seconds)
+        os.waitpid(process, 0)
+        shown.cut(first + int(most))
     end(child, terminal)
     with open(options.out, "w", encoding="utf-8") as file:
         file.write(shown.svg())
+
+
+def start(command):
+    child, terminal = pty.fork()
+    if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        os.execvp(command[0], command)
+    return child, terminal
 
 
 def watch(terminal, screen, until, seconds):
     deadline = time.monotonic() + seconds
     pending = b""
     while time.monotonic() < deadline:
-        # Not in the first line, which is the command itself.
-        if until and re.search(until, screen.text().partition("\n")[2], re.S):
+        if until and re.search(until, screen.text(), re.S):
             return True
         if not select.select([terminal], [], [], 0.2)[0]:
             continue

@@ -250,12 +250,13 @@ impl Plan {
         let mut out = Text::new(look);
         let Style { bold, dim, good, bad, end, .. } = out.style;
         let seconds = self.period_ms.div_ceil(1000);
-        out.line(&format!(
+        let head = format!(
             "{bold}{}{end} of {} about {}, from {seconds} s of traffic",
             counted(self.decisions, "decision"),
             counted(self.proxies, "proxy"),
             counted(self.requests, "recent request"),
-        ));
+        );
+        out.wrapped("", "", &head);
         match self.failing() {
             0 if self.judged() == 0 => out.line(&format!("{bad}nothing was judged{end}")),
             0 => out.line(&format!("{good}✓ none fails that does not fail now{end}")),

@@ -100,9 +100,10 @@ struct Entry {
 }
 
 /// What a stored object stands for.
-enum Stored<'a> {
-    /// It is in force; the annotation with its positions.
-    Applied { positions: &'a str },
+#[derive(PartialEq)]
+enum Stored {
+    /// It is in force.
+    Applied,
     /// No object of its name is in force.
     Deleted,
 }
@@ -137,7 +138,7 @@ impl Applied {
             Some(present) if present == wanted => {
                 // It is now this file that has it.
                 if let Some(entry) = entry.filter(|entry| entry.positions.as_deref() != Some(&*positions)) {
-                    self.write(&id, wanted, &entry.over, Stored::Applied { positions: &positions })?;
+                    self.write(&id, wanted, &entry.over, Stored::Applied, &positions)?;
                 }
                 return Ok(Outcome::Unchanged);
             }
@@ -151,7 +152,7 @@ impl Applied {
                 );
                 return Err(io::Error::other(reason));
             }
-            false => self.write(&id, wanted, &digest(base.as_ref()), Stored::Applied { positions: &positions })?,
+            false => self.write(&id, wanted, &digest(base.as_ref()), Stored::Applied, &positions)?,
         }
         Ok(outcome)
     }
@@ -167,7 +168,7 @@ impl Applied {
             (Some(_), None) => self.forget(&id)?,
             (Some(_), Some(base)) => {
                 let over = digest(Some(&base));
-                self.write(&id, base, &over, Stored::Deleted)?;
+                self.write(&id, base, &over, Stored::Deleted, &applied_from(&object.node))?;
             }
         }
         Ok(Outcome::Deleted)
@@ -269,11 +270,11 @@ impl Applied {
         Ok(entries)
     }
 
-    fn write(&self, id: &Id, mut json: Value, over: &str, stored: Stored<'_>) -> io::Result<()> {
+    fn write(&self, id: &Id, mut json: Value, over: &str, stored: Stored, positions: &str) -> io::Result<()> {
         annotate(&mut json, APPLIED_ANNOTATION, over);
-        match stored {
-            Stored::Applied { positions } => annotate(&mut json, APPLIED_FROM_ANNOTATION, positions),
-            Stored::Deleted => annotate(&mut json, DELETED_ANNOTATION, "true"),
+        annotate(&mut json, APPLIED_FROM_ANNOTATION, positions);
+        if stored == Stored::Deleted {
+            annotate(&mut json, DELETED_ANNOTATION, "true");
         }
         write_atomically(&self.path(id), serde_json::to_string_pretty(&json)?.as_bytes(), Readers::Owner)
     }

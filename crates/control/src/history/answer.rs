@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::applied::as_applied;
 use super::error::HistoryError;
 use super::log::{self, unix_micros};
 use super::past::{self, ChangeSince, MAX_CHANGES, Past};
@@ -74,13 +75,18 @@ fn latest(state: &Path, mut told: Vec<(&Entry<'_>, Option<&ChangeSince>)>) -> Ve
 
 fn change_in_json(state: &Path, entry: &Entry<'_>, touched: Option<&ChangeSince>) -> Value {
     let files = entry.files.iter().map(|file| {
-        let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+        let text = |text: &Option<std::sync::Arc<str>>| {
+            let text = text.as_deref().unwrap_or_default();
+            as_applied(text).map_or_else(|| text.to_owned(), |(_, object)| object)
+        };
+        let applied = [&file.new, &file.old].into_iter().flatten().find_map(|text| as_applied(text));
+        let name = applied.map_or_else(|| file.path.display().to_string(), |(from, _)| from);
         let observed = file.is_observed(state);
         let mut diff = if observed { Vec::new() } else { unified(&text(&file.old), &text(&file.new)) };
         let more_lines = diff.len().saturating_sub(MAX_DIFF_LINES);
         diff.truncate(MAX_DIFF_LINES);
         json!({
-            "file": file.path.display().to_string(), "what": file.what(), "observed": observed,
+            "file": name, "what": file.what(), "observed": observed,
             "diff": diff, "more_lines": more_lines,
         })
     });

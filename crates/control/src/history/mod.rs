@@ -5,6 +5,7 @@
 //! proxies were sent. [`answer`] is what `evenkeel history` prints, from a directory or from a running control plane.
 
 pub mod answer;
+mod applied;
 mod error;
 pub mod log;
 pub mod past;
