@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::MACHINE;
 use super::SHOWN;
-use super::checks::{Round, ask, tried};
+use super::checks::{Round, tried, try_ask};
 use super::fleet::{Call, Fleet, program};
 use super::meshes::{MODES, application};
 use super::recorded::{RecordedMesh, meshes};
@@ -302,7 +302,7 @@ fn deployments(workloads: &[Workload], ports: &BTreeSet<u16>, program: &str) -> 
 
 /// Whether a call stays among these replicas, so that what answers is known.
 fn stays(world: &World, call: &Call, replicas: &BTreeSet<IpAddr>) -> bool {
-    let answer = ask(world, call, 0);
+    let Some(answer) = try_ask(world, call, 0) else { return false };
     if answer.verdict.outcome != Told::Forward || answer.verdict.status.is_some() {
         return true;
     }
