@@ -319,7 +319,7 @@ fn parameters(
 
 /// The curves where nothing is said of them; none: the proxy's own defaults, which for Evenkeel's begin with X25519MLKEM768.
 fn default_curves(of: TlsContext<'_>) -> Vec<String> {
-    of.names_hybrid_curve.then(|| HYBRID_CURVES.map(str::to_owned).to_vec()).unwrap_or_default()
+    if of.names_hybrid_curve { HYBRID_CURVES.map(str::to_owned).to_vec() } else { Vec::new() }
 }
 
 fn downstream(context: tls::CommonTlsContext, require_client_certificate: bool) -> core::TransportSocket {

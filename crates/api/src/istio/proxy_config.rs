@@ -124,6 +124,7 @@ pub(crate) const UNCAPTURED: &str = "no connection of the workload is captured: 
 /// The way out.
 pub(crate) const UNCAPTURED_HELP: &str = "write REDIRECT or TPROXY if all connections have to pass the proxy";
 
+#[allow(clippy::derivable_impls, reason = "`choices!` gives its variants no attributes")]
 impl Default for InterceptionMode {
     fn default() -> Self {
         Self::Redirect

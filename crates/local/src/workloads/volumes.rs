@@ -169,7 +169,9 @@ fn in_temporary_directory(path: &Path, needed: &[PathBuf], is_file: bool) -> Opt
     // A directory of the machine is shown in its own place, unless the mesh has all of the machine's directory.
     let shown =
         |known: &PathBuf| place.starts_with(known) || (known.starts_with(&place) && !directories.contains(&place));
-    (!needed.iter().any(shown) && !(is_file && directories.contains(&place))).then_some(place)
+    let is_over_directory = is_file && directories.contains(&place);
+    let is_shown = needed.iter().any(shown);
+    (!is_over_directory && !is_shown).then_some(place)
 }
 
 #[cfg(test)]

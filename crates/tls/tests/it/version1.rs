@@ -92,7 +92,7 @@ fn certificates_of_version_1_are_looked_up_in_revocation_lists() {
         }
     };
     let (of_root, of_middle) = (root.revocation_list(&[1], 60), middle.revocation_list(&[1], 60));
-    check("not named", &direct, &[of_root.clone()], "");
+    check("not named", &direct, std::slice::from_ref(&of_root), "");
     check("named", &direct, &[root.revocation_list(&[7], 60)], "Revoked");
     check("named by the newer list", &direct, &[of_root.clone(), root.revocation_list_of(&[7], -60..60, 2)], "Revoked");
     check(
@@ -102,7 +102,7 @@ fn certificates_of_version_1_are_looked_up_in_revocation_lists() {
         "",
     );
     check("an old list", &direct, &[root.revocation_list(&[], -1)], "ExpiredRevocationList");
-    check("no list of its issuer", &direct, &[of_middle.clone()], "UnknownRevocationStatus");
+    check("no list of its issuer", &direct, std::slice::from_ref(&of_middle), "UnknownRevocationStatus");
     check(
         "a list by another of the same name",
         &direct,
@@ -110,8 +110,8 @@ fn certificates_of_version_1_are_looked_up_in_revocation_lists() {
         "UnknownRevocationStatus",
     );
     check("both lists", &behind, &[of_root.clone(), of_middle.clone()], "");
-    check("no list of the authority's issuer", &behind, &[of_middle.clone()], "UnknownRevocationStatus");
-    check("no list of the authority", &behind, &[of_root.clone()], "UnknownRevocationStatus");
+    check("no list of the authority's issuer", &behind, std::slice::from_ref(&of_middle), "UnknownRevocationStatus");
+    check("no list of the authority", &behind, std::slice::from_ref(&of_root), "UnknownRevocationStatus");
     check("the leaf is named", &behind, &[of_root, middle.revocation_list(&[7], 60)], "Revoked");
     check("the authority is named", &behind, &[root.revocation_list(&[77], 60), of_middle], "Revoked");
     let silent = root.authority("silent", |params| params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign]);

@@ -311,6 +311,7 @@ impl Translator {
     }
 }
 
+#[allow(clippy::mutable_key_type, reason = "what a Sidecar keeps in a cell counts for nothing in comparisons")]
 fn changed(groups: &mut HashMap<GroupKey, Group>, cause: Cause) -> Changed {
     let mut all = Changed::default();
     groups.values_mut().for_each(|group| all.extend(group.changed(cause)));

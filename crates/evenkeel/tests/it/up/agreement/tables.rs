@@ -155,7 +155,7 @@ impl Table {
     }
 
     /// The requests of the table: method, host, path and headers.
-    fn heads(&self) -> Vec<(String, String, String, Vec<(String, String)>)> {
+    fn heads(&self) -> Vec<Head> {
         self.recorded.calls.iter().filter_map(|(_, _, request)| head(request)).collect()
     }
 
@@ -218,8 +218,11 @@ fn sampled(calls: &mut Vec<Call>, count: usize, random: &mut Random) {
     }
 }
 
+/// A request's method, host, path and headers.
+type Head = (String, String, String, Vec<(String, String)>);
+
 /// `METHOD HOST PATH [NAME=VALUE]`, if curl can send it.
-fn head(request: &str) -> Option<(String, String, String, Vec<(String, String)>)> {
+fn head(request: &str) -> Option<Head> {
     let words: Vec<&str> = request.split(' ').collect();
     let [method, host, path, headers @ ..] = words.as_slice() else { return None };
     let is_plain = path.starts_with('/')
@@ -353,7 +356,6 @@ fn run(workloads: &[Workload], tables: &[(&Table, &str)], random: &mut Random) -
         let Round { kept, wrong, .. } = tried((&fleet, &world, &calls), |_| String::new());
         if !wrong.is_empty() {
             let shown = format!("──── {mode}\n{text}\n{wrong}");
-            eprintln!("{shown}");
             made.wrong.push(shown);
         }
         (made.calls, made.records) = (made.calls + calls.len(), made.records + kept.len());
@@ -412,14 +414,6 @@ fn run_all(chosen: Chosen<'_>) -> TableResults {
     let mut all = TableResults::default();
     for (workloads, tables) in chosen {
         let made = run(workloads, &tables, &mut random);
-        eprintln!(
-            "{} meshes, {} refused, {} calls, {} records, {} disagree",
-            tables.len(),
-            made.refused.len(),
-            made.calls,
-            made.records,
-            made.wrong.len()
-        );
         (all.calls, all.records) = (all.calls + made.calls, all.records + made.records);
         all.refused.extend(made.refused);
         all.wrong.extend(made.wrong);
