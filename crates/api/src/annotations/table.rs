@@ -53,7 +53,7 @@ pub const ANNOTATIONS: &[Known] = &[
     known("install.operator.istio.io/version", &[], Verdict::Inert, "the installer of Istio writes it"),
     known("internal.istio.io/parents", &[], Verdict::Inert, "istiod writes it"),
     known("istio.io/autoRegistrationGroup", &["WorkloadEntry"], Verdict::Honoured, "the control plane writes it for workloads that register themselves"),
-    known("istio.io/connect-strategy", &["ServiceEntry"], Verdict::Honoured, "with `RACE_FIRST_TCP_CONNECT` a host with `resolution: DNS` has all of its addresses, of both families, of which the first one to answer is used"),
+    known("istio.io/connect-strategy", &["ServiceEntry"], Verdict::Honoured, "with `RACE_FIRST_TCP_CONNECT` a host with `resolution: DNS` has all of its addresses, of both families, of which the first one to answer is used; of other values only `DEFAULT` has its meaning, and a warning names them"),
     known("istio.io/connectedAt", &["WorkloadEntry"], Verdict::Honoured, "the control plane writes it for workloads that register themselves"),
     known("istio.io/disconnectedAt", &["WorkloadEntry"], Verdict::Honoured, "the control plane writes it for workloads that register themselves"),
     known("istio.io/dry-run", &["AuthorizationPolicy"], Verdict::Honoured, "the policy is logged and counted, and not enforced"),

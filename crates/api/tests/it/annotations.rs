@@ -42,6 +42,9 @@ fn found(kind: &str, metadata: &str) -> Vec<String> {
         "Pod" => ("v1", "spec: {containers: [{name: a}]}"),
         "Service" => ("v1", "spec: {ports: [{port: 80}]}"),
         "AuthorizationPolicy" => ("security.istio.io/v1", "spec: {}"),
+        "ServiceEntry" => {
+            ("networking.istio.io/v1", "spec: {hosts: [a.example], ports: [{number: 80, name: http}], resolution: DNS}")
+        }
         "Deployment" => (
             "apps/v1",
             "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a}]}}}",
