@@ -16,13 +16,13 @@ pub fn ask(world: &World, call: &Call, random: u64) -> Answer {
     try_ask(world, call, random).expect("an answer")
 }
 
-/// What is told of a call; `None`: nothing can be, such as where no gateway of these objects listens on its port.
+/// What is told of a call; `None`: nothing can be, such as where no gateway of these objects listens on its port, or of port 0.
 pub fn try_ask(world: &World, call: &Call, random: u64) -> Option<Answer> {
     let from = match &*call.from {
         "outside" => Caller::Outside,
         workload => Caller::parse(workload),
     };
-    let target = Target::parse_url(&call.url(), &call.method, call.headers.clone()).expect("a URL");
+    let target = Target::parse_url(&call.url(), &call.method, call.headers.clone()).ok()?;
     world.ask(&Question { from, target, socket: None, random }).ok()
 }
 
