@@ -310,17 +310,24 @@ impl Findings {
         Self { directory, told: BTreeMap::new(), refused: BTreeSet::new(), nacks: BTreeSet::new(), in_force: None }
     }
 
-    /// The changes since the last call, if the control plane answers.
+    /// The changes since the last call, if the control plane answers. Whoever waits may give up at any time and ask again: what is new is
+    /// noted only once all answers are there, so that nothing is noted that was not told.
     async fn news(&mut self) -> Option<String> {
-        let answer = Call::get("localhost", "/debug/diagnostics").send(None, CONTROL_DEBUG).await.ok()?;
-        let page: Page = serde_json::from_str(&answer.body).ok()?;
-        let status = Call::get("localhost", "/debug/syncz").send(None, CONTROL_DEBUG).await.ok();
-        let status = status.and_then(|answer| serde_json::from_str::<Status>(&answer.body).ok());
+        self.news_from(async |path| Some(Call::get("localhost", path).send(None, CONTROL_DEBUG).await.ok()?.body)).await
+    }
+
+    /// `ask`: the control plane's answer for a path.
+    async fn news_from(&mut self, ask: impl AsyncFn(&'static str) -> Option<String>) -> Option<String> {
+        let page = serde_json::from_str(&ask("/debug/diagnostics").await?).ok()?;
+        let status = ask("/debug/syncz").await.and_then(|body| serde_json::from_str(&body).ok());
+        let settled = ask(SETTLED).await.and_then(|body| serde_json::from_str(&body).ok());
+        self.take(page, status, settled.as_ref())
+    }
+
+    fn take(&mut self, page: Page, status: Option<Status>, settled: Option<&Settled>) -> Option<String> {
         let mut text = self.compare(page).unwrap_or_default();
         text.extend(status.and_then(|status| self.compare_proxies(status.refusals())));
-        let settled = Call::get("localhost", SETTLED).send(None, CONTROL_DEBUG).await.ok();
-        let settled = settled.and_then(|answer| serde_json::from_str::<Settled>(&answer.body).ok());
-        text.extend(settled.and_then(|settled| self.settled(&settled)));
+        text.extend(settled.and_then(|settled| self.settled(settled)));
         (!text.is_empty()).then_some(text)
     }
 
@@ -420,6 +427,21 @@ mod tests {
         let now = [build(9, "make", "/a"), build(10, "make all", "/b"), build(11, "make", "/c")];
         let lines: Vec<u32> = new_builds(&known, &now).map(|build| build.span.line).collect();
         assert_eq!(lines, [10, 11]);
+    }
+
+    /// The supervisor drops the wait for news whenever something else happens.
+    #[tokio::test]
+    async fn a_finding_is_told_though_the_wait_for_it_was_given_up() {
+        let page = r#"{"refused_files": [], "diagnostics": [{"severity": "warning", "code": "foreign-kind", "message": "m",
+            "file": "/app/a.yaml", "line": 1, "rendered": "warning[foreign-kind]: m"}]}"#;
+        let mut findings = Findings::new(Path::new("/app"));
+        for silent in ["/debug/diagnostics", "/debug/syncz", SETTLED] {
+            let ask = async |path| if path == silent { std::future::pending().await } else { Some(page.to_owned()) };
+            let given_up = tokio::time::timeout(Duration::ZERO, findings.news_from(ask)).await;
+            assert!(given_up.is_err(), "{silent}");
+        }
+        let told = findings.news_from(async |path| (path == "/debug/diagnostics").then(|| page.to_owned())).await;
+        assert_eq!(told.as_deref(), Some("warning[foreign-kind]: m\n\n"));
     }
 
     #[test]
