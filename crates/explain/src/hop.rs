@@ -605,13 +605,12 @@ fn verdict(
 pub const NO_CERTIFICATE: &str =
     "the workload accepts only mutual TLS (STRICT), and the client's TLS has no certificate of the mesh";
 
-/// TLS that a client's sidecar has begun without the mesh's certificate (a DestinationRule with SIMPLE): a workload that
-/// requires mutual TLS refuses it, and others pass it on to the program.
+/// TLS that nobody takes off reaches the program. TLS without the mesh's certificate (a DestinationRule with SIMPLE) is refused by a workload
+/// that requires mutual TLS.
 fn judge_tls(side: Side, arrival: &Arrival, trace: &Trace, hop: &mut Hop) {
-    let is_anonymous = arrival.tls.as_ref().is_some_and(|tls| tls.identity.is_none());
-    let (Some(chain), true, Side::Inbound) = (&trace.chain, is_anonymous, side) else { return };
+    let (Some(chain), Some(tls), Side::Inbound) = (&trace.chain, &arrival.tls, side) else { return };
     let is_strict = hop.peer_authentication.as_ref().is_some_and(|peer| peer.mode == "STRICT");
-    if is_strict && chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()) {
+    if tls.identity.is_none() && is_strict && chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()) {
         hop.policies.clear();
         let (outcome, reason) = (Outcome::Reset, NO_CERTIFICATE.to_owned());
         hop.verdict = Verdict { outcome, reason, ..Verdict::default() };

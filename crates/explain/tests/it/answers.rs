@@ -176,27 +176,28 @@ fn rules_of_connections_have_lines_too() {
 /// A DestinationRule whose TLS has no certificate of the mesh.
 #[test]
 fn tls_without_a_certificate_of_the_mesh_is_refused_by_strict_and_else_the_programs() {
-    let simple = |mode: &str| {
+    let simple = |tls: &str, mode: &str| {
         format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: simple, namespace: shop}}\n\
              spec: {{clusterIP: 10.96.1.10, selector: {{app: web}}, ports: [{{name: tcp, port: 9001, targetPort: 9001}}]}}\n---\n\
              apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: simple, namespace: shop}}\n\
-             spec: {{host: simple.shop.svc.cluster.local, trafficPolicy: {{tls: {{mode: SIMPLE}}}}}}\n---\n\
+             spec: {{host: simple.shop.svc.cluster.local, trafficPolicy: {{tls: {{mode: {tls}}}}}}}\n---\n\
              apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: web, namespace: shop}}\n\
              spec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}}}\n"
         )
     };
-    let last = |mode: &str| {
-        let answer = ask(&world(&simple(mode)), "db.data tcp simple.shop:9001").expect("an answer");
+    let check = |tls: &str, mode: &str, outcome: &str, reason: &str, gets_tls: bool| {
+        let answer = ask(&world(&simple(tls, mode)), "db.data tcp simple.shop:9001").expect("an answer");
         let notes = answer.hops.last().map(|hop| hop.notes.clone()).unwrap_or_default();
-        (answer.verdict.outcome.as_str(), answer.verdict.reason, notes)
+        assert_eq!(answer.verdict.outcome.as_str(), outcome, "{tls} {mode}: {}", answer.verdict.reason);
+        assert!(answer.verdict.reason.contains(reason), "{tls} {mode}: {}", answer.verdict.reason);
+        let noted = notes.iter().any(|note| note.starts_with("the program gets TLS"));
+        assert_eq!(noted, gets_tls, "{tls} {mode}: {notes:?}");
     };
-    let (outcome, reason, _) = last("STRICT");
-    assert_eq!(outcome, "reset", "{reason}");
-    assert!(reason.contains("no certificate of the mesh"), "{reason}");
-    let (outcome, reason, notes) = last("DISABLE");
-    assert_eq!(outcome, "forward", "{reason}");
-    assert!(notes.iter().any(|note| note.starts_with("the program gets TLS")), "{notes:?}");
+    check("SIMPLE", "STRICT", "reset", "no certificate of the mesh", false);
+    check("SIMPLE", "DISABLE", "forward", "", true);
+    check("ISTIO_MUTUAL", "DISABLE", "forward", "", true);
+    check("ISTIO_MUTUAL", "STRICT", "forward", "", false);
 }
 
 #[test]
