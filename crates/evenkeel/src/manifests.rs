@@ -12,11 +12,10 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::jwks::{self, settings::JwksSettings};
 use evenkeel_control::registration;
 use evenkeel_control::source::files::{self, Files};
-use evenkeel_explain::{PublishedPort, World};
+use evenkeel_explain::World;
 use evenkeel_local::applied::Applied;
 use evenkeel_local::cleanup::StateDir;
-use evenkeel_local::running;
-use evenkeel_model::{AddressBook, MeshConfig};
+use evenkeel_model::{AddressBook, MeshConfig, PublishedPort};
 
 /// Everything that was read.
 #[derive(Debug, Default)]
@@ -39,15 +38,6 @@ pub struct Manifests {
 pub fn mesh() -> anyhow::Result<MeshConfig> {
     let fetching = JwksSettings::from_env(|name| std::env::var(name).ok())?;
     Ok(MeshConfig { jwks_fetching: fetching.by, ..MeshConfig::default() })
-}
-
-fn published(state: &StateDir) -> Vec<PublishedPort> {
-    let all = state.published_ports().into_iter();
-    let one = |port: running::PublishedPort| {
-        let running::PublishedPort { namespace, workload, number, address } = port;
-        PublishedPort { namespace, workload, number, address }
-    };
-    all.map(one).collect()
 }
 
 impl Manifests {
@@ -84,7 +74,7 @@ impl Manifests {
             format!("no mesh is running with the state directory {state}; name its files instead: -f FILE|DIR")
         })?;
         let applied = Applied::of(&state, &directory).folder().to_owned();
-        let mut all = Self { published: published(&state), ..Self::default() };
+        let mut all = Self { published: state.published_ports(), ..Self::default() };
         // What its command line and its environment said, not this command's.
         all.mesh = match state.running_options() {
             Some(options) => options.mesh(),

@@ -22,6 +22,7 @@ use crate::answer::{Cluster, Endpoint, Hop, Mirror, Outcome, ProxyName, Retries,
 use crate::considered::{self, RuleContext};
 use crate::near_miss::Facts;
 use crate::proxy::Proxy;
+use crate::unaccepted_tls;
 use crate::world::World;
 use crate::{policies, transport};
 
@@ -143,7 +144,7 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
     hop.rewrites = rewrites(&explanation, &trace, arrival.request.as_ref());
     hop.mirrors = mirrors(&trace, chosen.as_deref());
     hop.verdict = verdict(&explanation, &trace, &hop, arrival, chosen.as_deref());
-    judge_tls(side, arrival, &trace, &mut hop);
+    unaccepted_tls::judge(side, arrival, &trace, &mut hop);
     add_refused(proxy, &mut hop);
     let left = chosen.filter(|_| hop.verdict.outcome == Outcome::Forward && hop.verdict.status.is_none());
     let departure = left.and_then(|cluster| departure(world, proxy, &cluster, &trace, arrival, &mut hop));
@@ -598,24 +599,6 @@ fn verdict(
         }
         Some(other) => made(Outcome::Reset, "", other.to_string()),
         None => made(Outcome::Reset, "", "nothing decides".to_owned()),
-    }
-}
-
-/// Why a handshake fails, before any policy judges the call.
-pub const NO_CERTIFICATE: &str =
-    "the workload accepts only mutual TLS (STRICT), and the client's TLS has no certificate of the mesh";
-
-/// TLS that nobody takes off reaches the program. TLS without the mesh's certificate (a DestinationRule with SIMPLE) is refused by a workload
-/// that requires mutual TLS.
-fn judge_tls(side: Side, arrival: &Arrival, trace: &Trace, hop: &mut Hop) {
-    let (Some(chain), Some(tls), Side::Inbound) = (&trace.chain, &arrival.tls, side) else { return };
-    let is_strict = hop.peer_authentication.as_ref().is_some_and(|peer| peer.mode == "STRICT");
-    if tls.identity.is_none() && is_strict && chain.tls.as_ref().is_some_and(|tls| tls.is_mutual()) {
-        hop.policies.clear();
-        let (outcome, reason) = (Outcome::Reset, NO_CERTIFICATE.to_owned());
-        hop.verdict = Verdict { outcome, reason, ..Verdict::default() };
-    } else if chain.tls.is_none() && hop.verdict.outcome == Outcome::Forward {
-        hop.notes.push("the program gets TLS: the call succeeds only if it speaks TLS itself".to_owned());
     }
 }
 

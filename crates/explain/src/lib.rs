@@ -51,6 +51,7 @@ mod running_proxies;
 mod stand_ins;
 mod text;
 mod transport;
+mod unaccepted_tls;
 mod walk;
 mod world;
 
@@ -65,4 +66,4 @@ pub use recent::Recent;
 pub use replay::Replayed;
 pub use running_proxies::RunningProxies;
 pub use text::Look;
-pub use world::{PublishedPort, World};
+pub use world::World;

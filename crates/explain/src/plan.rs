@@ -406,7 +406,10 @@ impl Ending {
                 let details = self.details.as_deref().unwrap_or_default();
                 format!("denied{} {details}", if status.is_empty() { " 403" } else { &status })
             }
-            _ => format!("the connection is closed{flag}"),
+            _ => {
+                let why = self.details.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                format!("the connection is closed{flag}{why}")
+            }
         };
         let route = self.route.as_ref().map(|route| format!(", route {route}")).unwrap_or_default();
         let place = self.place.as_ref().map(|place| format!("  {place}")).unwrap_or_default();

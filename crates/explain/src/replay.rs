@@ -12,6 +12,7 @@ use crate::answer::Hop;
 use crate::hop::{self, Arrival, CLIENT_PORT, Departure, Side, TlsClient};
 use crate::place::Source;
 use crate::proxy::Proxy;
+use crate::unaccepted_tls::{self, UnacceptedTls};
 use crate::walk::MAX_HOPS;
 use crate::world::World;
 
@@ -124,7 +125,17 @@ impl World {
         arrival: &Arrival,
         (call, endpoint): (&QueriedCall, Option<SocketAddr>),
     ) -> Replayed {
-        let (decision, trace) = query::decide_traced(&mut self.explainer.borrow_mut(), &proxy.config, call);
+        let (mut decision, trace) = query::decide_traced(&mut self.explainer.borrow_mut(), &proxy.config, call);
+        // The records are of requests that came in plain text, or in TLS that the proxy took off: what answers now does not expect TLS.
+        let ends = match unaccepted_tls::of(side, arrival, &trace) {
+            Some(UnacceptedTls::Refused) => Some(unaccepted_tls::NO_CERTIFICATE),
+            Some(UnacceptedTls::PassedOn) if decision.outcome == "forward" => Some(unaccepted_tls::PROGRAM_GETS_TLS),
+            _ => None,
+        };
+        if let Some(why) = ends {
+            decision =
+                Decision { outcome: "reset".to_owned(), status: None, details: Some(why.to_owned()), ..decision };
+        }
         let source = decision.origin.as_deref().and_then(|origin| self.of_route(origin)).map(|(_, source)| source);
         let departure = self.departure(proxy, side, (arrival, endpoint), (&decision, &trace));
         Replayed { decision, source, side: side.as_str(), workload: Arc::clone(&proxy.workload), departure }

@@ -7,6 +7,7 @@ use crate::answer::{Cluster, Endpoint, Hop, Outcome, Route, Running, Verdict};
 use crate::hop::{self, Arrival, Departure, Side};
 use crate::proxy::Proxy;
 use crate::running_proxies::RunningProxies;
+use crate::unaccepted_tls::NO_CERTIFICATE;
 use crate::world::World;
 
 /// Asks the proxy, and joins its answer with what the files say. Returns where the call goes next.
@@ -18,7 +19,7 @@ pub fn join(
     departure: Option<Departure>,
 ) -> Option<Departure> {
     // A running proxy is asked about what comes after the handshake.
-    if hop.verdict.reason == hop::NO_CERTIFICATE {
+    if hop.verdict.reason == NO_CERTIFICATE {
         return departure;
     }
     let (listeners, seen) = hop::at_proxy(proxy, side, arrival);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
-use evenkeel_model::{EndpointAddress, Service, Workload};
+use evenkeel_model::{EndpointAddress, PublishedPort, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
@@ -15,7 +15,7 @@ use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
 use crate::question::{Caller, Question, QuestionError, Target};
 use crate::running;
-use crate::world::{PublishedPort, World};
+use crate::world::World;
 
 /// Maximum number of proxies on a call's path: an egress gateway makes three, more would be a loop.
 pub const MAX_HOPS: usize = 6;

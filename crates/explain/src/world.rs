@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use evenkeel_api::{Kind, Object};
 use evenkeel_base::{Diagnostics, Span};
 use evenkeel_filters::explain::Explainer;
 use evenkeel_model::workload::Pod;
-use evenkeel_model::{AddressBook, MeshConfig, Snapshot, Workload};
+use evenkeel_model::{AddressBook, MeshConfig, PublishedPort, Snapshot, Workload};
 use evenkeel_translate::{ProxyKind, config_path, split_origin};
 
 use crate::place::{Places, Source};
@@ -137,26 +136,6 @@ impl World {
     /// The object whose name is written at `origin`, and the position of a field in it.
     pub(crate) fn source(&self, object: impl Into<String>, origin: &Span, field: &str) -> Source {
         Source::at(object, &self.places.field(origin, field))
-    }
-}
-
-/// A port of this machine that leads to a gateway.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublishedPort {
-    /// The gateway's namespace.
-    pub namespace: String,
-    /// The gateway's workload.
-    pub workload: String,
-    /// `servers[].port.number` of the Gateway.
-    pub number: u16,
-    /// The address on this machine.
-    pub address: SocketAddr,
-}
-
-impl PublishedPort {
-    /// Whether it leads to this workload.
-    pub(crate) fn leads_to(&self, gateway: &Workload) -> bool {
-        (&*gateway.namespace, &*gateway.workload_name) == (&*self.namespace, &*self.workload)
     }
 }
 

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_base::files::{Readers, UntrustedError, check_owner, private_directory, write_atomically};
+use evenkeel_model::PublishedPort;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk;
 use crate::names;
 use crate::pidfd::PidFd;
-use crate::running::{self, PublishedPort, RunningOptions};
+use crate::running::{self, RunningOptions};
 
 /// Maximum length of a state directory's path, in bytes: the path of a Unix socket has at most 107, of which `/pods/…` needs
 /// the rest.

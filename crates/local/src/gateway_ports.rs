@@ -19,7 +19,8 @@ use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::ports::{GatewayPort, HostPort, PortKey};
 use crate::replica::Replicas;
-use crate::running::PublishedPort;
+use crate::running;
+use evenkeel_model::PublishedPort;
 
 /// Connections forwarded for one port at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;
@@ -80,7 +81,7 @@ impl GatewayPorts {
 
     /// Writes down for the other commands which ports are open.
     pub(crate) fn record(&self) -> io::Result<()> {
-        let open: Vec<PublishedPort> = self.open_ports().map(PublishedPort::of).collect();
+        let open: Vec<PublishedPort> = self.open_ports().map(running::published).collect();
         self.plan.state.publish_ports(&open)
     }
 

@@ -3,12 +3,11 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 
 use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_control::jwks::settings::JwksSettings;
-use evenkeel_model::{JwksFetching, MeshConfig};
+use evenkeel_model::{JwksFetching, MeshConfig, PublishedPort};
 use serde::{Deserialize, Serialize};
 
 use crate::ports::HostPort;
@@ -41,24 +40,10 @@ impl RunningOptions {
     }
 }
 
-/// A port of this machine that leads to a gateway.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PublishedPort {
-    /// The gateway's namespace.
-    pub namespace: String,
-    /// The gateway's name.
-    pub workload: String,
-    /// `servers[].port.number` of the Gateway.
-    pub number: u16,
-    /// The address on this machine.
-    pub address: SocketAddr,
-}
-
-impl PublishedPort {
-    pub(crate) fn of(port: &HostPort) -> Self {
-        let (namespace, workload) = port.gateway.owner.clone();
-        Self { namespace, workload, number: port.gateway.number, address: port.address }
-    }
+/// A port of this machine as other commands know it.
+pub(crate) fn published(port: &HostPort) -> PublishedPort {
+    let (namespace, workload) = port.gateway.owner.clone();
+    PublishedPort { namespace, workload, number: port.gateway.number, address: port.address }
 }
 
 /// Writes the ports that are open into a file.

@@ -19,6 +19,7 @@ pub mod mesh;
 pub mod policy;
 pub mod provider;
 pub mod proxy_rule;
+mod published_port;
 pub mod request_authentication;
 pub mod route_set;
 pub mod selection;
@@ -53,6 +54,7 @@ pub use mesh::{
     PathNormalization, RootsSource, SignerTls, TlsRules,
 };
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication, Unsupported};
+pub use published_port::PublishedPort;
 pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,

@@ -129,6 +129,18 @@ pub enum SidecarOutboundPolicy {
 }
 
 impl EgressListener {
+    /// The listener for all calls where no other is: everything may be called.
+    pub(crate) fn everything() -> Self {
+        Self {
+            port: None,
+            bind: None,
+            socket: None,
+            is_bound: false,
+            takes_all_ports: false,
+            imports: Imports::everything(),
+        }
+    }
+
     /// The listener on a port of its own.
     fn bound(&self) -> Self {
         // Where connections would be captured at any address, the default is that.
@@ -204,19 +216,11 @@ impl Sidecar {
     /// The same for workloads without a Sidecar.
     pub fn of_uncaptured() -> Arc<Self> {
         static NONE: LazyLock<Arc<Sidecar>> = LazyLock::new(|| {
-            let everything = EgressListener {
-                port: None,
-                bind: None,
-                socket: None,
-                is_bound: false,
-                takes_all_ports: false,
-                imports: Imports::everything(),
-            };
             Arc::new(Sidecar {
                 name: "default".into(),
                 namespace: "".into(),
                 selector: Labels::default(),
-                egress: vec![everything.bound()],
+                egress: vec![EgressListener::everything().bound()],
                 ingress: Vec::new(),
                 inbound_pool: None,
                 outbound_policy: None,

@@ -145,6 +145,17 @@ fn what_a_later_proxy_refuses_fails() {
                  spec: {host: reviews, trafficPolicy: {tls: {mode: DISABLE}}, subsets: [{name: v1, labels: {version: v1}}, \
                  {name: v2, labels: {version: v2}}]}\n";
     check(plain, Some("reset"));
+    // Its TLS has no certificate of the mesh.
+    let simple = plain.replace("DISABLE", "SIMPLE");
+    check(&simple, Some("reset"));
+    // Nobody takes it off: what has spoken plain text with the program no longer does.
+    let open = "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: reviews, namespace: shop}\n\
+                spec: {selector: {matchLabels: {app: reviews}}, mtls: {mode: DISABLE}}\n---\n\
+                apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: readers, namespace: shop}\n\
+                spec: {rules: [{}]}\n";
+    check(&format!("{plain}{open}"), None);
+    check(&format!("{simple}{open}"), Some("reset"));
+    check(&format!("{}{open}", plain.replace("DISABLE", "ISTIO_MUTUAL")), Some("reset"));
 }
 
 /// What filter chains of PERMISSIVE are selected by: a client's protocols as it offers them, not the one that was agreed on.

@@ -25,6 +25,19 @@ metadata: {name: way, namespace: shop}
 spec: {targetRefs: [{kind: Service, name: reviews}], rules: [{}]}
 ";
 
+/// That the caller gets through to the workload, with this method or any.
+fn claim(method: Option<&str>) -> Claim {
+    Claim {
+        from: Party::parse("web.shop"),
+        to: Party::parse("reviews-v1.shop"),
+        path: None,
+        method: method.map(str::to_owned),
+        port: None,
+        host: None,
+        without_jwt: true,
+    }
+}
+
 #[test]
 fn every_tool_says_what_is_unknown() {
     let check = |more: &str, what: &str, closes: bool| {
@@ -38,16 +51,7 @@ fn every_tool_says_what_is_unknown() {
         assert!(squeezed.contains(&unknown), "{unknown}\n{text}");
         assert_eq!(text.contains("403"), closes, "{text}");
 
-        let claim = Claim {
-            from: Party::parse("web.shop"),
-            to: Party::parse("reviews-v1.shop"),
-            path: None,
-            method: None,
-            port: None,
-            host: None,
-            without_jwt: true,
-        };
-        let proof = world.prove(&claim).expect("an answer");
+        let proof = world.prove(&claim(None)).expect("an answer");
         assert_eq!(proof.verdict, Reachability::Undecided, "{}", proof.to_text());
         assert!(proof.notes.contains(&unknown), "{}", proof.to_text());
 
@@ -65,16 +69,7 @@ fn every_tool_says_what_is_unknown() {
 /// What nothing gets through to anyway is known, whatever else would refuse it.
 #[test]
 fn what_others_refuse_too_is_known() {
-    let claim = |from: &str| Claim {
-        from: Party::parse(from),
-        to: Party::parse("reviews-v1.shop"),
-        path: None,
-        method: Some("DELETE".to_owned()),
-        port: None,
-        host: None,
-        without_jwt: true,
-    };
-    let verdict = |more: &str| world(more).prove(&claim("web.shop")).expect("an answer").verdict;
+    let verdict = |more: &str| world(more).prove(&claim(Some("DELETE"))).expect("an answer").verdict;
     assert_eq!(verdict(""), Reachability::Unreachable);
     assert_eq!(verdict(PLUGIN), Reachability::Unreachable);
     assert_eq!(verdict(NETWORK), Reachability::Unreachable);
@@ -89,16 +84,7 @@ fn what_the_caller_sends_is_unknown_too() {
         let answer = ask(&world, "web.shop GET http://reviews/x").expect("an answer").to_text(false);
         let squeezed = answer.split_whitespace().collect::<Vec<_>>().join(" ");
         text.iter().for_each(|part| assert!(squeezed.contains(part), "{part}\n{answer}"));
-        let claim = Claim {
-            from: Party::parse("web.shop"),
-            to: Party::parse("reviews-v1.shop"),
-            path: None,
-            method: None,
-            port: None,
-            host: None,
-            without_jwt: true,
-        };
-        let proof = world.prove(&claim).expect("an answer");
+        let proof = world.prove(&claim(None)).expect("an answer");
         assert_eq!(proof.verdict, verdict, "{}", proof.to_text());
         let unknown = "unknown: WasmPlugin shop/auth is not supported; what it would judge is refused";
         assert_eq!(

@@ -180,14 +180,7 @@ fn egress(spec: &SidecarSpec, http_proxy_port: Option<u16>) -> Vec<EgressListene
 
 fn written_egress(spec: &SidecarSpec) -> Vec<EgressListener> {
     if spec.egress.is_empty() {
-        return vec![EgressListener {
-            port: None,
-            bind: None,
-            socket: None,
-            is_bound: false,
-            takes_all_ports: false,
-            imports: Imports::everything(),
-        }];
+        return vec![EgressListener::everything()];
     }
     let listener = |written: &Spanned<istio::EgressListener>| {
         let mut imports = Imports::default();

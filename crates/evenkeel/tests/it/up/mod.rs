@@ -85,6 +85,17 @@ fn wait_ready(up: &mut Process, count: usize) {
     up.wait_for(&format!("{count} ready replicas"), ready);
 }
 
+/// Starts `up` with these objects, whose programs run `server.py` of this folder, and waits for its replicas.
+fn up_with(user: &user::User, folder: &Path, (server, objects): (&str, &str), replicas: usize) -> Process {
+    std::fs::write(folder.join("server.py"), server).expect("it can be written");
+    std::fs::write(folder.join("objects.yaml"), objects).expect("it can be written");
+    let mut command = user.evenkeel(&["up"]);
+    command.arg(folder).arg("--state").arg(user.state.path());
+    let mut up = Process::spawn(&mut command);
+    wait_ready(&mut up, replicas);
+    up
+}
+
 /// What lies in a directory, sorted.
 fn entries(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)

@@ -3,10 +3,10 @@
 
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, Signal};
+use evenkeel_testkit::Signal;
 
 use super::user::User;
-use super::{MACHINE, PATIENCE, state, wait_ready};
+use super::{MACHINE, PATIENCE, state, up_with};
 
 /// Tells its clients their addresses: over HTTP with the length of what they have sent, over TCP before they say a word.
 const SERVER: &str = "import http.server as h, socketserver as s, threading
@@ -78,12 +78,7 @@ fn objects() -> String {
 fn a_program_behind_tproxy_sees_its_clients_addresses_and_answers_them() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let (user, folder) = (User::present(), state());
-    std::fs::write(folder.path().join("server.py"), SERVER).expect("it can be written");
-    std::fs::write(folder.path().join("objects.yaml"), objects()).expect("it can be written");
-    let mut command = user.evenkeel(&["up"]);
-    command.arg(folder.path()).arg("--state").arg(user.state.path());
-    let mut up = Process::spawn(&mut command);
-    wait_ready(&mut up, 5);
+    let mut up = up_with(&user, folder.path(), (SERVER, &objects()), 5);
     let state = user.state.path().display().to_string();
     let ask = |client: &str, servers: &[&str]| {
         let mut exec = user.evenkeel(&["exec", client, "--state", &state, "--", "python3", "-c", CLIENT]);

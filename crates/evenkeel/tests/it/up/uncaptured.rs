@@ -3,10 +3,10 @@
 
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, Signal};
+use evenkeel_testkit::Signal;
 
 use super::user::User;
-use super::{MACHINE, PATIENCE, state, wait_ready};
+use super::{MACHINE, PATIENCE, state, up_with};
 
 /// Tells its clients as whom the proxy knows them, and where they come from.
 const SERVER: &str = "import http.server as h, sys
@@ -61,12 +61,7 @@ fn objects() -> String {
 fn a_workload_that_nothing_captures_calls_and_is_called_at_bound_ports() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let (user, folder) = (User::present(), state());
-    std::fs::write(folder.path().join("server.py"), SERVER).expect("it can be written");
-    std::fs::write(folder.path().join("objects.yaml"), objects()).expect("it can be written");
-    let mut command = user.evenkeel(&["up"]);
-    command.arg(folder.path()).arg("--state").arg(user.state.path());
-    let mut up = Process::spawn(&mut command);
-    wait_ready(&mut up, 2);
+    let mut up = up_with(&user, folder.path(), (SERVER, &objects()), 2);
     let state = user.state.path().display().to_string();
     let check = |client: &str, url: &str, host: &str, expected: &[&str]| {
         let mut exec = user.evenkeel(&["exec", client, "--state", &state, "--", "python3", "-c", CLIENT, url, host]);

@@ -11,14 +11,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_api::Object;
 use evenkeel_control::source::files::Files;
+use evenkeel_explain::World;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::plan::Sampled;
 use evenkeel_explain::recent::RecordedRequest;
-use evenkeel_explain::{PublishedPort, World};
 use evenkeel_filters::explain::query::{RecentRequest, RecentRequests};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec;
-use evenkeel_model::MeshConfig;
+use evenkeel_model::{MeshConfig, PublishedPort};
 use evenkeel_testkit::{Process, Signal};
 
 use super::super::user::User;
@@ -98,13 +98,7 @@ impl Fleet {
 
     /// The ports of this machine that lead to gateways, as the commands learn of them.
     pub fn published(&self) -> Vec<PublishedPort> {
-        let one = |port: evenkeel_local::running::PublishedPort| PublishedPort {
-            namespace: port.namespace,
-            workload: port.workload,
-            number: port.number,
-            address: port.address,
-        };
-        self.state().published_ports().into_iter().map(one).collect()
+        self.state().published_ports()
     }
 
     fn evenkeel(&self, arguments: &[&str]) -> Command {
