@@ -160,6 +160,10 @@ impl Files {
         let given: Option<BTreeMap<PathBuf, bool>> =
             paths.iter().map(|(path, gone)| Some((self.as_plain_file(path)?, *gone))).collect();
         let Some(mut given) = given.filter(|_| self.directories.is_empty()) else { return self.refresh(now) };
+        if given.keys().any(|path| self.files.contains_key(path) && self.leaves_out(path)) {
+            // A patch that was about security objects is not any more.
+            return self.refresh(now);
+        }
         given.retain(|path, _| !self.leaves_out(path));
         let mut result = Refresh::default();
         for (path, may_be_gone) in given {
@@ -340,8 +344,9 @@ impl Files {
         let path = self.as_given(path);
         match is_configuration(&path) {
             false => return Difference::Other,
-            true if self.leaves_out(&path) => return Difference::None,
-            true => {}
+            true if !self.leaves_out(&path) => {}
+            true if self.files.contains_key(&path) => return Difference::Other,
+            true => return Difference::None,
         }
         let Ok(text) = read_found(&path) else { return Difference::Other };
         let known = self.files.get(&path);
@@ -464,6 +469,18 @@ mod tests {
             names.iter().map(|path| path.rsplit_once('/').map_or("", |(_, name)| name).to_owned()).collect()
         };
         assert_eq!(refused(&fixture), ["policy.yaml", "p.yaml"]);
+        // What decides is what a patch says now.
+        for (text, difference, expected) in [
+            (policy, Difference::Other, &["p.yaml", "policy.yaml", "p.yaml"][..]),
+            (patch, Difference::Other, &["policy.yaml", "p.yaml"]),
+            (patch, Difference::None, &["policy.yaml", "p.yaml"]),
+        ] {
+            fixture.write("k/p.yaml", text);
+            let changed = fixture.directory.path().join("k/p.yaml");
+            assert_eq!(fixture.files.difference(&changed), difference, "{text}");
+            fixture.files.refresh_only(&BTreeMap::from([(changed, false)]), SystemTime::now());
+            assert_eq!(refused(&fixture), expected, "{text}");
+        }
         // Without the kustomization they are files like others.
         fixture.write("k/kustomization.yaml", "resources: [p.yaml]\n");
         let changed = fixture.directory.path().join("k/kustomization.yaml");

@@ -3,7 +3,7 @@
 //! An ignore file applies to its directory and everything below. The last matching pattern decides; patterns of deeper files
 //! come later. A file in an excluded directory cannot be included again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use evenkeel_base::limits::MAX_FILE_BYTES;
@@ -16,30 +16,42 @@ pub const IGNORE_FILE: &str = ".evenkeelignore";
 const MAX_PATTERNS: usize = 1_000;
 /// Maximum size of an ignore file, in bytes.
 const MAX_IGNORE_BYTES: u64 = 64 * 1024;
+/// Maximum size of a kustomization or patch, in bytes.
+const MAX_CONFIGURATION_BYTES: u64 = MAX_FILE_BYTES as u64;
 
-/// The patterns of all visited directories.
+/// What all visited directories say of files that are not configuration.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Ignored {
-    by_directory: BTreeMap<PathBuf, Vec<Pattern>>,
+    by_directory: BTreeMap<PathBuf, Rules>,
+}
+
+/// What one directory says.
+#[derive(Debug, Default, PartialEq)]
+struct Rules {
+    /// The patches of its kustomization, relative to it: they are parts of objects, and Kustomize applies them.
+    patches: BTreeSet<PathBuf>,
+    patterns: Vec<Pattern>,
 }
 
 impl Ignored {
     /// Reads the ignore file of a directory, if it has one. A file that cannot be read excludes nothing.
     pub fn enter(&mut self, directory: &Path) {
-        let mut patterns = patches_in(directory);
         let text = read(&directory.join(IGNORE_FILE), MAX_IGNORE_BYTES).unwrap_or_default();
-        patterns.extend(text.lines().filter_map(Pattern::parse).take(MAX_PATTERNS));
-        if !patterns.is_empty() {
-            self.by_directory.insert(directory.to_owned(), patterns);
+        let patterns = text.lines().filter_map(Pattern::parse).take(MAX_PATTERNS).collect();
+        let rules = Rules { patches: patches_in(directory), patterns };
+        if rules != Rules::default() {
+            self.by_directory.insert(directory.to_owned(), rules);
         }
     }
 
-    /// Whether an entry is excluded, given that its directory is not.
+    /// Whether an entry is excluded, given that its directory is not. Patches that may be of a security object by what they say
+    /// now are read all the same, and refused, so that nothing is opened by leaving them out.
     pub fn leaves_out(&self, path: &Path, is_directory: bool) -> bool {
         let mut out = false;
         // From the root down.
-        for (directory, patterns) in &self.by_directory {
+        for (directory, Rules { patches, patterns }) in &self.by_directory {
             let Ok(below) = path.strip_prefix(directory) else { continue };
+            out |= !is_directory && patches.contains(below) && is_harmless(path);
             let parts: Vec<_> = below.iter().map(|part| part.to_string_lossy()).collect();
             let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
             for pattern in patterns.iter().filter(|pattern| pattern.fits(&parts, is_directory)) {
@@ -60,21 +72,20 @@ fn read(path: &Path, limit: u64) -> Option<String> {
     String::from_utf8(read_regular(path, Links::Followed, limit).ok()?).ok()
 }
 
-/// The patches of a kustomization in this directory: they are parts of objects, and Kustomize applies them. Those that may
-/// be of a security object are read all the same, and refused, so that nothing is opened by leaving them out.
-fn patches_in(directory: &Path) -> Vec<Pattern> {
-    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
+/// The patches of a kustomization in this directory.
+fn patches_in(directory: &Path) -> BTreeSet<PathBuf> {
     let named = |name: &str| {
         let path = directory.join(name);
-        let text = read(&path, limit)?;
+        let text = read(&path, MAX_CONFIGURATION_BYTES)?;
         Some(evenkeel_api::patch_files(&path.to_string_lossy().into(), &text))
     };
-    let files = evenkeel_api::KUSTOMIZATIONS.into_iter().filter_map(named).flatten();
-    let is_harmless = |file: &String| {
-        let path = directory.join(file);
-        read(&path, limit).is_some_and(|text| !evenkeel_api::may_guard(&path.to_string_lossy().into(), &text))
-    };
-    files.filter(is_harmless).map(|file| Pattern::of_file(&file)).collect()
+    evenkeel_api::KUSTOMIZATIONS.into_iter().filter_map(named).flatten().map(PathBuf::from).collect()
+}
+
+/// Whether a file is surely about no security object.
+fn is_harmless(path: &Path) -> bool {
+    let text = read(path, MAX_CONFIGURATION_BYTES);
+    text.is_some_and(|text| !evenkeel_api::may_guard(&path.to_string_lossy().into(), &text))
 }
 
 /// Whether a file says which others are left out, so that all have to be looked at again when it changes.
@@ -111,16 +122,6 @@ impl Pattern {
             _ => {}
         }
         Some(Self { parts, takes_in, only_directories })
-    }
-
-    /// Matches this file alone.
-    fn of_file(file: &str) -> Self {
-        let literal = |letter: char| match letter {
-            '*' | '?' | '[' | '\\' => vec!['\\', letter],
-            letter => vec![letter],
-        };
-        let parts = file.split('/').map(|part| part.chars().flat_map(literal).collect()).collect();
-        Self { parts, takes_in: false, only_directories: false }
     }
 
     fn fits(&self, path: &[&str], is_directory: bool) -> bool {
@@ -235,8 +236,8 @@ mod tests {
     /// are git's.
     #[track_caller]
     fn check(lines: &str, path: &str, expected: bool) {
-        let patterns = lines.lines().filter_map(Pattern::parse).collect();
-        let ignored = Ignored { by_directory: BTreeMap::from([(PathBuf::from("/m"), patterns)]) };
+        let rules = Rules { patterns: lines.lines().filter_map(Pattern::parse).collect(), ..Rules::default() };
+        let ignored = Ignored { by_directory: BTreeMap::from([(PathBuf::from("/m"), rules)]) };
         let is_directory = path.ends_with('/');
         let full = Path::new("/m").join(path.trim_end_matches('/'));
         let found = match is_directory {
