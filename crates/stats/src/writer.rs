@@ -106,6 +106,15 @@ impl<L: Layout> Writer<L> {
         }
     }
 
+    /// Records a value, with its exemplar if it has one.
+    #[inline]
+    pub fn record_with(&self, histogram: L::Histogram, value: u64, exemplar: Option<&Exemplar>) {
+        match exemplar {
+            None => self.record(histogram, value),
+            Some(exemplar) => self.record_traced(histogram, value, exemplar),
+        }
+    }
+
     /// Counts one response with this HTTP status; statuses outside 100–599 are not counted.
     #[inline]
     pub fn status(&self, status: u16) {

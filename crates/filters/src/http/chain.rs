@@ -120,6 +120,12 @@ impl FilterStreams {
         self.hooks.has(Hooks::RESPONSE_HEAD)
     }
 
+    /// Whether any filter is told when the request is complete.
+    #[inline]
+    pub fn sees_end(&self) -> bool {
+        self.hooks.has(Hooks::COMPLETE)
+    }
+
     /// Whether any filter inspects the response's end.
     #[inline]
     pub fn sees_response_trailers(&self) -> bool {

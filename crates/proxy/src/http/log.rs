@@ -31,7 +31,7 @@ impl ActiveStream<'_> {
 pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool) {
     conn.registration.worked(request.stream.bytes_received + request.stream.bytes_sent);
     note_termination(conn, request);
-    if request.filters.is_begun() {
+    if request.filters.sees_end() {
         complete_filters(conn, request, cut_off);
     }
     let edge = request.edge.take();
@@ -91,9 +91,6 @@ impl Observer for Counts<'_> {
             stats.inc(Counter::downstream_rq_rx_reset);
         }
         let millis = end.duration().as_millis() as u64;
-        match &self.exemplar {
-            None => stats.record(Histogram::downstream_rq_time, millis),
-            Some(exemplar) => stats.record_traced(Histogram::downstream_rq_time, millis, exemplar),
-        }
+        stats.record_with(Histogram::downstream_rq_time, millis, self.exemplar.as_ref());
     }
 }

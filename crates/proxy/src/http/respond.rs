@@ -110,28 +110,31 @@ impl ActiveStream<'_> {
         up.complete(self.request);
         let now = turn::now();
         let millis = now.duration_since(self.request.started()).as_millis() as u64;
-        let (stats, time) = (forward.to.cluster.stats(), cluster::Histogram::upstream_rq_time);
-        match self.request.trace.as_ref().and_then(|trace| trace.exemplar(wall_clock(now))) {
-            None => stats.record(time, millis),
-            Some(exemplar) => stats.record_traced(time, millis, &exemplar),
-        }
+        let exemplar = self.request.trace.as_ref().and_then(|trace| trace.exemplar(wall_clock(now)));
+        let time = cluster::Histogram::upstream_rq_time;
+        forward.to.cluster.stats().record_with(time, millis, exemplar.as_ref());
         match result {
             Ok(()) => {
                 up.release(&forward.to.cluster, upload.finished && self.down.received_all(), now);
                 self.down.end(close)
             }
             Err(failure) => {
-                if matches!(failure, Failure::FlushTimeout | Failure::Idle { .. }) {
-                    self.down.give_up();
-                }
-                if failure.row().ended_by != EndedBy::Client {
-                    self.conn.manager.http.inc(Counter::downstream_rq_tx_reset);
-                }
                 count_reset(&forward.to.cluster, &up, &failure);
-                self.request.fail(&failure, failure.details_after_head(), &self.conn.manager.http);
+                self.cut_response(&failure);
                 false
             }
         }
+    }
+
+    /// The response ends before its end, whose head the client has.
+    fn cut_response(&mut self, failure: &Failure) {
+        if matches!(failure, Failure::FlushTimeout | Failure::Idle { .. }) {
+            self.down.give_up();
+        }
+        if failure.row().ended_by != EndedBy::Client {
+            self.conn.manager.http.inc(Counter::downstream_rq_tx_reset);
+        }
+        self.request.fail(failure, failure.details_after_head(), &self.conn.manager.http);
     }
 
     /// Sends another response in place of the upstream's, whose exchange ends here.

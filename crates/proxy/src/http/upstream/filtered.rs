@@ -71,7 +71,7 @@ impl Chain {
 impl Drop for Chain {
     /// A try that was cancelled: nothing is known of it.
     fn drop(&mut self) {
-        if self.completed {
+        if self.completed || !self.streams.sees_end() {
             return;
         }
         let (now, nowhere) = (turn::now().into_std(), SocketAddr::from(([0, 0, 0, 0], 0)));
@@ -292,7 +292,7 @@ impl Filtered {
 
     /// Tells the filters that the try is over.
     pub(super) fn complete(&mut self, request: &Request) {
-        if let Some(FilterSurroundings { client, .. }) = &self.told {
+        if let Some(FilterSurroundings { client, .. }) = self.told.as_ref().filter(|_| self.chain.streams.sees_end()) {
             request.record(client, false, |end| self.chain.complete(end));
         }
     }
