@@ -15,7 +15,7 @@ pub(crate) use protobuf_json::documented;
 pub use schema::{Field, Schema, Status};
 pub(crate) use values::parsed;
 pub use values::{
-    Anything, Decimal, HeaderName, IntOrString, Key, Label, MatchName, Port, Quantity, QuotedPort, RegexText,
+    AnyFields, Anything, Decimal, HeaderName, IntOrString, Key, Label, MatchName, Port, Quantity, QuotedPort, RegexText,
 };
 
 use evenkeel_base::yaml::Node;

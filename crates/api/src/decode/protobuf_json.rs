@@ -5,17 +5,38 @@ use evenkeel_base::yaml::{Mapping, Node, Scalar, ScalarType, Value};
 
 use super::{Field, Schema};
 
-/// The enumerations of Istio's settings, by number, where numbers have no gaps.
-const NUMBERED: [&[&str]; 9] = [
-    &["REGISTRY_ONLY", "ALLOW_ANY", "ALLOW_ANY_DYNAMIC_DNS"],
+/// The enumerations of Istio's settings, by number; "" where a number has no name.
+const NUMBERED: [&[&str]; 19] = [
+    &["REGISTRY_ONLY", "ALLOW_ANY", "", "ALLOW_ANY_DYNAMIC_DNS"],
     &["PASSTHROUGH", "LOCALHOST"],
     &["DEFAULT", "NONE", "BASE", "MERGE_SLASHES", "DECODE_AND_MERGE_SLASHES"],
     &["TEXT", "JSON"],
     &["DO_NOT_UPGRADE", "UPGRADE"],
-    &["TLS_AUTO", "", "", "TLSV1_2", "TLSV1_3"],
+    &["DEFAULT", "DO_NOT_UPGRADE", "UPGRADE"],
+    &["TLS_AUTO", "TLSV1_2", "TLSV1_3"],
     &["REDIRECT", "TPROXY", "NONE"],
     &["APP_LABEL_AND_NAMESPACE", "CANONICAL_NAME_ONLY", "CANONICAL_NAME_AND_NAMESPACE"],
     &["UNDEFINED", "SANITIZE", "FORWARD_ONLY", "APPEND_FORWARD", "SANITIZE_SET", "ALWAYS_FORWARD_ONLY"],
+    &["DISABLE", "SIMPLE", "MUTUAL", "ISTIO_MUTUAL"],
+    &["VISIBILITY_UNSPECIFIED", "NONE", "NAMESPACE", "PUBLIC"],
+    &["UNDEFINED", "IN_MESH"],
+    &["SIDECAR", "EDGE"],
+    &[
+        "HEADERS_WITH_UNDERSCORES_UNSPECIFIED",
+        "HEADERS_WITH_UNDERSCORES_ALLOW",
+        "HEADERS_WITH_UNDERSCORES_REJECT_REQUEST",
+        "HEADERS_WITH_UNDERSCORES_DROP_HEADER",
+    ],
+    &[
+        "PATH_WITH_ESCAPED_SLASHES_UNSPECIFIED",
+        "KEEP_UNCHANGED",
+        "REJECT_REQUEST",
+        "UNESCAPE_AND_REDIRECT",
+        "UNESCAPE_AND_FORWARD",
+    ],
+    &["UNSPECIFIED", "OFF", "DEFAULT", "STRICT"],
+    &["USE_B3", "USE_B3_WITH_W3C_PROPAGATION"],
+    &["ISTIO_CANONICAL", "OTEL_SEMANTIC_CONVENTIONS"],
 ];
 
 /// Brings a message to the documented spelling: names of fields as in the `.proto` file (`access_log_file`), whole numbers in quotes, and
@@ -48,9 +69,15 @@ fn value(node: &Node, schema: &Schema) -> Node {
             mapping.0.iter_mut().for_each(|entry| entry.value = self::value(&entry.value, inner));
             Value::Mapping(mapping)
         }
-        (Schema::Integer { .. }, Value::Scalar(scalar)) if scalar.quoted => match scalar.text.parse() {
-            Ok(number) => Value::Scalar(Scalar { quoted: false, ty: ScalarType::Int(number), ..scalar.clone() }),
-            Err(_) => return node.clone(),
+        (Schema::Integer { .. }, Value::Scalar(scalar)) => match whole_number(scalar) {
+            Some(number) => Value::Scalar(Scalar { quoted: false, ty: ScalarType::Int(number), ..scalar.clone() }),
+            None => return node.clone(),
+        },
+        (Schema::Number, Value::Scalar(scalar)) if scalar.quoted => match scalar.text.parse::<f64>() {
+            Ok(number) if number.is_finite() => {
+                Value::Scalar(Scalar { quoted: false, ty: ScalarType::Float(number), ..scalar.clone() })
+            }
+            _ => return node.clone(),
         },
         (Schema::Choice(values), Value::Scalar(scalar)) => match number_of(scalar).and_then(|at| name_of(values, at)) {
             Some(name) => Value::Scalar(Scalar { text: name.into(), quoted: false, ty: ScalarType::Str }),
@@ -59,6 +86,17 @@ fn value(node: &Node, schema: &Schema) -> Node {
         _ => return node.clone(),
     };
     Node { value, span: node.span.clone() }
+}
+
+/// A whole number in any of its spellings: `"7"`, `7.0`, `70e-1`.
+fn whole_number(scalar: &Scalar) -> Option<i128> {
+    let is_number = scalar.quoted || matches!(scalar.ty, ScalarType::Float(_));
+    let digits = scalar.text.strip_prefix('-').unwrap_or(&scalar.text);
+    if !is_number || !digits.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let whole = |number: &f64| number.fract() == 0.0 && number.abs() < 9.0e15;
+    scalar.text.parse().ok().or_else(|| scalar.text.parse::<f64>().ok().filter(whole).map(|number| number as i128))
 }
 
 fn number_of(scalar: &Scalar) -> Option<usize> {

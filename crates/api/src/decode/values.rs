@@ -348,6 +348,24 @@ impl Decode for Anything {
     }
 }
 
+/// A mapping with any fields, kept as JSON: a message of which nothing is read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnyFields(pub serde_json::Value);
+
+impl Decode for AnyFields {
+    fn schema() -> Schema {
+        Schema::Map(Box::new(Anything::schema()))
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        if node.as_mapping().is_none() {
+            cx.wrong_type(node, &Self::schema());
+            return None;
+        }
+        Some(Self(node.to_json()))
+    }
+}
+
 /// A number, whole or not.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decimal(pub f64);

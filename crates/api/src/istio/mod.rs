@@ -53,9 +53,9 @@ pub use mesh_config::{
     DefaultTrafficPolicy, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots,
     H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator,
     MeshConfig, MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry,
-    OutboundTrafficPolicy, PathNormalization, ProviderHeader, ProviderKind, RequestBody, ServiceEntryVisibility,
-    ServiceSettings, SignerTls, StatVariable, TlsConfig, Tracer, VisibilityLevel, VisibilityPolicy, VisibilityRule,
-    is_local,
+    OutboundTrafficPolicy, PathNormalization, ProviderHeader, ProviderKind, RequestBody, ServiceAttributeEnrichment,
+    ServiceEntryVisibility, ServiceSettings, SignerTls, StatVariable, TlsConfig, TraceContextOption, Tracer,
+    VisibilityLevel, VisibilityPolicy, VisibilityRule, is_local,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{

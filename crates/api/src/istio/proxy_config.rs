@@ -11,7 +11,7 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use super::agent_checks::{check_ports, check_roots, check_runtime_values, check_stat_tags};
 use super::remote_service::{RemoteService, check_address, check_statsd_address};
 use super::{ReadinessProbe, Tracing, WorkloadSelector};
-use crate::decode::{Anything, Context, Decode, RegexText, documented};
+use crate::decode::{AnyFields, Context, Decode, RegexText, documented};
 
 /// The annotation of a Pod that overrides the mesh's `defaultConfig`.
 pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
@@ -158,7 +158,7 @@ object! {
         /// How `x-forwarded-client-cert` is handled.
         forward_client_cert_details: Option<ForwardClientCert> = "forwardClientCertDetails",
         /// Whether connections begin with the PROXY protocol's header.
-        proxy_protocol: Option<Anything> = "proxyProtocol",
+        proxy_protocol: Option<AnyFields> = "proxyProtocol",
     }
 }
 
@@ -305,8 +305,6 @@ object! {
 choices! {
     /// Defaults of connection settings.
     pub enum ConnectionProfile {
-        /// None.
-        Unspecified = "UNSPECIFIED",
         /// None.
         Sidecar = "SIDECAR",
         /// Envoy's recommendations for proxies that face the internet.

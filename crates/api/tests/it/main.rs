@@ -4,6 +4,7 @@ mod aliases;
 mod annotations;
 mod golden;
 mod istio_samples;
+mod mesh_protojson;
 mod no_effect;
 mod other_files;
 mod pages;

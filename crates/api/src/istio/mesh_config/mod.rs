@@ -20,7 +20,9 @@ pub use providers::{
     CertificateData, DefaultLog, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog,
     FileLogFormat, ProviderKind, RequestBody,
 };
-pub use services::{AccessLogService, OpenTelemetry, ProviderHeader, Tracer};
+pub use services::{
+    AccessLogService, OpenTelemetry, ProviderHeader, ServiceAttributeEnrichment, TraceContextOption, Tracer,
+};
 pub use stat_names::StatVariable;
 pub use visibility::{
     MatchExpression, MatchOperator, NamespaceSelector, ServiceEntryVisibility, ServiceSettings, VisibilityLevel,

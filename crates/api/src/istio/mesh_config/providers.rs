@@ -7,8 +7,8 @@ use evenkeel_base::Spanned;
 use evenkeel_base::suggest::instead;
 use evenkeel_base::yaml::Node;
 
-use super::{AccessLogService, MeshConfig, OpenTelemetry, Tracer};
-use crate::decode::{Anything, Context, Port, QuotedPort};
+use super::{AccessLogService, MeshConfig, OpenTelemetry, ServiceAttributeEnrichment, TraceContextOption, Tracer};
+use crate::decode::{AnyFields, Context, Port, QuotedPort};
 
 object! {
     /// A service that proxies call. AuthorizationPolicies (`CUSTOM`), Telemetry objects and `defaultProviders` name it.
@@ -26,9 +26,9 @@ object! {
         /// Traces for Datadog.
         datadog: Option<Tracer> = "datadog",
         /// Traces for Stackdriver.
-        stackdriver: Option<Anything> = "stackdriver",
+        stackdriver: Option<AnyFields> = "stackdriver",
         /// Traces for an OpenCensus agent.
-        opencensus: Option<Anything> = "opencensus",
+        opencensus: Option<AnyFields> = "opencensus",
         /// Traces for SkyWalking.
         skywalking: Option<Tracer> = "skywalking",
         /// Traces for OpenTelemetry.
@@ -151,7 +151,7 @@ object! {
         /// A line of text.
         text: Option<String> = "text",
         /// The keys of a JSON object.
-        labels: Option<Anything> = "labels",
+        labels: Option<AnyFields> = "labels",
     }
 }
 
@@ -165,7 +165,7 @@ object! {
         /// The name of the log.
         log_name: Option<String> = "logName",
         /// The format.
-        log_format: Option<Anything> = "logFormat",
+        log_format: Option<AnyFields> = "logFormat",
         /// Objects of the filter state that are logged.
         filter_state_objects_to_log: Vec<String> = "filterStateObjectsToLog",
     }
@@ -473,16 +473,15 @@ fn check_paths(provider: &ExtensionProvider, cx: &mut Context) {
     }
 }
 
-/// The values of `traceContextOption` that say what happens in any case.
-const B3: [&str; 2] = ["USE_B3", ""];
-
 /// Names the settings of a tracer in use that have no effect.
 fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
     let mut unused = |name: &str, span: &evenkeel_base::Span, message: &str, help: &str| {
         cx.at_field(name, |cx| cx.warning("unsupported-field", span, message, help));
     };
     if let Some(zipkin) = &provider.zipkin {
-        if let Some(option) = zipkin.trace_context_option.as_ref().filter(|option| !B3.contains(&option.as_str())) {
+        if let Some(option) =
+            zipkin.trace_context_option.as_ref().filter(|option| option.value != TraceContextOption::B3)
+        {
             let message = "spans carry their context in B3 headers only";
             unused("traceContextOption", &option.span, message, "use an `opentelemetry` provider for W3C headers");
         }
@@ -495,22 +494,29 @@ fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
         }
     }
     if let Some(otel) = &provider.opentelemetry {
+        let enrichment = otel.service_attribute_enrichment.as_ref();
         let all = [
             (
                 "resourceDetectors",
-                &otel.resource_detectors,
+                otel.resource_detectors.as_ref().map(|value| &value.span),
                 "spans have no attributes of the resource but the service's name",
             ),
-            ("dynatraceSampler", &otel.dynatrace_sampler, "the mesh's sampling decides"),
+            (
+                "dynatraceSampler",
+                otel.dynatrace_sampler.as_ref().map(|value| &value.span),
+                "the mesh's sampling decides",
+            ),
             (
                 "serviceAttributeEnrichment",
-                &otel.service_attribute_enrichment,
-                "the service's name is that of the proxy",
+                enrichment
+                    .filter(|value| value.value == ServiceAttributeEnrichment::Conventions)
+                    .map(|value| &value.span),
+                "spans name their service as Istio does",
             ),
         ];
-        for (name, value, message) in all {
-            if let Some(value) = value {
-                unused(name, &value.span, message, "remove it");
+        for (name, span, message) in all {
+            if let Some(span) = span {
+                unused(name, span, message, "remove it");
             }
         }
         let headers = otel.http.iter().flat_map(|http| &http.headers);

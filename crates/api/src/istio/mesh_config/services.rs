@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_base::Spanned;
 
-use crate::decode::{Anything, HeaderName, Port};
+use crate::decode::{AnyFields, HeaderName, Port};
 
 object! {
     /// A service for traces.
@@ -20,7 +20,7 @@ object! {
         /// The path for traces (Zipkin).
         path: Option<String> = "path",
         /// The headers that carry the context (Zipkin).
-        trace_context_option: Option<Spanned<String>> = "traceContextOption",
+        trace_context_option: Option<Spanned<TraceContextOption>> = "traceContextOption",
         /// Limit for each call (Zipkin).
         timeout: Option<Spanned<Duration>> = "timeout",
         /// Headers of each call (Zipkin).
@@ -44,11 +44,11 @@ object! {
         /// Settings of gRPC.
         grpc: Option<OtlpGrpc> = "grpc",
         /// The source of the resource's attributes.
-        resource_detectors: Option<Spanned<Anything>> = "resourceDetectors",
+        resource_detectors: Option<Spanned<AnyFields>> = "resourceDetectors",
         /// Dynatrace's sampler.
-        dynatrace_sampler: Option<Spanned<Anything>> = "dynatraceSampler",
+        dynatrace_sampler: Option<Spanned<AnyFields>> = "dynatraceSampler",
         /// The attribute with the service's name.
-        service_attribute_enrichment: Option<Spanned<Anything>> = "serviceAttributeEnrichment",
+        service_attribute_enrichment: Option<Spanned<ServiceAttributeEnrichment>> = "serviceAttributeEnrichment",
     }
 }
 
@@ -103,5 +103,25 @@ object! {
         additional_response_headers_to_log: Vec<String> = "additionalResponseHeadersToLog",
         /// Response trailers that are logged.
         additional_response_trailers_to_log: Vec<String> = "additionalResponseTrailersToLog",
+    }
+}
+
+choices! {
+    /// In which headers the spans of Zipkin carry their context.
+    pub enum TraceContextOption {
+        /// B3's.
+        B3 = "USE_B3",
+        /// B3's, and W3C's where a request has none of B3's.
+        B3WithW3c = "USE_B3_WITH_W3C_PROPAGATION",
+    }
+}
+
+choices! {
+    /// By which names spans of OpenTelemetry name their service.
+    pub enum ServiceAttributeEnrichment {
+        /// Istio's canonical names.
+        IstioCanonical = "ISTIO_CANONICAL",
+        /// OpenTelemetry's conventions for Kubernetes.
+        Conventions = "OTEL_SEMANTIC_CONVENTIONS",
     }
 }

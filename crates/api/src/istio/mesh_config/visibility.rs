@@ -127,7 +127,7 @@ choices! {
     /// Who may see a ServiceEntry.
     pub enum VisibilityLevel {
         /// As PUBLIC.
-        Unspecified = "UNSPECIFIED",
+        Unspecified = "VISIBILITY_UNSPECIFIED",
         /// Those whom its `exportTo` names.
         Public = "PUBLIC",
         /// Its own namespace.
