@@ -40,7 +40,7 @@ need_demo() {
 
 need_test() {
     need_demo
-    debian nginx:nginx-light haproxy:haproxy h2load:nghttp2-client valgrind:valgrind
+    debian iptables:iptables nginx:nginx-light haproxy:haproxy h2load:nghttp2-client valgrind:valgrind
     need_envoy
     need_h2spec
     need_grpc_xds_client

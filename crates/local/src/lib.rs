@@ -8,7 +8,7 @@ pub mod accounts;
 pub mod addresses;
 pub mod applied;
 pub mod builds;
-pub mod capture;
+mod capture;
 pub mod check;
 pub mod cleanup;
 pub mod client;

@@ -7,15 +7,15 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_api::istio::InterceptionMode;
 use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_capture::Capture;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::accounts::Accounts;
 use crate::addresses::{BRIDGE_ADDRESS, CLUSTER_DOMAIN, CONTROL_DEBUG, OWN_NAME_SERVER};
-use crate::capture::{Capture, Mode};
+use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
 use crate::container::{Container, ContainerError, ContainerSpec};
@@ -466,18 +466,7 @@ impl Mesh {
             is_gateway,
             proxy: workload.proxy.clone(),
         });
-        let network = self.network(
-            &pod,
-            link,
-            (in_mesh && !is_gateway && workload.proxy.mode != InterceptionMode::None).then(|| {
-                let is_transparent = workload.proxy.mode == InterceptionMode::Tproxy;
-                let mode = if is_transparent { Mode::Transparent } else { Mode::Redirect };
-                let mut rules = workload.capture.clone();
-                // The agent's page is not captured, at any port.
-                rules.except_inbound_ports.extend(workload.proxy.status_port.filter(|port| *port != 0));
-                Capture::new(mode, BRIDGE_ADDRESS, &rules, workload.proxy.captures_dns != Some(false))
-            }),
-        );
+        let network = self.network(&pod, link, capture::of_workload(workload, BRIDGE_ADDRESS));
         write_volumes(workload, name, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
         let command = workload.command.as_ref();

@@ -8,12 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_capture::{Capture, Family, nftables};
 use nix::ifaddrs::getifaddrs;
 use nix::mount::{MsFlags, mount};
 use nix::net::if_::InterfaceFlags;
 
 use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
-use crate::capture::Capture;
 use crate::egress::rules::{self, EgressAccess};
 use crate::network_error::NetworkError;
 use crate::tools::Tools;
@@ -99,8 +99,8 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
         )
     })?;
     if let Some(capture) = &network.capture {
-        tools.ip(&(rules::sidecar_routes(*address, network.egress) + &capture.routes))?;
-        tools.nft(&capture.rules)?;
+        tools.ip(&(rules::sidecar_routes(*address, network.egress) + &capture.routes(Family::V4)))?;
+        tools.nft(&capture.rulesets().iter().map(nftables::render).collect::<String>())?;
     }
     open_to_programs()?;
     nix::unistd::sethostname(&network.host_name).map_err(|error| file("the host name", error.into()))?;

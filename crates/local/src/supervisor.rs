@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_capture::nftables;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::accounts::Accounts;
 use crate::addresses::CONTROL_DEBUG;
-use crate::capture;
 use crate::check;
 use crate::disk::Disk;
 use crate::egress::rules;
@@ -176,7 +176,7 @@ async fn run_housekeeping(plan: Arc<Plan>, events: Events) {
 fn prepare_network(plan: &Plan) -> Result<(), MeshError> {
     network::set_up_bridge(&plan.tools)?;
     rules::install(&plan.tools, plan.options.egress)?;
-    plan.tools.nft(capture::PROBE).map_err(|error| {
+    plan.tools.nft(nftables::PROBE).map_err(|error| {
         let source = io::Error::other(error.to_string());
         MeshError::Refused(Refused::new("nftables redirect rules (modules nft_redir, nft_chain_nat)", source))
     })

@@ -147,7 +147,7 @@ impl Manifest {
         (manifest, diagnostics)
     }
 
-    fn read(objects: &[Object], commands: &Commands, needed: &[PathBuf]) -> (Self, Diagnostics) {
+    pub(crate) fn read(objects: &[Object], commands: &Commands, needed: &[PathBuf]) -> (Self, Diagnostics) {
         let mut manifest = Self { builds: commands.builds(), ..Self::default() };
         let mut diagnostics = Diagnostics::new();
         let mut names = Vec::new();

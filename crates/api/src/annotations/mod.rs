@@ -7,7 +7,7 @@ mod traffic;
 
 pub use for_proxy::{AGENT_ANNOTATIONS, LogLevels, program_metrics, status_port};
 pub use table::{ANNOTATIONS, Known, LABELS, Verdict};
-pub use traffic::{CaptureRules, TRAFFIC_ANNOTATIONS};
+pub use traffic::{CaptureRules, TRAFFIC_ANNOTATIONS, parse_interfaces, parse_ports, parse_ranges, virtual_interfaces};
 
 use std::collections::BTreeMap;
 

@@ -12,6 +12,8 @@ const EXCLUDE_OUTBOUND_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPo
 const INCLUDE_OUTBOUND_RANGES: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
 const EXCLUDE_OUTBOUND_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
+const VIRTUAL_INTERFACES: [&str; 2] =
+    ["istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/kubevirtInterfaces"];
 
 /// The annotations that are read here.
 pub const TRAFFIC_ANNOTATIONS: [&str; 7] = [
@@ -62,8 +64,8 @@ impl CaptureRules {
     /// Reads the annotations of a Pod. The decoder has reported values that cannot be read; they count as missing.
     pub fn of(annotations: &BTreeMap<String, Spanned<String>>) -> Self {
         let text = |name: &str| annotations.get(name).map(|value| value.as_str());
-        let ports = |name: &str| text(name).and_then(|text| ports(text).ok());
-        let ranges = |name: &str| text(name).and_then(|text| ranges(text).ok());
+        let ports = |name: &str| text(name).and_then(|text| parse_ports(text).ok());
+        let ranges = |name: &str| text(name).and_then(|text| parse_ranges(text).ok());
         Self {
             inbound_ports: ports(INCLUDE_INBOUND_PORTS).unwrap_or_default(),
             except_inbound_ports: ports(EXCLUDE_INBOUND_PORTS).flatten().unwrap_or_default(),
@@ -71,7 +73,9 @@ impl CaptureRules {
             except_outbound_ranges: ranges(EXCLUDE_OUTBOUND_RANGES).flatten().unwrap_or_default(),
             outbound_ports: ports(INCLUDE_OUTBOUND_PORTS).flatten().unwrap_or_default(),
             except_outbound_ports: ports(EXCLUDE_OUTBOUND_PORTS).flatten().unwrap_or_default(),
-            except_interfaces: text(EXCLUDE_INTERFACES).and_then(|text| interfaces(text).ok()).unwrap_or_default(),
+            except_interfaces: text(EXCLUDE_INTERFACES)
+                .and_then(|text| parse_interfaces(text).ok())
+                .unwrap_or_default(),
         }
     }
 
@@ -81,8 +85,15 @@ impl CaptureRules {
     }
 }
 
-/// `*` as `None`, otherwise numbers separated by commas; an empty text is none of them.
-fn ports(text: &str) -> Result<Option<Vec<u16>>, String> {
+/// The interfaces of virtual machines inside a Pod, under their newer or their older name (KubeVirt's). The decoder has reported names
+/// that cannot be read; they count as missing.
+pub fn virtual_interfaces(annotations: &BTreeMap<String, Spanned<String>>) -> Vec<String> {
+    let named = VIRTUAL_INTERFACES.iter().find_map(|name| annotations.get(*name));
+    named.and_then(|text| parse_interfaces(text).ok()).unwrap_or_default()
+}
+
+/// Parses `*` as `None`, otherwise numbers separated by commas; an empty text is none of them.
+pub fn parse_ports(text: &str) -> Result<Option<Vec<u16>>, String> {
     if text.trim() == "*" {
         return Ok(None);
     }
@@ -93,7 +104,8 @@ fn ports(text: &str) -> Result<Option<Vec<u16>>, String> {
     entries(text).map(port).collect::<Result<_, _>>().map(Some)
 }
 
-fn ranges(text: &str) -> Result<Option<Vec<IpNet>>, String> {
+/// Parses `*` as `None`, otherwise ranges of addresses separated by commas.
+pub fn parse_ranges(text: &str) -> Result<Option<Vec<IpNet>>, String> {
     if text.trim() == "*" {
         return Ok(None);
     }
@@ -104,8 +116,8 @@ fn ranges(text: &str) -> Result<Option<Vec<IpNet>>, String> {
 /// Maximum length of a network interface's name, in bytes (`IFNAMSIZ` of Linux without the zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
-/// Parses names of interfaces. They become part of an nftables rule, so no other characters are allowed.
-fn interfaces(text: &str) -> Result<Vec<String>, String> {
+/// Parses names of interfaces. They become part of rules for nftables and iptables, so no other characters are allowed.
+pub fn parse_interfaces(text: &str) -> Result<Vec<String>, String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
     let interface = |name: &str| match name.len() <= MAX_INTERFACE_NAME && name.chars().all(is_part) {
         true => Ok(name.to_owned()),
@@ -121,9 +133,9 @@ fn entries(text: &str) -> impl Iterator<Item = &str> {
 /// Checks the value of one of the annotations.
 pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     let is_all = match name {
-        EXCLUDE_INTERFACES => return interfaces(text).map(drop),
-        INCLUDE_OUTBOUND_RANGES | EXCLUDE_OUTBOUND_RANGES => ranges(text)?.is_none(),
-        _ => ports(text)?.is_none(),
+        EXCLUDE_INTERFACES => return parse_interfaces(text).map(drop),
+        INCLUDE_OUTBOUND_RANGES | EXCLUDE_OUTBOUND_RANGES => parse_ranges(text)?.is_none(),
+        _ => parse_ports(text)?.is_none(),
     };
     match is_all && !matches!(name, INCLUDE_INBOUND_PORTS | INCLUDE_OUTBOUND_RANGES) {
         true => Err("`*` is not allowed here".to_owned()),

@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use evenkeel_capture::{PROXY_DSCP, PROXY_MARK};
+
 use crate::addresses::{BRIDGE, BRIDGE_ADDRESS, NAME_SERVER, POD_PREFIX};
-use crate::capture::{PROXY_DSCP, PROXY_MARK};
 use crate::network_error::NetworkError;
 use crate::tools::Tools;
 
@@ -95,7 +96,7 @@ fn ruleset(open: bool) -> String {
     let (services, prefix) = SERVICES;
     // What no sidecar has judged.
     let unjudged = |to: &str| {
-        let by = [format!("@{PLAIN_SET}"), format!("@{CAPTURED_SET} ip dscp != {PROXY_DSCP}")];
+        let by = [format!("@{PLAIN_SET}"), format!("@{CAPTURED_SET} ip dscp != {PROXY_DSCP:#04x}")];
         by.map(|from| format!("    {to}meta l4proto tcp ip saddr {from} redirect to :{PLAIN_PORT}\n")).concat()
     };
     let out = match open {

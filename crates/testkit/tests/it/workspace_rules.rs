@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("translate", &["model", "api", "xds", "base"]),
     ("tls", &["base"]),
     ("ca", &["tls", "base"]),
+    ("capture", &["api", "base"]),
     ("control", &["translate", "analyze", "model", "api", "xds", "ca", "jwt", "tls", "stats", "process", "base"]),
     ("http", &[]),
     ("limits", &[]),
@@ -30,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
-    ("local", &["control", "proxy", "agent", "ca", "model", "api", "process", "base"]),
+    ("local", &["control", "proxy", "agent", "ca", "capture", "model", "api", "process", "base"]),
     ("lab", &["agent", "http", "xds", "process", "base"]),
     (
         "evenkeel",
@@ -75,7 +76,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
-const PURE: &[&str] = &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt", "limits"];
+const PURE: &[&str] =
+    &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt", "limits", "capture"];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =

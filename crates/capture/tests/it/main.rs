@@ -1,0 +1,6 @@
+//! The rules as text, and what the kernel does with them.
+
+mod arguments;
+mod kernel;
+mod network;
+mod texts;
