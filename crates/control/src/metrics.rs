@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use evenkeel_api::Kind;
-use evenkeel_stats::{Exposition, Families, FamiliesOptions, Layout, Registry, ScopeName, SharedWriter, layout};
+use evenkeel_stats::{
+    Exposition, Families, FamiliesOptions, Layout, Registry, Reported, ScopeName, SharedWriter, layout,
+};
 use evenkeel_xds::evenkeel::Ages;
 use evenkeel_xds::{ResourceType, ages};
 
@@ -241,6 +243,7 @@ impl Default for Metrics {
             labels: &["type", "event"],
             max_series: MAX_EVENTS,
             expire_after: None,
+            reported: Reported::Everywhere,
         };
         Self {
             plane: labelled(&registry, "", &[]),

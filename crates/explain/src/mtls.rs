@@ -115,12 +115,9 @@ impl World {
                     continue;
                 }
             };
-            if edges.silent_workers > 0 {
-                notes.push(format!("{name}: {} workers do not answer", edges.silent_workers));
-            }
             if edges.left_out > 0 {
                 notes.push(format!(
-                    "{name}: {} connections are not listed, because it keeps {} edges per worker",
+                    "{name}: {} connections are not listed, because it keeps {} edges",
                     edges.left_out, edges.limit
                 ));
             }

@@ -141,6 +141,7 @@ mod tests {
             labels: &["to"],
             max_series: 10,
             expire_after: None,
+            reported: crate::Reported::Everywhere,
         });
         let handles = families.handles::<u8>();
         let series = handles.get(&1, |labels| labels.push("web"));

@@ -13,11 +13,12 @@
 //! | configuration or code | [`Registry::scope`] | until its last owner drops it |
 //! | traffic | [`Registry::families`] | until it has been unused for some time; their number is limited |
 //!
-//! [`Families`] count everything beyond the limit in one series with the label `overflow="true"`, so that sums stay right;
-//! `evenkeel_metric_series_refused_total` counts how often that happened. A worker keeps its writers in [`SeriesHandles`]:
+//! [`Families`] count everything beyond the limit in one series whose labels have the value `other`, so that sums stay right;
+//! `evenkeel_metric_series_refused_total` counts how often that happened. A worker keeps its writers in [`SeriesHandles`], and
+//! those of configured scopes in [`ScopeHandles`]:
 //!
 //! ```
-//! use evenkeel_stats::{Exemplar, Exposition, FamiliesOptions, Registry};
+//! use evenkeel_stats::{Exemplar, Exposition, FamiliesOptions, Registry, Reported};
 //!
 //! evenkeel_stats::layout! {
 //!     /// Requests between two services.
@@ -39,6 +40,7 @@
 //!     labels: &["source", "destination"],
 //!     max_series: 10_000,
 //!     expire_after: Some(std::time::Duration::from_secs(900)),
+//!     reported: Reported::Everywhere,
 //! });
 //! // Once per worker.
 //! let handles = edges.handles::<u64>();
@@ -73,6 +75,7 @@ mod registry;
 mod render;
 mod sample;
 mod scope;
+mod scope_handles;
 mod shard;
 mod tags;
 mod writer;
@@ -80,11 +83,12 @@ mod writer;
 pub use buckets::{BucketSetting, Matches};
 pub use exemplar::Exemplar;
 pub use exposition::Exposition;
-pub use families::{Families, FamiliesOptions, LabelValues, SeriesHandles, metric_series};
+pub use families::{Families, FamiliesOptions, LabelValues, OTHER, Reported, SeriesHandles, metric_series};
 pub use histogram::{ENVOY_BUCKETS, HistogramSnapshot, quantile_of};
 pub use layout::{Layout, Metric};
 pub use registry::Registry;
 pub use sample::{Sample, TaggedSample, Value};
 pub use scope::{Scope, ScopeName};
+pub use scope_handles::ScopeHandles;
 pub use tags::{DefaultTags, Extractor, Find, Found, Tagging, label_name};
 pub use writer::{SharedWriter, Writer};

@@ -9,9 +9,9 @@ use arc_swap::ArcSwap;
 
 use crate::buckets::{BucketSetting, Buckets};
 use crate::exposition::{self, Exposition};
-use crate::families::{Families, FamiliesCore, FamiliesOptions, metric_series};
+use crate::families::{AllFamilies, Families, FamiliesCore, FamiliesOptions, Origin, metric_series};
 use crate::layout::{Layout, Shape, Shaped};
-use crate::list::{Index, List};
+use crate::list::Index;
 use crate::render;
 use crate::sample::{Carried, Keeps, Reading, Sample, TaggedSample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
@@ -19,11 +19,13 @@ use crate::tags::Tagging;
 
 /// Up to this number of scopes a look-up costs the same; with more it costs a little more.
 const MANY_SCOPES: usize = 4096;
+/// Likewise, of families: there may be one per cluster and filter.
+const MANY_FAMILIES: usize = 1024;
 
 /// All scopes that have an owner.
 pub struct Registry {
     scopes: Arc<Scopes>,
-    families: List<Weak<FamiliesCore>>,
+    families: Arc<AllFamilies>,
     carried: ArcSwap<Carried>,
     keeps: OnceLock<Keeps>,
     tagging: OnceLock<Tagging>,
@@ -39,7 +41,7 @@ impl fmt::Debug for Registry {
 impl Default for Registry {
     fn default() -> Self {
         let scopes = Arc::new(Index::for_about(MANY_SCOPES));
-        let (families, carried) = (List::default(), ArcSwap::default());
+        let (families, carried) = (Arc::new(Index::for_about(MANY_FAMILIES)), ArcSwap::default());
         let (keeps, tagging, buckets) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Self { scopes, families, carried, keeps, tagging, buckets }
     }
@@ -66,22 +68,28 @@ impl Registry {
     /// Returns families for series whose labels come from traffic. All callers with the same name and layout share them while
     /// somebody holds them; the options of the first caller apply.
     pub fn families<L: Layout>(&self, options: FamiliesOptions) -> Families<L> {
-        let known = |families: &Weak<FamiliesCore>| families.upgrade().filter(|core| core.is::<L>(&options));
-        let make = || {
-            let name = ScopeName {
-                dotted: format!("metric_series.{}.", options.name),
-                family: "evenkeel_metric_series_".to_owned(),
-                tags: vec![("family", options.name.to_owned())],
-            };
-            let shape = self.shape::<L>(options.prefix);
-            Arc::new(FamiliesCore::new::<L>(options, shape, self.scope::<metric_series::Stats>(name)))
-        };
-        if let Some(core) = self.families.find(known) {
+        self.families_below(&ScopeName::default(), options)
+    }
+
+    /// Like [`families`](Self::families), of series whose names and labels begin with those of `outer`. If `outer` has a name
+    /// in `/stats`, then the values of the labels are parts of the series' names there: `http.PREFIX.fault.VALUE.`.
+    pub fn families_below<L: Layout>(&self, outer: &ScopeName, options: FamiliesOptions) -> Families<L> {
+        let hash =
+            self.families.hash((options.name, if outer.dotted.is_empty() { &outer.family } else { &outer.dotted }));
+        let known = |families: &Weak<FamiliesCore>| families.upgrade().filter(|core| core.is::<L>(&options, outer));
+        if let Some(core) = self.families.find(hash, known) {
             return Families::from_core(core);
         }
-        let new = make();
-        let core = self.families.find_or_push(known, || Arc::downgrade(&new)).unwrap_or(new);
-        self.families.remove(|families| families.strong_count() == 0);
+        let name = ScopeName {
+            dotted: format!("metric_series.{}.", options.name),
+            family: "evenkeel_metric_series_".to_owned(),
+            tags: vec![("family", options.name.to_owned())],
+        };
+        let shape = self.shape::<L>(&format!("{}{}", outer.dotted, options.prefix));
+        let own = self.scope::<metric_series::Stats>(name);
+        let listed = (Arc::downgrade(&self.families), hash);
+        let new = Arc::new(FamiliesCore::new::<L>(Origin { outer, options, shape, own, listed }));
+        let core = self.families.find_or_insert(hash, known, || Arc::downgrade(&new)).unwrap_or(new);
         Families::from_core(core)
     }
 

@@ -107,6 +107,13 @@ impl<L: Layout> Scope<L> {
         self.core.counter(counter.into())
     }
 
+    /// Returns the greatest value that a counter has in any shard, for counters that hold a time.
+    pub fn latest(&self, counter: L::Counter) -> u64 {
+        let mut latest = 0;
+        self.core.shards.for_each(|shard| latest = latest.max(read(&shard.counters, counter.into())));
+        latest
+    }
+
     /// Returns a gauge's value over all shards.
     pub fn gauge(&self, gauge: L::Gauge) -> i64 {
         self.core.gauge(gauge.into())

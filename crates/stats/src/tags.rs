@@ -247,7 +247,7 @@ fn places(dotted: &str, rest: &str, values: &[&str]) -> Option<Vec<Range<usize>>
 }
 
 /// Parses labels in Prometheus' syntax, without braces.
-fn parsed(labels: &str) -> Vec<(String, String)> {
+pub(crate) fn parsed(labels: &str) -> Vec<(String, String)> {
     let (mut parsed, mut rest) = (Vec::new(), labels);
     while let Some((name, text)) = rest.split_once("=\"") {
         let (mut value, mut chars, mut end) = (String::new(), text.char_indices(), text.len());

@@ -66,6 +66,12 @@ impl<L: Layout> Writer<L> {
         bump(&self.taken.shard.counters[counter.into()], amount);
     }
 
+    /// Sets this shard's part of a counter that holds a time, see [`Scope::latest`].
+    #[inline]
+    pub fn set_time(&self, counter: L::Counter, time: u64) {
+        self.taken.shard.counters[counter.into()].store(time, Relaxed);
+    }
+
     /// Changes a gauge by `by`.
     #[inline]
     pub fn shift(&self, gauge: L::Gauge, by: i64) {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::breaker::{Share, Slot};
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
-use crate::edge::EdgeCounts;
+use crate::edge_stats::edge;
 use crate::stream::Stream;
 use crate::turn;
 
@@ -27,8 +27,8 @@ pub struct ConnectTimes {
     pub handshake_end: Option<Instant>,
     /// The TLS session; `None` without TLS.
     pub session: Option<Arc<Session>>,
-    /// Counters of the traffic to this peer, once a connection uses them.
-    pub edge: OnceCell<Rc<EdgeCounts>>,
+    /// Statistics of the traffic to this peer, once a connection uses them.
+    pub edge: OnceCell<Rc<Writer<edge::Stats>>>,
 }
 
 impl ConnectTimes {

@@ -5,7 +5,9 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use evenkeel_stats::{Exemplar, Families, FamiliesOptions, Registry, Scope, ScopeName, SeriesHandles, Writer, layout};
+use evenkeel_stats::{
+    Exemplar, Families, FamiliesOptions, Registry, Reported, Scope, ScopeName, SeriesHandles, Writer, layout,
+};
 
 use super::Counts;
 
@@ -50,6 +52,7 @@ const OPTIONS: FamiliesOptions = FamiliesOptions {
     ],
     max_series: 20_000,
     expire_after: None,
+    reported: Reported::Everywhere,
 };
 
 /// Returns complaints about how the counts grow with the number of scopes and series.

@@ -1,11 +1,8 @@
 //! Statistics under Envoy's names: `http.PREFIX.ext_authz.`, and `ext_authz.` of the cluster that the request goes to.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::FastMap;
-use evenkeel_stats::{Registry, ScopeName, Writer, layout};
+use evenkeel_stats::{FamiliesOptions, LabelValues, Registry, Reported, ScopeName, Writer, layout};
 
 use crate::http::ClusterScope;
 
@@ -59,13 +56,25 @@ fn below(outer: &ScopeName, prefix: &str) -> ScopeName {
 }
 
 /// The counters in a cluster's scope, by the filters' prefixes, which the configuration has.
-#[derive(Debug, Default)]
-struct OfClusters(RefCell<FastMap<Arc<str>, Rc<Writer<of_cluster::Stats>>>>);
+const OF_CLUSTERS: FamiliesOptions = FamiliesOptions {
+    name: "ext_authz",
+    prefix: "ext_authz.",
+    labels: &[],
+    max_series: 100,
+    expire_after: None,
+    reported: Reported::Everywhere,
+};
 
 /// Counts for a cluster.
 pub(super) fn count(cluster: &ClusterScope, prefix: &Arc<str>, counter: OfCluster) {
-    let all = cluster.get(|_| OfClusters::default());
-    let mut known = all.0.borrow_mut();
-    let make = || Rc::new(cluster.registry.scope(below(&cluster.name, prefix)).writer());
-    known.entry(Arc::clone(prefix)).or_insert_with(make).inc(counter);
+    let series = cluster.get(|cluster| {
+        let families = cluster.registry.families_below::<of_cluster::Stats>(&cluster.name, OF_CLUSTERS);
+        families.handles::<Arc<str>>()
+    });
+    let add_prefix = |labels: &mut LabelValues| {
+        if !prefix.is_empty() {
+            labels.push(prefix);
+        }
+    };
+    series.get(prefix, add_prefix).inc(counter);
 }

@@ -1,14 +1,20 @@
 //! Statistics under Envoy's names: `http.PREFIX.fault.` and, by downstream cluster, `http.PREFIX.fault.CLUSTER.`.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_runtime_config::FastMap;
-use evenkeel_stats::{Registry, ScopeName, Writer, layout};
+use evenkeel_stats::{FamiliesOptions, Registry, Reported, ScopeName, SeriesHandles, Writer, layout};
 
-/// Downstream clusters that one worker counts separately: clients choose their names. Further ones are not counted separately.
-const MAX_CLUSTERS: usize = 1_000;
+/// Downstream clusters, whose names clients choose. A thousand are counted separately.
+const DOWNSTREAM_CLUSTERS: FamiliesOptions = FamiliesOptions {
+    name: "fault",
+    prefix: "",
+    labels: &["envoy_fault_downstream_cluster"],
+    max_series: 1_000,
+    expire_after: Some(Duration::from_secs(3600)),
+    reported: Reported::Everywhere,
+};
 
 layout! {
     /// `http.PREFIX.fault.`
@@ -37,10 +43,7 @@ pub(super) use of_cluster::{Counter as Injected, Stats as OfCluster};
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) all: Writer<stats::Stats>,
-    registry: Arc<Registry>,
-    /// `http.PREFIX.fault.`
-    name: ScopeName,
-    clusters: RefCell<FastMap<Box<str>, Rc<Writer<OfCluster>>>>,
+    clusters: SeriesHandles<String, OfCluster>,
 }
 
 impl Counts {
@@ -51,27 +54,12 @@ impl Counts {
             family: format!("{}fault_", outer.family),
             tags: outer.tags.clone(),
         };
-        let all = registry.scope(name.clone()).writer();
-        Self { all, registry: Arc::clone(registry), name, clusters: RefCell::default() }
+        let clusters = registry.families_below(&name, DOWNSTREAM_CLUSTERS).handles();
+        Self { all: registry.scope(name).writer(), clusters }
     }
 
     /// The counters of a downstream cluster.
-    pub(super) fn of_cluster(&self, cluster: &str) -> Option<Rc<Writer<OfCluster>>> {
-        let mut clusters = self.clusters.borrow_mut();
-        if let Some(known) = clusters.get(cluster) {
-            return Some(Rc::clone(known));
-        }
-        if clusters.len() >= MAX_CLUSTERS {
-            return None;
-        }
-        let tag = ("envoy_fault_downstream_cluster", cluster.to_owned());
-        let name = ScopeName {
-            dotted: format!("{}{cluster}.", self.name.dotted),
-            family: self.name.family.clone(),
-            tags: [self.name.tags.clone(), vec![tag]].concat(),
-        };
-        let writer = Rc::new(self.registry.scope::<OfCluster>(name).writer());
-        clusters.insert(cluster.into(), Rc::clone(&writer));
-        Some(writer)
+    pub(super) fn of_cluster(&self, cluster: &str) -> Rc<Writer<OfCluster>> {
+        self.clusters.get(cluster, |labels| labels.push(cluster))
     }
 }

@@ -120,7 +120,7 @@ impl HttpFilter {
     fn downstream_cluster(&self, headers: &Headers) -> Option<Rc<Writer<OfCluster>>> {
         let name = headers.get(HeaderId::EnvoyDownstreamServiceCluster)?;
         let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
-        self.counts.of_cluster(name)
+        Some(self.counts.of_cluster(name))
     }
 
     fn limit_answer(&self, applied: &mut Applied, context: &RequestContext<'_>) {

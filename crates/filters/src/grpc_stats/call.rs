@@ -73,7 +73,7 @@ impl Call {
         let counts = cluster.zip(method_of(path)).map(|(cluster, method)| match &config.methods {
             Methods::All { replace_dots } => cluster.of(&method, *replace_dots),
             Methods::Listed(listed) if listed.contains(&*method) => cluster.of(&method, false),
-            Methods::Listed(_) => cluster.others(),
+            Methods::Listed(_) => cluster.unnamed(),
         });
         let messages = config.emit_filter_state.then(Rc::default);
         Self { config, request: Frames::default(), response: Frames::default(), answered: false, counts, messages }

@@ -1,16 +1,24 @@
 //! Statistics under Envoy's names: `cluster.NAME.grpc.SERVICE.METHOD.` (`grpc-web.` for calls of gRPC-Web), or `cluster.NAME.grpc.` for calls whose method is not named.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_runtime_config::FastMap;
-use evenkeel_stats::{Layout, Metric, Registry, ScopeName, Writer};
+use evenkeel_stats::{Families, FamiliesOptions, Layout, Metric, Reported, Scope, ScopeName, SeriesHandles, Writer};
 
 use crate::http::ClusterScope;
 
-/// Methods that one worker counts separately, per cluster: clients choose their names. Calls of others are counted without a name.
-const MAX_METHODS: usize = 1_000;
+/// Methods, whose names clients choose. A thousand are counted separately, per cluster.
+const METHODS: FamiliesOptions = FamiliesOptions {
+    name: "grpc",
+    prefix: "grpc.",
+    labels: &["envoy_grpc_bridge_service", "envoy_grpc_bridge_method"],
+    max_series: 1_000,
+    expire_after: Some(Duration::from_secs(3600)),
+    reported: Reported::Everywhere,
+};
+/// Those of gRPC-Web.
+const WEB_METHODS: FamiliesOptions = FamiliesOptions { name: "grpc-web", prefix: "grpc-web.", ..METHODS };
 /// gRPC statuses, from 0 on, that have counters. Any other counts as a failure.
 const STATUSES: usize = 17;
 
@@ -105,65 +113,54 @@ pub(crate) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
     stats.inc(Counter::Total);
 }
 
-/// Counters by `SERVICE/METHOD`.
-type Methods = RefCell<FastMap<Box<[u8]>, Rc<Writer<Stats>>>>;
-
-/// One worker's statistics of the calls to one cluster. They live as long as the cluster.
+/// One worker's statistics of the calls to one cluster. They live as long as the cluster; a series ends after an hour without calls.
 #[derive(Debug)]
 pub struct ClusterCalls {
-    registry: Arc<Registry>,
-    /// `cluster.NAME.`
-    outer: ScopeName,
-    /// `grpc` or `grpc-web`.
-    protocol: &'static str,
     /// By `SERVICE/METHOD`: with the service's name unchanged, and with its dots replaced.
-    methods: [Methods; 2],
-    others: OnceCell<Rc<Writer<Stats>>>,
+    methods: [SeriesHandles<Vec<u8>, Stats>; 2],
+    /// Of calls whose method is not named.
+    unnamed: Scope<Stats>,
+    unnamed_writer: OnceCell<Rc<Writer<Stats>>>,
 }
 
 impl ClusterCalls {
     /// The statistics of a cluster.
     pub(super) fn new(cluster: &ClusterScope) -> Self {
-        Self::of_protocol(cluster, "grpc")
+        Self::with(cluster, METHODS)
     }
 
-    fn of_protocol(cluster: &ClusterScope, protocol: &'static str) -> Self {
-        let (registry, outer) = (Arc::clone(&cluster.registry), cluster.name.clone());
-        Self { registry, outer, protocol, methods: Default::default(), others: OnceCell::new() }
+    fn with(cluster: &ClusterScope, options: FamiliesOptions) -> Self {
+        let families: Families<Stats> = cluster.registry.families_below(&cluster.name, options);
+        let outer = &cluster.name;
+        let unnamed = ScopeName {
+            dotted: format!("{}{}", outer.dotted, options.prefix),
+            family: format!("{}{}", outer.family, options.prefix.replace(['-', '.'], "_")),
+            tags: outer.tags.clone(),
+        };
+        Self {
+            methods: [families.handles(), families.handles()],
+            unnamed: cluster.registry.scope(unnamed),
+            unnamed_writer: OnceCell::new(),
+        }
     }
 
     /// Counters for calls whose method is not named.
-    pub(super) fn others(&self) -> Rc<Writer<Stats>> {
-        Rc::clone(self.others.get_or_init(|| self.writer("", Vec::new())))
+    pub(super) fn unnamed(&self) -> Rc<Writer<Stats>> {
+        Rc::clone(self.unnamed_writer.get_or_init(|| Rc::new(self.unnamed.writer())))
     }
 
     /// Counters for a method, `SERVICE/METHOD`.
     pub(super) fn of(&self, method: &[u8], replace_dots: bool) -> Rc<Writer<Stats>> {
-        let methods = &self.methods[usize::from(replace_dots)];
-        if let Some(known) = methods.borrow().get(method) {
-            return Rc::clone(known);
-        }
-        if self.methods.iter().map(|methods| methods.borrow().len()).sum::<usize>() >= MAX_METHODS {
-            return self.others();
-        }
-        let name = String::from_utf8_lossy(method);
-        let (service, name) = name.split_once('/').unwrap_or((&name, ""));
-        let service = if replace_dots { service.replace('.', "_") } else { service.to_owned() };
-        let dotted = format!("{service}.{name}.");
-        let tags = vec![("envoy_grpc_bridge_service", service), ("envoy_grpc_bridge_method", name.to_owned())];
-        let writer = self.writer(&dotted, tags);
-        methods.borrow_mut().insert(method.into(), Rc::clone(&writer));
-        writer
-    }
-
-    fn writer(&self, dotted: &str, tags: Vec<(&'static str, String)>) -> Rc<Writer<Stats>> {
-        let protocol = self.protocol;
-        let name = ScopeName {
-            dotted: format!("{}{protocol}.{dotted}", self.outer.dotted),
-            family: format!("{}{}_", self.outer.family, protocol.replace('-', "_")),
-            tags: [self.outer.tags.clone(), tags].concat(),
-        };
-        Rc::new(self.registry.scope::<Stats>(name).writer())
+        self.methods[usize::from(replace_dots)].get(method, |labels| {
+            let name = String::from_utf8_lossy(method);
+            let (service, name) = name.split_once('/').unwrap_or((&name, ""));
+            if replace_dots {
+                labels.push(&service.replace('.', "_"));
+            } else {
+                labels.push(service);
+            }
+            labels.push(name);
+        })
     }
 }
 
@@ -174,7 +171,7 @@ pub(crate) struct WebCalls(ClusterCalls);
 impl WebCalls {
     /// The statistics of a cluster.
     pub(crate) fn new(cluster: &ClusterScope) -> Self {
-        Self(ClusterCalls::of_protocol(cluster, "grpc-web"))
+        Self(ClusterCalls::with(cluster, WEB_METHODS))
     }
 
     /// Counters for a method, `SERVICE/METHOD`.

@@ -24,6 +24,8 @@ use crate::resolution::ForwardProxyFacts;
 
 /// The only filter's name.
 const NAME: &str = "the filter";
+/// The only cluster's name.
+const CLUSTER: &str = "c";
 
 /// A filter with a request in progress.
 pub(crate) struct Fixture {
@@ -34,6 +36,7 @@ pub(crate) struct Fixture {
     pub(crate) connection: ConnectionView,
     pub(crate) remote: IpAddr,
     pub(crate) cluster: Arc<str>,
+    pub(crate) cluster_scope: Rc<ClusterScope>,
     pub(crate) head: RequestHead,
     /// The random number that every draw returns.
     pub(crate) random: u64,
@@ -54,17 +57,18 @@ impl Fixture {
         let filters = HttpFilters::new(filters, &setup);
         let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
         Self {
-            registry,
             filters,
             streams: FilterStreams::default(),
             info: StreamInfo::new(Instant::now()),
             connection: ConnectionView::plaintext(nowhere, nowhere),
             remote: nowhere.ip(),
-            cluster: "c".into(),
+            cluster: CLUSTER.into(),
+            cluster_scope: Rc::new(ClusterScope::new(Arc::clone(&registry), CLUSTER)),
             head: head(&PlainRequest::new("GET", "a", "/")),
             random: 0,
             now: Instant::now(),
             says: Vec::new(),
+            registry,
         }
     }
 
@@ -85,7 +89,7 @@ impl Fixture {
     pub(crate) fn ask(&mut self, body: Body<'_>) -> Decision {
         let says = FilterOverrides::new(self.says.clone(), &FilterOverrides::default());
         let route = RouteContext { route: None, cluster: Some(&self.cluster), filters: RouteFilters::of(&says) };
-        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let worker = self.worker();
         if !self.streams.is_begun() {
             self.filters.begin(&mut self.streams, &route.filters);
         }
@@ -108,16 +112,20 @@ impl Fixture {
 
     /// Shows the filter the request's trailers.
     pub(crate) fn end_request(&mut self, trailers: &mut Headers) {
-        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let worker = self.worker();
         let facts = RequestFacts { connection: &self.client(), head: &self.head, now: self.now };
         let mut context = RequestTrailersContext { trailers, facts, info: &self.info, services: &worker };
         self.filters.request_trailers(&mut self.streams, &mut context);
     }
 
+    fn worker(&self) -> Worker {
+        Worker { cluster: Rc::clone(&self.cluster_scope), random: self.random }
+    }
+
     /// Shows the filter the end of a response. Returns what it adds to the body.
     pub(crate) fn end(&mut self, response: &ResponseHead, trailers: &mut Headers) -> Vec<u8> {
         let client = self.client();
-        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let worker = self.worker();
         let facts = RequestFacts { connection: &client, head: &self.head, now: self.now };
         let (info, services) = (&mut self.info, &worker);
         let mut context =
@@ -128,7 +136,7 @@ impl Fixture {
 
     /// The response's head after the filter.
     pub(crate) fn answer(&mut self, mut head: ResponseHead, local: bool) -> ResponseHead {
-        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        let worker = self.worker();
         let client = self.client();
         let mut context = ResponseContext {
             head: &mut head,
@@ -158,7 +166,7 @@ fn head(request: &PlainRequest) -> RequestHead {
 }
 
 struct Worker {
-    registry: Arc<Registry>,
+    cluster: Rc<ClusterScope>,
     random: u64,
 }
 
@@ -190,7 +198,7 @@ impl Services for Worker {
 
 impl Clusters for Worker {
     fn scope(&self, name: &str) -> Option<Rc<ClusterScope>> {
-        Some(Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+        (name == CLUSTER).then(|| Rc::clone(&self.cluster))
     }
 
     fn forward_proxy(&self, _: &str) -> Option<ForwardProxyFacts> {

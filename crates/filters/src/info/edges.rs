@@ -7,14 +7,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Edges {
-    /// Maximum number of edges that each worker keeps.
+    /// Maximum number of edges that the proxy keeps.
     pub limit: usize,
     /// Seconds after which an edge without traffic is forgotten.
     pub lifetime_s: u64,
     /// Connections that were not counted, because there were too many edges.
     pub left_out: u64,
-    /// Workers that did not answer in time.
-    pub silent_workers: usize,
     /// The edges.
     pub edges: Vec<Edge>,
 }
@@ -59,31 +57,4 @@ pub struct EdgeTls {
     pub cipher: String,
     /// The group of the key exchange, such as `X25519MLKEM768`; empty if the session was resumed without one.
     pub group: String,
-}
-
-impl Edge {
-    /// Whether it is the same edge, as another worker has seen it.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let of = |edge: &Self| {
-            (
-                edge.direction.clone(),
-                edge.local_identity.clone(),
-                edge.peer_identity.clone(),
-                edge.peer_address.clone(),
-                edge.port,
-                edge.tls.clone(),
-            )
-        };
-        of(self) == of(other)
-    }
-
-    /// Adds what another worker has counted.
-    pub fn add(&mut self, other: &Self) {
-        self.connections += other.connections;
-        self.refused += other.refused;
-        self.requests += other.requests;
-        self.bytes_received += other.bytes_received;
-        self.bytes_sent += other.bytes_sent;
-        self.idle_ms = self.idle_ms.min(other.idle_ms);
-    }
 }

@@ -10,8 +10,9 @@ use evenkeel_http::Version;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::overload::Action;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_stats::Writer;
 use evenkeel_upstream::conn::deadline::after;
-use evenkeel_upstream::{EdgeCounts, alpn, turn};
+use evenkeel_upstream::{alpn, edge, turn};
 use tokio::time::Instant;
 
 use super::downstream::Http1;
@@ -32,7 +33,7 @@ pub(super) struct ConnectionContext {
     /// The client's address as text, once a request needs it.
     remote_text: OnceCell<Box<str>>,
     /// Counters of the traffic with this client.
-    pub(super) edge: Option<Rc<EdgeCounts>>,
+    pub(super) edge: Option<Rc<Writer<edge::Stats>>>,
     /// Its entry in the worker's table of connections.
     pub(super) registration: Rc<Registration>,
     /// Whether another worker or process has served it before, and has counted it in the totals.
@@ -69,7 +70,7 @@ impl ConnectionContext {
             manager,
             filtered: side.stream.layer::<Filtered>().map(|filtered| Rc::clone(filtered.connection())),
             remote_text: OnceCell::new(),
-            edge: worker.edges.of_client(&info, turn::now()),
+            edge: worker.edges.of_client(&info),
             info,
             hcm,
             registration: Rc::clone(registration),
@@ -137,7 +138,7 @@ impl ConnectionContext {
             hcm,
             filtered: None,
             remote_text: OnceCell::new(),
-            edge: worker.edges.of_client(&info, turn::now()),
+            edge: worker.edges.of_client(&info),
             info,
             registration: Rc::clone(registration),
             resumed: true,

@@ -41,7 +41,12 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
         let exemplar = trace.as_ref().and_then(|trace| trace.exemplar(wall_clock(turn::now())));
         let observers: &mut [&mut dyn Observer] = &mut [
             &mut Counts { stats: &conn.manager.http, version: head.version, exemplar },
-            &mut Traffic { client: conn.edge.as_deref(), server: edge.as_deref(), is_request: true },
+            &mut Traffic {
+                edges: &worker.edges,
+                client: conn.edge.as_deref(),
+                server: edge.as_deref(),
+                is_request: true,
+            },
             &mut RecentRecorder { recent: &worker.recent, head, received: sampled },
             &mut Traced { trace, worker },
             &mut Lines { log: &worker.log, logs: conn.hcm.access_logs.iter() },

@@ -15,7 +15,7 @@ use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_stats::Writer;
 use evenkeel_tls::Session;
 use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::{ConnectTimes, EdgeCounts, Host, turn};
+use evenkeel_upstream::{ConnectTimes, Host, edge, turn};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -77,7 +77,7 @@ pub(super) struct Request {
     /// The gRPC status of the response, if filters have moved it out of the trailers.
     pub(super) outcome: Option<u8>,
     /// Counters of the traffic with the server of the latest try.
-    pub(super) edge: Option<Rc<EdgeCounts>>,
+    pub(super) edge: Option<Rc<Writer<edge::Stats>>>,
     /// Its head as it was received, if it is kept as a recent request ([`crate::recent`]).
     pub(super) sampled: Option<Box<QueriedHead>>,
     /// Its trace, if its connection manager traces.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use evenkeel_filters::edges::Edge;
+use evenkeel_filters::edges;
 use evenkeel_filters::explain::query::RecentRequest;
 use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::{Config, Demand, Listener};
@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::access_log::LogHandle;
 use crate::balance::Balance;
 use crate::dns_cache::{Lookup, MAX_LOOKUPS};
+use crate::edges::EdgeTable;
 use crate::handover::Parcel;
 use crate::inherit::InheritedSocket;
 use crate::listener::adopt::Adopted;
@@ -99,6 +100,7 @@ pub struct WorkerPool {
     balance: Arc<Balance>,
     registry: Arc<Registry>,
     upstreams: Arc<SharedClusters>,
+    edges: EdgeTable,
     drain_time: Duration,
     /// Resources that workers need and that the configuration lacks.
     demands: Mutex<Option<mpsc::Receiver<Demand>>>,
@@ -134,6 +136,7 @@ impl WorkerPool {
         let (demands, demanded) = mpsc::channel(MAX_DEMANDS);
         let (lookups, looked_up) = mpsc::channel(MAX_LOOKUPS);
         let breakers = Arc::new(SharedClusters::default());
+        let edges = EdgeTable::new(&registry);
         let mut workers = Vec::with_capacity(count);
         for (index, receiver) in receivers.into_iter().enumerate() {
             let stats: Scope<worker::Stats> = registry.scope(stats::worker_name(index));
@@ -150,6 +153,7 @@ impl WorkerPool {
                 drain_time: options.drain_time,
                 listener_drain_time: options.listener_drain_time,
                 recent: options.recent.clone(),
+                edges: edges.clone(),
                 demands: demands.clone(),
                 lookups: lookups.clone(),
             };
@@ -162,6 +166,7 @@ impl WorkerPool {
             workers,
             balance,
             registry,
+            edges,
             upstreams: breakers,
             drain_time: options.drain_time,
             demands: Mutex::new(Some(demanded)),
@@ -367,9 +372,9 @@ impl WorkerPool {
         (answers.into_iter().flatten().collect(), silent)
     }
 
-    /// Who has talked to whom, as each worker has seen it; and how many workers did not answer in time.
-    pub(crate) async fn edges(&self) -> (Vec<(Vec<Edge>, u64)>, usize) {
-        self.ask(Message::Edges).await
+    /// Who has talked to whom.
+    pub(crate) fn edges(&self) -> edges::Edges {
+        self.edges.view(Instant::now())
     }
 
     /// Asks every worker, and waits for a moment: one that is stuck does not hold up the answer.

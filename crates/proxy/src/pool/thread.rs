@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::{FastMap, Listener};
 use evenkeel_upstream::conn::{burst, deadline, hangup};
-use evenkeel_upstream::turn;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -65,7 +64,6 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
             Message::Cluster(name, answer) => _ = answer.send(worker.upstreams.snapshot_of(&name)),
             Message::RecentRequests(answer) => _ = answer.send(worker.recent.kept()),
-            Message::Edges(answer) => _ = answer.send(worker.edges.kept(turn::now())),
             Message::Deliver(delivery) => delivery.serve(&worker),
             Message::LoadTransfer(shed) => worker.shed(&shed),
             Message::Level(level) => worker.level(&level),

@@ -129,14 +129,19 @@ fn end(
     stats: &TcpStats,
     outcome: &Outcome,
 ) {
-    let own = worker.edges.of_client(&downstream.info, turn::now());
+    let own = worker.edges.of_client(&downstream.info);
     let logs = listener.access_logs.iter().chain(&proxy.access_logs);
     outcome.record(&downstream.info, |end| {
         observers::show(
             end,
             &mut [
                 &mut Counts { stats, counter: outcome.counter },
-                &mut Traffic { client: own.as_deref(), server: outcome.edge.as_deref(), is_request: false },
+                &mut Traffic {
+                    edges: &worker.edges,
+                    client: own.as_deref(),
+                    server: outcome.edge.as_deref(),
+                    is_request: false,
+                },
                 &mut Lines { log: &worker.log, logs },
             ],
         );

@@ -16,14 +16,14 @@ use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::listener::TcpProxy;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_stats::Writer;
 use evenkeel_tls::Session;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::own::MAX_HOPS;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{
-    AcquireError, ConnectError, ConnectTimes, Connection, EdgeCounts, Host, Outcome as HostOutcome, RequestGuard,
-    Target,
+    AcquireError, ConnectError, ConnectTimes, Connection, Host, Outcome as HostOutcome, RequestGuard, Target, edge,
 };
 use tokio::time::Instant;
 
@@ -50,7 +50,7 @@ pub(super) struct Outcome {
     /// The cluster connects to wherever the client dialled (`ORIGINAL_DST`).
     pub(super) original_dst: bool,
     /// Counters of the traffic with the server.
-    pub(super) edge: Option<Rc<EdgeCounts>>,
+    pub(super) edge: Option<Rc<Writer<edge::Stats>>>,
     /// The server, and the TLS session with it. Not known of a connection that another process has made.
     peer: Option<(Rc<Host>, Option<Arc<Session>>)>,
     /// A side has reset the connection, or it was cut.

@@ -25,7 +25,7 @@ use crate::access_log::{Collectors, LogHandle, WorkerLog};
 use crate::balance::{Balance, Level, LoadTransfer};
 use crate::callouts::WorkerCallouts;
 use crate::dns_cache::Lookup;
-use crate::edges::Edges;
+use crate::edges::{EdgeTable, Edges};
 use crate::handover::Parcel;
 use crate::overload::{MemoryLimit, Overload};
 use crate::recent::{self, Recent};
@@ -55,6 +55,7 @@ pub(crate) struct Seed {
     pub(crate) demands: mpsc::Sender<Demand>,
     pub(crate) lookups: mpsc::Sender<Lookup>,
     pub(crate) recent: recent::Options,
+    pub(crate) edges: EdgeTable,
 }
 
 /// State shared by the connections of one worker. It is only used on the worker's thread.
@@ -109,7 +110,7 @@ impl Worker {
             reporters: Reporters::default(),
             upstreams,
             random: Random::from_system(),
-            edges: Edges::new(seed.recent.except.clone()),
+            edges: seed.edges.for_worker(seed.recent.except.clone()),
             recent: Recent::new(seed.index, seed.recent, turn::now()),
             roster: Roster::default(),
             drains: Drains::default(),

@@ -4,7 +4,6 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_filters::edges::Edge;
 use evenkeel_filters::explain::query::RecentRequest;
 use evenkeel_upstream::ClusterSnapshot;
 use tokio::sync::{mpsc, oneshot};
@@ -40,8 +39,6 @@ pub(crate) enum Message {
     Cluster(Arc<str>, oneshot::Sender<Option<ClusterSnapshot>>),
     /// Send the recent requests that are kept.
     RecentRequests(oneshot::Sender<Vec<Arc<RecentRequest>>>),
-    /// Send who has talked to whom, and how many connections were left out.
-    Edges(oneshot::Sender<(Vec<Edge>, u64)>),
     /// Serve this connection or stream.
     Deliver(Box<dyn Delivery>),
     /// Hand connections over to a successor (`Some`), or stop doing so.

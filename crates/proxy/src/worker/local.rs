@@ -10,7 +10,7 @@ use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 use evenkeel_runtime_config::proxy_protocol::{ProxyProtocol, ProxyProtocolVersion};
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager, Listener};
-use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
+use evenkeel_stats::{Registry, Scope, ScopeHandles, ScopeName, Writer};
 use evenkeel_upstream::h2::stats as h2;
 use evenkeel_upstream::turn;
 
@@ -33,11 +33,11 @@ struct WorkerObjects {
     /// The worker's index.
     worker: usize,
     registry: Arc<Registry>,
-    connection_stats: RefCell<FastMap<ListenAddress, Rc<ConnectionStats>>>,
+    connection_stats: ScopeHandles<ListenAddress, ConnectionStats>,
     managers: ByAddress<HttpConnectionManager, HttpManager>,
     chains: ByAddress<FilterChain, NetworkFilters>,
-    tcp_stats: RefCell<FastMap<Arc<str>, Rc<TcpStats>>>,
-    proxy_protocol_stats: RefCell<FastMap<Box<str>, Rc<ProxyProtocolStats>>>,
+    tcp_stats: ScopeHandles<Arc<str>, TcpStats>,
+    proxy_protocol_stats: ScopeHandles<Box<str>, ProxyProtocolStats>,
     /// Keys of `managers` and `chains` whose configuration is removed, and was still in use when that was last looked at.
     removed: RefCell<Vec<usize>>,
 }
@@ -128,30 +128,24 @@ impl LocalGeneration {
     /// Of how many listeners there are statistics.
     #[cfg(test)]
     pub(crate) fn listener_count(&self) -> usize {
-        self.made.connection_stats.borrow().len()
+        self.made.connection_stats.len()
     }
 
     /// Statistics of the listener at `address`.
     pub(crate) fn connection_stats(&self, address: &ListenAddress) -> Rc<ConnectionStats> {
-        let mut known = self.made.connection_stats.borrow_mut();
-        if let Some(stats) = known.get(address) {
-            return Rc::clone(stats);
-        }
-        let scope = self.shared.listener_scopes.get(address);
-        let registry = Arc::clone(&self.made.registry);
-        let own = registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, self.made.worker));
-        let stats = Rc::new(ConnectionStats {
-            listener: scope.cloned().unwrap_or_else(Scope::detached).writer(),
-            worker: own.writer(),
-            registry,
+        let made = &self.made;
+        let with = |scope: Scope<stats::listener::Stats>| ConnectionStats {
+            listener: scope.writer(),
+            worker: made
+                .registry
+                .scope::<listener_worker::Stats>(stats::listener_worker_name(address, made.worker))
+                .writer(),
+            registry: Arc::clone(&made.registry),
             tls: OnceCell::new(),
             tls_factory: OnceCell::new(),
-        });
-        // Of a removed listener's last connections nothing is kept: no removal would come to drop it.
-        if scope.is_some() {
-            known.insert(address.clone(), Rc::clone(&stats));
-        }
-        stats
+        };
+        let configured = || self.shared.listener_scopes.get(address).cloned().map(with);
+        made.connection_stats.get(address, configured, || with(Scope::detached()))
     }
 
     /// This worker's side of a connection manager; one of `reporters` gets its spans.
@@ -183,31 +177,16 @@ impl LocalGeneration {
 
     /// Statistics of the `proxy_protocol` listener filter.
     pub(crate) fn proxy_protocol_stats(&self, prefix: &str) -> Rc<ProxyProtocolStats> {
-        let mut known = self.made.proxy_protocol_stats.borrow_mut();
-        if let Some(stats) = known.get(prefix) {
-            return Rc::clone(stats);
-        }
-        let prefix = Box::from(prefix);
-        let Some(scope) = self.shared.proxy_protocol_scopes.get(&prefix) else {
-            return Rc::new(ProxyProtocolStats::new(&self.made.registry, &Scope::detached(), &prefix));
-        };
-        let stats = Rc::new(ProxyProtocolStats::new(&self.made.registry, scope, &prefix));
-        known.insert(prefix, Rc::clone(&stats));
-        stats
+        let with = |scope: &Scope<_>| ProxyProtocolStats::new(&self.made.registry, scope, prefix);
+        let key = Box::from(prefix);
+        let configured = || self.shared.proxy_protocol_scopes.get(&key).map(with);
+        self.made.proxy_protocol_stats.get(&key, configured, || with(&Scope::detached()))
     }
 
     /// Statistics of a TCP proxy.
     pub(crate) fn tcp_stats(&self, prefix: &Arc<str>) -> Rc<TcpStats> {
-        let mut known = self.made.tcp_stats.borrow_mut();
-        if let Some(stats) = known.get(prefix) {
-            return Rc::clone(stats);
-        }
-        let Some(scope) = self.shared.tcp_scopes.get(prefix) else {
-            return Rc::new(Scope::detached().writer());
-        };
-        let stats = Rc::new(scope.writer());
-        known.insert(Arc::clone(prefix), Rc::clone(&stats));
-        stats
+        let configured = || self.shared.tcp_scopes.get(prefix).map(Scope::writer);
+        self.made.tcp_stats.get(prefix, configured, || Scope::detached().writer())
     }
 }
 
@@ -216,11 +195,11 @@ impl WorkerObjects {
         Self {
             worker,
             registry,
-            connection_stats: RefCell::default(),
+            connection_stats: ScopeHandles::default(),
             managers: RefCell::default(),
             chains: RefCell::default(),
-            tcp_stats: RefCell::default(),
-            proxy_protocol_stats: RefCell::default(),
+            tcp_stats: ScopeHandles::default(),
+            proxy_protocol_stats: ScopeHandles::default(),
             removed: RefCell::default(),
         }
     }
@@ -229,19 +208,19 @@ impl WorkerObjects {
     /// use is dropped when they no longer do.
     fn forget(&self, listener: &Listener, generation: &Generation) {
         if generation.listener_scopes.get(&listener.address).is_none() {
-            self.connection_stats.borrow_mut().remove(&listener.address);
+            self.connection_stats.remove(&listener.address);
         }
         for chain in generation::chains(listener) {
             if let Terminal::Tcp(proxy) = &chain.terminal
                 && generation.tcp_scopes.get(&proxy.stat_prefix).is_none()
             {
-                self.tcp_stats.borrow_mut().remove(&proxy.stat_prefix);
+                self.tcp_stats.remove(&proxy.stat_prefix);
             }
         }
         if let Some(ProxyProtocol { stat_prefix, .. }) = &listener.listener_filters.proxy_protocol
             && generation.proxy_protocol_scopes.get(stat_prefix).is_none()
         {
-            self.proxy_protocol_stats.borrow_mut().remove(stat_prefix);
+            self.proxy_protocol_stats.remove(stat_prefix);
         }
     }
 

@@ -55,6 +55,7 @@ const EDGES: FamiliesOptions = FamiliesOptions {
     labels: &["source", "path"],
     max_series: 100,
     expire_after: None,
+    reported: evenkeel_stats::Reported::Everywhere,
 };
 
 fn cluster(registry: &Registry, name: &str) -> Scope<cluster::Stats> {

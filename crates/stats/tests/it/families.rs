@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use evenkeel_stats::{Families, FamiliesOptions, Registry, layout};
+use evenkeel_stats::{Families, FamiliesOptions, Registry, Reported, ScopeName, layout};
 
 layout! {
     /// What is counted for an edge.
@@ -25,6 +25,7 @@ const OPTIONS: FamiliesOptions = FamiliesOptions {
     labels: &["from"],
     max_series: 3,
     expire_after: Some(EXPIRE_AFTER),
+    reported: Reported::Everywhere,
 };
 
 fn families(max_series: usize) -> (Arc<Registry>, Families<edge::Stats>) {
@@ -57,7 +58,7 @@ fn beyond_the_limit_series_are_counted_together_and_it_is_said() {
         }
     }
     let expected = ["client-0", "client-1", "client-2"].map(|from| format!("{{from=\"{from}\"}} 2"));
-    assert_eq!(shown(&registry), [&expected[..], &["{overflow=\"true\"} 14".to_owned()]].concat());
+    assert_eq!(shown(&registry), [&expected[..], &["{from=\"other\"} 14".to_owned()]].concat());
     assert_eq!(["kept", "limit", "refused_total"].map(|metric| of_series(&registry, metric)), [3, 3, 14]);
     let page = registry.prometheus_text();
     assert!(page.contains("evenkeel_metric_series_refused_total{family=\"edges\"} 14\n"), "{page}");
@@ -202,4 +203,85 @@ fn families_of_a_name_are_the_same_for_all_who_ask_and_go_with_the_last() {
     assert_eq!(shown(&registry).len(), 1);
     drop(again);
     assert_eq!(registry.prometheus_text(), "");
+}
+
+/// This process' resident memory in bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    pages.split(' ').nth(1).expect("resident pages").parse::<u64>().expect("a number") * 4096
+}
+
+#[test]
+fn a_million_label_values_take_no_more_memory_than_the_limit() {
+    const LABELS: &[&str] = &[
+        "l1", "l2", "l3", "l4", "l5", "l6", "l7", "l8", "l9", "l10", "l11", "l12", "l13", "l14", "l15", "l16", "l17",
+        "l18", "l19", "l20", "l21", "l22", "l23", "l24", "l25",
+    ];
+    const LIMIT: u64 = 10_000;
+    let registry = Registry::new();
+    let options = FamiliesOptions { labels: LABELS, max_series: LIMIT as usize, ..OPTIONS };
+    let handles = registry.families::<edge::Stats>(options).handles::<u64>();
+    let count = |number: u64| {
+        let from = format!("client-{number}");
+        let series = handles.get(&number, |labels| LABELS.iter().for_each(|_| labels.push(&from)));
+        series.inc(edge::Counter::requests_total);
+    };
+    (0..2 * LIMIT).for_each(count);
+    let before = resident();
+    (2 * LIMIT..1_000_000).for_each(count);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes more");
+    let (mut series, mut sum, mut other) = (0, 0, 0);
+    registry.families::<edge::Stats>(options).for_each(|labels, scope| {
+        let count = scope.counter(edge::Counter::requests_total);
+        series += 1;
+        sum += count;
+        other += if labels.iter().all(|(_, value)| value == "other") { count } else { 0 };
+    });
+    assert_eq!((series, sum, other), (LIMIT + 1, 1_000_000, 1_000_000 - LIMIT));
+}
+
+#[test]
+fn series_have_names_below_those_of_their_scope() {
+    let registry = Registry::new();
+    let check = |labels: &'static [&'static str], values: &[&str], expected: [&str; 2]| {
+        let options = FamiliesOptions { prefix: "grpc-web.", labels, max_series: 1, ..OPTIONS };
+        let outer = ScopeName::tagged("cluster", "name", "c");
+        let families = registry.families_below::<edge::Stats>(&outer, options);
+        let again = registry.families_below::<edge::Stats>(&outer, options);
+        let other = registry.families_below::<edge::Stats>(&ScopeName::tagged("cluster", "name", "d"), options);
+        families.series(values).expect("room").inc(edge::Counter::requests_total);
+        again.series(values).expect("it is known").inc(edge::Counter::requests_total);
+        other.series(values).expect("its own limit").inc(edge::Counter::requests_total);
+        assert!(families.series(&["one too many"]).is_none());
+        families.other().inc(edge::Counter::requests_total);
+        let (text, page) = (registry.text(), registry.prometheus_text());
+        let lines = text.lines().chain(page.lines());
+        let lines: Vec<&str> = lines.filter(|line| line.contains("requests_total") && !line.contains('#')).collect();
+        expected.iter().for_each(|line| assert!(lines.contains(line), "{line} is not in {lines:#?}"));
+        assert_eq!(lines.len(), 6, "{lines:#?}");
+    };
+    check(
+        &["service", "method"],
+        &["a.B", "Say"],
+        [
+            "cluster.c.grpc-web.a.B.Say.requests_total: 2",
+            "envoy_cluster_grpc_web_requests_total{name=\"c\",service=\"a.B\",method=\"Say\"} 2",
+        ],
+    );
+    check(
+        &["service", "method"],
+        &["a.B", "Say"],
+        [
+            "cluster.c.grpc-web.other.other.requests_total: 1",
+            "envoy_cluster_grpc_web_requests_total{name=\"c\",service=\"other\",method=\"other\"} 1",
+        ],
+    );
+    check(
+        &[],
+        &["my-own"],
+        ["cluster.c.grpc-web.my-own.requests_total: 2", "envoy_cluster_grpc_web_my_own_requests_total{name=\"c\"} 2"],
+    );
+    check(&[], &[], ["cluster.c.grpc-web.requests_total: 2", "envoy_cluster_grpc_web_requests_total{name=\"c\"} 2"]);
+    assert_eq!(registry.text(), "", "families go with their last owner");
 }
