@@ -38,9 +38,9 @@ use tokio::time::{sleep, timeout};
 use crate::harness::{protocol, static_cluster};
 
 /// For what should be there at once.
-const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(20);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+pub const LOOK: Duration = Duration::from_millis(5);
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
@@ -217,7 +217,7 @@ impl Client {
     }
 }
 
-fn config(clusters: &[String]) -> Arc<Config> {
+pub fn config(clusters: &[String]) -> Arc<Config> {
     let text = format!("static_resources: {{clusters: [{}]}}", clusters.join(", "));
     let source = BootstrapSource { path: None, text: Some(text) };
     let loaded = bootstrap::load(&source, &NodeOverrides::default()).expect("a bootstrap");
@@ -239,7 +239,7 @@ fn each<F: Future<Output = ()>>(scenario: impl Fn(Rc<Server>, Client, bool) -> F
     }
 }
 
-fn run(scenario: impl Future<Output = ()>) {
+pub fn run(scenario: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, scenario);
 }

@@ -7,6 +7,7 @@ mod bootstrap;
 mod breaker;
 mod buffering;
 mod callouts;
+mod client_sides;
 mod data_path;
 mod detection;
 mod dns;
