@@ -1,6 +1,6 @@
 //! Callouts ([`evenkeel_filters::callouts`]): requests that the proxy itself makes over the worker's connections to a
 //! configured cluster, each in a task of the worker. [`stream`] contains what the task and its handle share, [`places`] how many
-//! calls there may be; the upstream side of a call is in `http/call.rs`.
+//! calls there may be; how a call gets its response is in `http/call`.
 
 pub mod places;
 pub(crate) mod stream;

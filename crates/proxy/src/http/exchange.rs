@@ -1,483 +1,232 @@
-//! Moves bytes between the two sides of one request, in both directions at once, each only as fast as its reader.
+//! A request to a server: picks a host, connects, exchanges heads; repeats that until there is a response or no try is left. Whoever makes
+//! the request ([`ClientSide`]), its tries are made, limited, counted and repeated here.
 
-use std::io;
-use std::task::{Context, Poll, ready};
+use std::rc::Rc;
+use std::time::Duration;
 
-use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Woken};
-use evenkeel_http::Framing;
-use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::substitution_format::TimePoint;
-use evenkeel_upstream::Cluster;
-use evenkeel_upstream::conn::HeldBytes;
-use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
-use evenkeel_upstream::turn;
+use evenkeel_filters::ResponseFlags;
+use evenkeel_http::{HeaderId, ResponseInfo};
+use evenkeel_runtime_config::retry::RetryPolicy;
+use evenkeel_runtime_config::route::Priority;
+use evenkeel_upstream::cluster_stats::Counter;
+use evenkeel_upstream::{Cluster, Host, Permit, RequestGuard, turn};
 
-use super::active_stream::ActiveStream;
-use super::announced_length::AnnouncedLength;
-use super::downstream::Downstream;
+use super::client_side::ClientSide;
 use super::failure::Failure;
-use super::framed::Piece;
-use super::pause::Held;
+use super::retry::{self, BackOff, is_idempotent};
 use super::timers::Timers;
-use super::upload::{Unfit, Upload};
-use super::upstream::{Arrived, MAX_INTERIM, Upstream};
+use super::upstream::Upstream;
+use super::upstream::count::{count_failed_try, count_reset};
+use crate::clock::unix_seconds;
 
-/// One try: the request going up, the response coming down.
-pub(super) struct Exchange<'e, 'l> {
-    pub(super) active: &'e mut ActiveStream<'l>,
-    pub(super) up: &'e mut Upstream,
-    pub(super) upload: &'e mut Upload,
-    pub(super) timers: &'e mut Timers,
-    interim: u32,
-    /// A filter holds back some of the response body until this is ready.
-    held: Option<Held>,
-    /// The filters have seen the end of the response body.
-    filtered_end: bool,
-    /// The filters have seen the response's trailers.
-    seen_trailers: bool,
-    /// How many bytes of the response body filters may still send.
-    left: AnnouncedLength,
-    /// The response body, if it was collected, until it is sent.
-    collected: Option<HeldBytes>,
-    /// The cluster that uses a load report in the response's trailers, until they arrive.
-    reports_to: Option<&'e Cluster>,
+/// A request to a server.
+pub(super) struct Exchange<'e> {
+    pub(super) cluster: &'e Rc<Cluster>,
+    pub(super) policy: Option<&'e RetryPolicy>,
+    pub(super) priority: Priority,
+    pub(super) timers: Timers,
+    /// The hosts of the tries so far, if there may be others.
+    tried: Vec<Rc<Host>>,
+    /// A retry counts against `max_retries` until its try ends.
+    retrying: Option<Permit>,
 }
 
-impl<'e, 'l> Exchange<'e, 'l> {
+/// A response head, and the stream it came on.
+pub(super) struct Answered {
+    pub(super) up: Upstream,
+    pub(super) info: ResponseInfo,
+    pub(super) guard: RequestGuard,
+}
+
+/// The retry policy's verdict about a try.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Final,
+    Exhausted,
+    /// The policy allows another try, but the request body can no longer be repeated.
+    Unrepeatable,
+    Again,
+}
+
+impl<'e> Exchange<'e> {
     pub(super) fn new(
-        active: &'e mut ActiveStream<'l>,
-        up: &'e mut Upstream,
-        upload: &'e mut Upload,
-        timers: &'e mut Timers,
+        cluster: &'e Rc<Cluster>,
+        policy: Option<&'e RetryPolicy>,
+        priority: Priority,
+        timers: Timers,
     ) -> Self {
-        let (left, collected) = (AnnouncedLength::default(), None);
-        let (filtered_end, seen_trailers) = (false, false);
-        let (interim, held, reports_to) = (0, None, None);
-        Self { active, up, upload, timers, interim, held, filtered_end, seen_trailers, left, collected, reports_to }
+        Self { cluster, policy, priority, timers, tried: Vec::new(), retrying: None }
     }
 
-    /// The cluster heeds a load report in the response's trailers.
-    pub(super) fn reporting_to(&mut self, cluster: &'e Cluster) {
-        self.reports_to = Some(cluster).filter(|_| !self.active.request.load_reported);
-    }
-
-    /// Filters may change the response body, which the head frames like this. `collected`: the whole body, if it was collected.
-    pub(super) fn filtered(&mut self, framing: Framing, collected: Option<HeldBytes>) {
-        self.left = AnnouncedLength::of(framing);
-        self.collected = collected;
-    }
-
-    /// Sends the request and waits for the response head, which may come before the request is sent; the rest of it follows later.
-    pub(super) fn poll_head(
-        &mut self,
-        hcm: &HttpConnectionManager,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<evenkeel_http::ResponseInfo, Failure>> {
+    /// Tries until there is a response or no try is left.
+    pub(super) async fn response(&mut self, side: &mut impl ClientSide) -> Result<Answered, Failure> {
         loop {
-            if let Poll::Ready(failure) = self.poll_upload(cx) {
-                return Poll::Ready(Err(failure));
+            side.request_mut().stream.attempts += 1;
+            if let Some(policy) = self.policy {
+                self.timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
-            if !self.active.down.is_flushed() && matches!(self.active.down.poll_flush(cx), Poll::Ready(Err(_))) {
-                return Poll::Ready(Err(Failure::ClientGone));
+            let attempt = self.attempt(side).await;
+            self.report(side, &attempt);
+            if let Err(failure) = &attempt {
+                side.failed(failure);
+                count_failed_try(self.cluster, side.request().host.as_ref(), failure);
             }
-            let request = &mut *self.active.request;
-            match self.up.poll_head(request, cx) {
-                Poll::Ready(Ok(Arrived::Final(info))) => {
-                    self.timers.moved = true;
-                    request.note(TimePoint::UpstreamRxBegin);
-                    return Poll::Ready(Ok(info));
-                }
-                Poll::Ready(Ok(Arrived::Interim)) => {
-                    self.timers.moved = true;
-                    self.interim += 1;
-                    if self.interim > MAX_INTERIM {
-                        return Poll::Ready(Err(Failure::UpstreamProtocol));
-                    }
-                    self.pass_interim(hcm);
-                }
-                Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
-                Poll::Pending => return self.poll_nothing(cx),
+            if let Some(host) = side.request().host.as_ref().filter(|_| self.policy.is_some()) {
+                self.tried.push(Rc::clone(host));
             }
-        }
-    }
-
-    /// Sends the response body, and what is left of the request. Ready when the response is complete and sent; for a tunnel, when both
-    /// directions are.
-    pub(super) fn poll_body(&mut self, tunnel: bool, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if let Poll::Ready(failure) = self.poll_upload(cx) {
-            return Poll::Ready(Err(failure));
-        }
-        match self.poll_download(cx) {
-            Poll::Ready(Ok(())) if !tunnel || self.upload.finished || self.upload.refused => Poll::Ready(Ok(())),
-            Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
-            Poll::Ready(Ok(())) | Poll::Pending => {
-                if self.timers.flush_limit.is_some() {
-                    self.timers.watch_backlog(turn::now(), self.active.down.backlog());
-                }
-                self.poll_nothing(cx)
-            }
-        }
-    }
-
-    fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        loop {
-            if ready!(self.active.down.poll_room(cx)).is_err() {
-                return Poll::Ready(Err(self.active.down.why_gone(cx)));
-            }
-            if let Some(held) = &mut self.held {
-                // Released bytes do not wait for bytes that the filter holds back.
-                if let Poll::Ready(Err(_)) = self.active.down.poll_flush(cx) {
-                    return Poll::Ready(Err(self.active.down.why_gone(cx)));
-                }
-                ready!(held.poll(cx));
-                self.resume()?;
+            let verdict = self.verdict(side, &attempt);
+            if let Some(policy) = self.policy.filter(|_| matches!(verdict, Verdict::Again))
+                && self.may_retry(side, attempt.is_err())
+            {
+                self.await_retry(side, policy, attempt).await?;
                 continue;
             }
-            let conn = self.active.conn;
-            let request = &mut *self.active.request;
-            let down = &mut self.active.down;
-            let filtered = request.filters.sees_response_data();
-            let (held, filtered_end, left) = (&mut self.held, &mut self.filtered_end, &mut self.left);
-            let mut fits = true;
-            let mut take = |data: &[u8], last: bool| {
-                if filtered {
-                    *filtered_end |= last;
-                    let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-                    let flow = conn.manager.filters.response_data(&mut request.filters, &mut data);
-                    request.stream.bytes_sent += data.bytes.len() as u64;
-                    fits = left.take(data.bytes.len());
-                    *held = if fits { release(down, &data, data.ends, flow) } else { None };
-                } else {
-                    request.stream.bytes_sent += data.len() as u64;
-                    down.send(data, last);
-                }
-            };
-            let piece = match self.collected.take() {
-                Some(body) if !body.is_empty() => {
-                    take(&body, request.response_trailers.is_empty());
-                    Piece::Data
-                }
-                _ => self.up.piece(&mut request.response_trailers, &mut take, cx)?,
-            };
-            if matches!(piece, Piece::End) {
-                self.up.filter_response_end(self.active.request);
+            if let Verdict::Exhausted = verdict {
+                side.request_mut().stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+                self.cluster.stats().inc(Counter::upstream_rq_retry_limit_exceeded);
             }
-            if matches!(piece, Piece::End)
-                && !self.active.request.response_trailers.is_empty()
-                && let Some(cluster) = self.reports_to.take()
-            {
-                cluster.heed_load_report(self.up.host(), &self.active.request.response_trailers);
+            if attempt.is_ok() && side.request().stream.attempts > 1 && matches!(verdict, Verdict::Final) {
+                self.cluster.stats().inc(Counter::upstream_rq_retry_success);
             }
-            match piece {
-                _ if !fits => return Poll::Ready(Err(Failure::FilteredLength)),
-                Piece::Data => {
-                    self.timers.moved = true;
-                    self.active.request.note_first(TimePoint::UpstreamRxBodyBegin);
-                }
-                Piece::End if filtered && !self.filtered_end => {
-                    self.filtered_end = true;
-                    let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                    self.filter_data(end, HttpFilters::response_data)?;
-                }
-                Piece::End if !self.seen_trailers && self.active.request.filters.sees_response_trailers() => {
-                    self.seen_trailers = true;
-                    self.filter_trailers()?;
-                }
-                Piece::End if !self.left.is_over() => return Poll::Ready(Err(Failure::FilteredLength)),
-                Piece::End => {
-                    if !std::mem::replace(&mut self.active.response_ended, true) {
-                        self.active.request.note(TimePoint::UpstreamRxEnd);
-                        self.active.down.finish(&self.active.request.response_trailers);
-                        self.active.request.note(TimePoint::DownstreamTxEnd);
-                    }
-                    return self.active.down.poll_flush_end(cx).map_err(|_| self.active.down.why_gone(cx));
-                }
-                // Everything received so far is sent before this waits for more.
-                Piece::Nothing => {
-                    ready!(self.active.down.poll_flush(cx)).map_err(|_| self.active.down.why_gone(cx))?;
-                    ready!(self.up.poll_receive(cx))?;
-                }
-            }
+            return attempt;
         }
     }
 
-    /// The filter that holds back some of the response body may release it.
-    fn resume(&mut self) -> Result<(), Failure> {
-        let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
-        self.timers.moved = true;
-        self.filter_data(more, HttpFilters::resume_response)
-    }
-
-    /// Shows the filters the end of the response, and sends what they add to its body.
-    fn filter_trailers(&mut self) -> Result<(), Failure> {
-        let (added, flow) = self.active.filter_response_end();
-        if !self.left.take(added.len()) {
-            return Err(Failure::FilteredLength);
+    /// One try: host, connection, request up, response head down.
+    async fn attempt(&mut self, side: &mut impl ClientSide) -> Result<Answered, Failure> {
+        match side.request().stream.attempts {
+            1 => self.cluster.drop_share()?,
+            _ => side.request_mut().stream.times.begin_try(),
         }
-        self.active.request.stream.bytes_sent += added.len() as u64;
-        let data = Data { bytes: added.into(), ends: true, now: turn::now().into_std() };
-        let last = self.active.request.response_trailers.is_empty();
-        self.held = release(&mut self.active.down, &data, last, flow);
-        Ok(())
-    }
-
-    fn filter_data(
-        &mut self,
-        mut data: Data<'_>,
-        pass: impl FnOnce(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow,
-    ) -> Result<(), Failure> {
-        let request = &mut *self.active.request;
-        let flow = pass(&self.active.conn.manager.filters, &mut request.filters, &mut data);
-        if !self.left.take(data.bytes.len()) {
-            return Err(Failure::FilteredLength);
-        }
-        request.stream.bytes_sent += data.bytes.len() as u64;
-        let last = data.ends && request.response_trailers.is_empty();
-        self.held = release(&mut self.active.down, &data, last, flow);
-        Ok(())
-    }
-
-    /// Sends the request while a filter holds back the whole response. Ready when the filter is to be called again.
-    pub(super) fn poll_held(&mut self, held: &mut Held, cx: &mut Context<'_>) -> Poll<Result<Woken, Failure>> {
-        if let Poll::Ready(failure) = self.poll_upload(cx) {
-            return Poll::Ready(Err(failure));
-        }
-        match held.poll(cx) {
-            Poll::Ready(woken) => Poll::Ready(Ok(woken)),
-            Poll::Pending => self.poll_nothing(cx),
-        }
-    }
-
-    /// Sends the request and collects the response body; false if it is longer than `max_bytes`.
-    pub(super) fn poll_collect(
-        &mut self,
-        body: &mut HeldBytes,
-        max_bytes: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<bool, Failure>> {
-        self.poll_pieces(cx, |data| {
-            body.extend(data);
-            body.len() <= max_bytes
-        })
-    }
-
-    /// As [`Exchange::poll_collect`], but drops what is beyond the first `bytes`.
-    pub(super) fn poll_start(
-        &mut self,
-        start: &mut HeldBytes,
-        bytes: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<bool, Failure>> {
-        self.poll_pieces(cx, |data| {
-            let room = bytes.saturating_sub(start.len());
-            start.extend(data.get(..room).unwrap_or(data));
-            true
-        })
-    }
-
-    /// Sends the request, and gives the response body to `keep`; false once that does not want any more.
-    fn poll_pieces(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut keep: impl FnMut(&[u8]) -> bool,
-    ) -> Poll<Result<bool, Failure>> {
+        // A request that was lost because its connection just ended is sent once more, whatever the retry policy.
+        let mut raced = false;
         loop {
-            if let Poll::Ready(failure) = self.poll_upload(cx) {
-                return Poll::Ready(Err(failure));
+            let host = side.pick(&self.tried)?;
+            side.request_mut().set_host(&host);
+            side.picked(raced);
+            let guard = self.cluster.begin_request(&host, self.priority).map_err(|_| Failure::Overflow)?;
+            let connections = side.connections_of(&host);
+            let ready = if raced { None } else { side.ready_connection(&connections) };
+            let connection = match ready {
+                Some(connection) => connection,
+                // Boxed: few requests wait for a connection, and the others should not reserve memory for it.
+                None => Box::pin(side.connect(&connections, raced, &mut self.timers)).await?,
+            };
+            let mut up = side.upstream(connection);
+            self.cluster.report_connected(&host);
+            side.connected(&host, &up);
+            let failure = match side.exchange_heads(&mut up, &mut self.timers).await {
+                Ok(info) => return Ok(Answered { up, info, guard }),
+                Err(failure) => failure,
+            };
+            count_reset(self.cluster, &up, &failure);
+            up.complete(side.request());
+            if matches!(failure, Failure::UpstreamClosed { .. }) {
+                up.lost_race(turn::now());
             }
-            let trailers = &mut self.active.request.response_trailers;
-            let mut wanted = true;
-            match self.up.piece(trailers, &mut |data, _| wanted &= keep(data), cx)? {
-                Piece::End => {
-                    self.up.filter_response_end(self.active.request);
-                    return Poll::Ready(Ok(true));
+            if raced || !side.can_replay() || !self.lost_race(side, &failure, &up) {
+                return Err(failure);
+            }
+            raced = true;
+        }
+    }
+
+    /// Whether the upstream closed or refused the request before looking at it, as far as that can be told: it may close an idle connection
+    /// just when that is used again.
+    fn lost_race(&self, side: &impl ClientSide, failure: &Failure, up: &Upstream) -> bool {
+        match failure {
+            // If the policy covers it, the retry picks another host.
+            Failure::UpstreamRefused => {
+                let attempts = side.request().stream.attempts;
+                let covers =
+                    |policy: &RetryPolicy| retry::covers_failure(&policy.on, failure) && attempts <= policy.num_retries;
+                !self.policy.is_some_and(covers)
+            }
+            Failure::UpstreamClosed { .. } => {
+                up.is_reused() && (is_idempotent(side.request().head.method()) || up.is_unread())
+            }
+            _ => false,
+        }
+    }
+
+    /// Reports how a try ended to outlier detection.
+    fn report(&self, side: &mut impl ClientSide, attempt: &Result<Answered, Failure>) {
+        let request = side.request_mut();
+        let Some(host) = &request.host else { return };
+        let outcome = match attempt {
+            Ok(_) => {
+                let headers = &request.response.headers;
+                if let Some(value) = headers.get(HeaderId::KeepAlive) {
+                    host.keep_alive().announced(value);
                 }
-                Piece::Data if !wanted => return Poll::Ready(Ok(false)),
-                Piece::Data => self.timers.moved = true,
-                Piece::Nothing => match self.up.poll_receive(cx) {
-                    Poll::Ready(received) => received?,
-                    Poll::Pending => return self.poll_nothing(cx),
-                },
+                self.cluster.heed_health_header(host, headers);
+                request.load_reported = self.cluster.heed_load_report(host, headers);
+                Some(retry::outcome_of_response(&request.response))
             }
-        }
-    }
-
-    /// Sends the request. Ready only when it failed.
-    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        while !(self.upload.refused || self.upload.finished) {
-            if let Some(mirrors) = &mut self.upload.mirrors {
-                ready!(mirrors.poll_turn(cx));
-            }
-            match ready!(self.poll_upload_step(cx)) {
-                Ok(()) => self.timers.moved = true,
-                Err(Stop::Refused) => self.upload.refused = true,
-                Err(Stop::Failed(failure)) => return Poll::Ready(failure),
-            }
-        }
-        Poll::Pending
-    }
-
-    /// Sends one piece or the end of the request, or waits until there is one.
-    fn poll_upload_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if self.upload.replayed < self.upload.replay.as_ref().map_or(0, |known| known.len()) {
-            ready!(self.poll_room(cx))?;
-            let known = self.upload.replay.as_deref().unwrap_or_default();
-            let again = known.get(self.upload.replayed..).unwrap_or_default();
-            let part = again.get(..BLOCK_BYTES).unwrap_or(again);
-            self.up.send(part, false);
-            self.upload.replayed += part.len();
-            return Poll::Ready(Ok(()));
-        }
-        if self.upload.ended {
-            ready!(self.up.poll_flush_end(cx)).map_err(|_| Stop::Refused)?;
-            self.upload.finished = true;
-            return Poll::Ready(Ok(()));
-        }
-        if self.upload.paused {
-            ready!(self.poll_flushed(cx))?;
-            return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
-        }
-        if self.upload.held.is_some() {
-            return self.poll_held_upload(cx);
-        }
-        ready!(self.poll_room(cx))?;
-        let conn = self.active.conn;
-        let request = &mut *self.active.request;
-        let (up, upload) = (&mut *self.up, &mut *self.upload);
-        let filtered = request.filters.sees_request_data();
-        let mut fits = Ok(());
-        let mut take = |data: &[u8], last: bool| {
-            request.stream.bytes_received += data.len() as u64;
-            if !filtered {
-                return upload.pass(up, data, last);
-            }
-            upload.filtered_end |= last;
-            let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
-            let flow = conn.manager.filters.request_data(&mut request.filters, &mut data).map_err(Unfit::Body);
-            fits = flow.and_then(|flow| upload.pass_filtered(up, &data, flow));
+            Err(failure) => failure.row().outcome,
         };
-        let piece = self.active.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)?;
-        fits?;
-        match piece {
-            Piece::Data => {}
-            Piece::End if filtered && !self.upload.filtered_end => {
-                self.upload.filtered_end = true;
-                let mut end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
-                let flow = conn.manager.filters.request_data(&mut request.filters, &mut end).map_err(Unfit::Body)?;
-                // Its end follows as such.
-                end.ends = false;
-                self.upload.pass_filtered(self.up, &end, flow)?;
+        if let Some(outcome) = outcome {
+            self.cluster.report(host, outcome);
+        }
+    }
+
+    /// Returns whether the policy allows another try, and whether one is left.
+    fn verdict(&self, side: &impl ClientSide, attempt: &Result<Answered, Failure>) -> Verdict {
+        let Some(policy) = self.policy else { return Verdict::Final };
+        let covered = match attempt {
+            Ok(_) => retry::covers_response(policy, &side.request().response),
+            Err(failure) => retry::covers_failure(&policy.on, failure),
+        };
+        if !covered {
+            Verdict::Final
+        } else if !side.can_replay() {
+            Verdict::Unrepeatable
+        } else if side.request().stream.attempts > policy.num_retries {
+            Verdict::Exhausted
+        } else {
+            Verdict::Again
+        }
+    }
+
+    /// Counts a retry, unless as many are in flight as may be. `failed`: the try before had no response.
+    fn may_retry(&mut self, side: &mut impl ClientSide, failed: bool) -> bool {
+        // The previous retry is over: it no longer counts.
+        self.retrying = None;
+        self.retrying = self.cluster.begin_retry(self.priority, failed).ok();
+        if self.retrying.is_none() {
+            side.request_mut().stream.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
+        }
+        self.retrying.is_some()
+    }
+
+    /// Ends a try, and waits before the next.
+    async fn await_retry(
+        &mut self,
+        side: &mut impl ClientSide,
+        policy: &RetryPolicy,
+        attempt: Result<Answered, Failure>,
+    ) -> Result<(), Failure> {
+        side.abandoned(attempt.as_ref().is_ok_and(|answered| !answered.info.framing.is_empty()));
+        let pause = self.back_off(side, policy, attempt.is_ok());
+        drop(attempt);
+        self.timers.end_try();
+        Box::pin(side.pause(pause, &mut self.timers)).await.inspect_err(|failure| {
+            if let Some(counter) = failure.row().cluster_counter {
+                self.cluster.stats().inc(counter);
             }
-            Piece::End if !self.upload.left.is_over() => {
-                return Poll::Ready(Err(Stop::Failed(Failure::FilteredLength)));
-            }
-            Piece::End => {
-                // Before the filters, which may write how long that took.
-                self.active.request.note_first(TimePoint::DownstreamRxEnd);
-                self.active.filter_request_end();
-                let request = &mut *self.active.request;
-                self.up.finish(request, &request.trailers);
-                self.upload.ended = true;
-                if let Some(mirrors) = &mut self.upload.mirrors {
-                    mirrors.finish(&request.trailers);
-                }
-                request.note(TimePoint::UpstreamTxEnd);
-                self.timers.complete(turn::now());
-            }
-            Piece::Nothing => {
-                ready!(self.poll_flushed(cx))?;
-                ready!(self.active.down.poll_receive(cx)).map_err(Stop::Failed)?;
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// A filter holds back some of the body: nothing more is read from the client until it is to be called again. What it has released
-    /// does not wait.
-    fn poll_held_upload(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if let Poll::Ready(Err(_)) = self.up.poll_flush(cx) {
-            return Poll::Ready(Err(Stop::Refused));
-        }
-        if self.upload.held.as_mut().is_some_and(|held| held.poll(cx).is_pending()) {
-            return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
-        }
-        self.upload.held = None;
-        let request = &mut *self.active.request;
-        let mut more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
-        let filters = &self.active.conn.manager.filters;
-        let flow = filters.resume_request(&mut request.filters, &mut more).map_err(Unfit::Body)?;
-        more.ends &= request.trailers.is_empty();
-        self.upload.pass_filtered(self.up, &more, flow)?;
-        Poll::Ready(Ok(()))
-    }
-
-    /// Ready when the upstream accepts more of the request.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let room = self.up.poll_room(cx);
-        self.or_gone(room, cx)
-    }
-
-    /// Ready when the upstream has taken all that was handed over.
-    fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let flushed = self.up.poll_flush(cx);
-        self.or_gone(flushed, cx)
-    }
-
-    /// While the upstream takes nothing, watches for a client that leaves; what it sends meanwhile waits.
-    fn or_gone(&mut self, taken: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match taken {
-            Poll::Ready(taken) => Poll::Ready(taken.map_err(|_| Stop::Refused)),
-            Poll::Pending => self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure))),
-        }
-    }
-
-    /// Waits while nothing moves: for a deadline, and for a client that leaves after its request was sent or refused. Ready
-    /// only with a failure.
-    fn poll_nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
-        if (self.upload.ended || self.upload.refused)
-            && let Poll::Ready(failure) = self.active.down.poll_gone(cx)
-        {
-            return Poll::Ready(Err(failure));
-        }
-        let now = turn::now();
-        ready!(self.active.deadline.poll(self.timers.next(now), cx));
-        Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
-    }
-
-    /// Passes on an interim response. 100 was answered already, unless the proxy leaves that to the upstream (`proxy_100_continue`).
-    fn pass_interim(&mut self, hcm: &HttpConnectionManager) {
-        let request = &mut *self.active.request;
-        let wanted = request.response.status != 100 || hcm.proxy_100_continue;
-        if wanted && !request.is_http_10() {
-            request.response.headers.remove_hop_by_hop();
-            self.active.down.send_interim(&request.response);
-        }
-    }
-}
-
-/// Sends what the filters released; if they hold some back, returns what they wait for.
-fn release(down: &mut Downstream<'_>, data: &Data<'_>, last: bool, flow: Flow) -> Option<Held> {
-    if !data.bytes.is_empty() {
-        down.send(&data.bytes, last);
-    }
-    match flow {
-        Flow::Continue => None,
-        Flow::Pause(pause) => Some(Held::new(pause)),
-    }
-}
-
-/// Why no more of a request is sent.
-enum Stop {
-    /// The upstream accepts no more.
-    Refused,
-    Failed(Failure),
-}
-
-impl From<Unfit> for Stop {
-    fn from(unfit: Unfit) -> Self {
-        Self::Failed(match unfit {
-            Unfit::Body(bad) => Failure::BadBody(bad),
-            Unfit::Length => Failure::FilteredLength,
         })
+    }
+
+    /// How long to wait before the next try. `answered`: there is a response, which may ask for a pause.
+    fn back_off(&self, side: &impl ClientSide, policy: &RetryPolicy, answered: bool) -> Duration {
+        let request = side.request();
+        let response = answered.then_some(&request.response);
+        let attempts = request.stream.attempts;
+        let (pause, kind) = retry::back_off(policy, response, attempts, unix_seconds(), side.random());
+        self.cluster.stats().inc(match kind {
+            BackOff::Exponential => Counter::upstream_rq_retry_backoff_exponential,
+            BackOff::RateLimited => Counter::upstream_rq_retry_backoff_ratelimited,
+        });
+        pause
     }
 }

@@ -24,13 +24,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
-use super::exchange::Exchange;
 use super::failure::Failure;
 use super::grpc;
 use super::pause::Held;
 use super::reply::Reply;
 use super::request::Request;
 use super::timers::Timers;
+use super::transfer::Transfer;
 use crate::dns_cache::Lookup;
 use crate::listener::socket::ListenerKey;
 use crate::services::{WorkerClock, WorkerTasks};
@@ -372,7 +372,7 @@ impl ActiveStream<'_> {
     }
 }
 
-impl Exchange<'_, '_> {
+impl Transfer<'_, '_> {
     /// Carries out what the filters request before they pass the upstream's response head. Returns the body, if one of them
     /// collected it.
     pub(super) async fn settle(

@@ -3,7 +3,7 @@
 //! 0. **admit**: do the overload manager and the listener's limits allow it?
 //! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster; and again after a
 //!    **hold** ([`super::hold`]), when the route or the cluster has to be requested from the control plane first;
-//! 2. **forward** ([`super::forward`]): pick host → upstream connection → send, and again if the retry policy says so;
+//! 2. **forward** ([`super::forward`], [`super::exchange`]): pick host → upstream connection → send, and again if the retry policy says so;
 //! 3. **respond** ([`super::respond`]): response filters → head → body and trailers, while the rest of the request is sent;
 //!    or **reply** ([`super::reply`]): a local reply;
 //! 4. **end** ([`super::log`]): statistics and access log.

@@ -14,15 +14,15 @@ use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream::Answer;
 use super::edits::Edits as _;
-use super::exchange::Exchange;
+use super::exchange::Answered;
 use super::failure::{EndedBy, Failure};
 use super::filters::{Instead, announced};
 use super::finish::finish_response;
-use super::forward::Answered;
 use super::grpc;
 use super::record::record;
 use super::reply::Reply;
 use super::timers::Timers;
+use super::transfer::Transfer;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::upstream::count::{count_reset, count_response};
@@ -67,7 +67,7 @@ impl ActiveStream<'_> {
         match self.filter_response(ends, false, None) {
             ResponseDecision::Continue => {}
             // Boxed: few responses wait for a filter, and the others should not reserve memory for it.
-            wanted => match Box::pin(Exchange::new(self, &mut up, upload, timers).settle(wanted, ends)).await {
+            wanted => match Box::pin(Transfer::new(self, &mut up, upload, timers).settle(wanted, ends)).await {
                 Ok(whole) => collected = whole,
                 Err(instead) => return Box::pin(self.replace(forward, up, instead)).await,
             },
@@ -93,12 +93,12 @@ impl ActiveStream<'_> {
             self.conn.manager.http.shift(Gauge::downstream_cx_upgrades_active, 1);
         }
         let result = {
-            let mut exchange = Exchange::new(self, &mut up, upload, timers);
-            exchange.reporting_to(&forward.to.cluster);
+            let mut transfer = Transfer::new(self, &mut up, upload, timers);
+            transfer.reporting_to(&forward.to.cluster);
             if changes || collected.is_some() {
-                exchange.filtered(if opened { Framing::None } else { info.framing }, collected);
+                transfer.filtered(if opened { Framing::None } else { info.framing }, collected);
             }
-            poll_fn(|cx| exchange.poll_body(opened, cx)).await
+            poll_fn(|cx| transfer.poll_body(opened, cx)).await
         };
         if opened {
             self.conn.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
