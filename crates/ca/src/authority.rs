@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::rand;
-use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_store::{Readers, Store};
 use evenkeel_tls::Identity;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -14,8 +14,7 @@ use rcgen::{
 use time::OffsetDateTime;
 
 use crate::csr::{self, CsrError};
-use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, certificate_error, hex, io_error, read_optional};
-use crate::key_file;
+use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, certificate_error, hex, io_error};
 use crate::plugged::{self, PluggedFiles};
 
 /// Default lifetime of a workload certificate, as in Istio.
@@ -82,15 +81,16 @@ pub enum SignError {
 
 impl Authority {
     /// Opens the authority in the state directory; creates a new root for `trust_domain` if there is none.
-    pub fn open(state: &Path, trust_domain: &str, now: SystemTime) -> Result<Self, AuthorityError> {
-        let (cert_path, key_path) = (state.join(CA_CERT_FILE), state.join(CA_KEY_FILE));
-        let cert = read_optional(&cert_path)?;
-        let key = match (key_file::read(&key_path)?, &cert) {
+    pub fn open(state: impl Into<Store>, trust_domain: &str, now: SystemTime) -> Result<Self, AuthorityError> {
+        let store = state.into();
+        let (cert_path, key_path) = (store.place(CA_CERT_FILE), store.place(CA_KEY_FILE));
+        let cert = store.text(CA_CERT_FILE).map_err(io_error(&cert_path))?;
+        let key = match (store.secret(CA_KEY_FILE)?, &cert) {
             (Some(key), _) => key,
             (None, Some(_)) => return Err(AuthorityError::KeyMissing(key_path)),
             (None, None) => {
                 let key = new_key().map_err(certificate_error(&key_path))?.serialize_pem();
-                key_file::write(&key_path, &key)?;
+                store.put(CA_KEY_FILE, key.as_bytes(), Readers::Owner).map_err(io_error(&key_path))?;
                 key
             }
         };
@@ -99,7 +99,7 @@ impl Authority {
             Some(cert) => cert,
             None => {
                 let cert = self_sign(&key, trust_domain, now).map_err(certificate_error(&cert_path))?;
-                write_atomically(&cert_path, cert.as_bytes(), Readers::All).map_err(io_error(&cert_path))?;
+                store.put(CA_CERT_FILE, cert.as_bytes(), Readers::All).map_err(io_error(&cert_path))?;
                 cert
             }
         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_tls::IdentityError;
 
-use crate::key_file::KeyFileError;
+use evenkeel_store::SecretError;
 
 /// File name of the root certificate in the state directory.
 pub const CA_CERT_FILE: &str = "ca-cert.pem";
@@ -18,7 +18,7 @@ pub const CA_KEY_FILE: &str = "ca-key.pem";
 pub enum AuthorityError {
     /// The key file cannot be used.
     #[error(transparent)]
-    KeyFile(#[from] KeyFileError),
+    KeyFile(#[from] SecretError),
     /// Another file cannot be read or written.
     #[error("{path}: {source}")]
     Io {

@@ -11,14 +11,13 @@ pub mod authority;
 mod csr;
 pub mod external;
 pub mod files;
-pub mod key_file;
 mod plugged;
 pub mod rotation;
 pub mod tokens;
 
 pub use authority::{Authority, DEFAULT_TTL, IssuedCertificate, MAX_TTL, MIN_TTL, ServerCertificate, SignError};
 pub use csr::CsrError;
+pub use evenkeel_store::SecretError as KeyFileError;
 pub use files::AuthorityError;
-pub use key_file::KeyFileError;
 pub use plugged::{CERT_CHAIN_FILE, CRL_FILE, PluggedFiles, ROOT_CERT_FILE};
 pub use tokens::{TokenError, TokenKey, Workload};

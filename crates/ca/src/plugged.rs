@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
+use evenkeel_store::{Store, read_secret};
 use pem::{EncodeConfig, LineEnding, Pem};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
@@ -14,7 +16,6 @@ use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE, hex, io_error, read_optional};
-use crate::key_file;
 
 /// File name of the roots, as in Istio.
 pub const ROOT_CERT_FILE: &str = "root-cert.pem";
@@ -59,7 +60,7 @@ impl PluggedFiles {
             false => [CA_CERT_FILE, CA_KEY_FILE, ROOT_CERT_FILE].map(path),
         };
         let certificate = fs::read_to_string(&certificate_path).map_err(io_error(&certificate_path))?;
-        let key = key_file::read(&key_path)?.ok_or(AuthorityError::KeyMissing(key_path))?;
+        let key = read_secret(&key_path)?.ok_or(AuthorityError::KeyMissing(key_path))?;
         let roots = fs::read_to_string(&roots_path).map_err(io_error(&roots_path))?;
         let chain = match is_secret {
             true => certificate.clone(),
@@ -67,6 +68,26 @@ impl PluggedFiles {
         };
         let lists = read_optional(&path(CRL_FILE))?.filter(|lists| !lists.trim().is_empty());
         Ok(Self { certificate, key, roots, chain, revocation_lists: lists, certificate_path, roots_path })
+    }
+
+    /// Reads an authority of the store, which has Istio's names.
+    pub(crate) fn stored(store: &Store, folder: &str) -> Result<Self, AuthorityError> {
+        let key = |name: &str| format!("{folder}/{name}");
+        let optional = |name: &str| store.text(&key(name)).map_err(io_error(&store.place(&key(name))));
+        let text = |name: &str| {
+            let missing = || io_error(&store.place(&key(name)))(ErrorKind::NotFound.into());
+            optional(name)?.ok_or_else(missing)
+        };
+        let secret = store.secret(&key(CA_KEY_FILE))?;
+        Ok(Self {
+            certificate: text(CA_CERT_FILE)?,
+            key: secret.ok_or_else(|| AuthorityError::KeyMissing(store.place(&key(CA_KEY_FILE))))?,
+            roots: text(ROOT_CERT_FILE)?,
+            chain: optional(CERT_CHAIN_FILE)?.unwrap_or_default(),
+            revocation_lists: optional(CRL_FILE)?.filter(|lists| !lists.trim().is_empty()),
+            certificate_path: store.place(&key(CA_CERT_FILE)),
+            roots_path: store.place(&key(ROOT_CERT_FILE)),
+        })
     }
 
     pub(crate) fn made(certificate: String, key: String, roots: String, chain: String) -> Self {

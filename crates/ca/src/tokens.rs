@@ -3,16 +3,14 @@
 //! They are JWTs (RFC 7519, ES256) with the claims of Kubernetes' projected service account tokens, so that the same
 //! checks work in a cluster, where the API server makes them.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
+use evenkeel_store::{Readers, SecretError, Store};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde::{Deserialize, Serialize};
-
-use crate::key_file::{self, KeyFileError};
 
 /// Audience of the tokens, as in Istio.
 pub const AUDIENCE: &str = "istio-ca";
@@ -49,7 +47,7 @@ pub struct Workload {
 pub enum TokenError {
     /// The key file cannot be used.
     #[error(transparent)]
-    KeyFile(#[from] KeyFileError),
+    KeyFile(#[from] SecretError),
     /// The key file holds no ECDSA P-256 key.
     #[error("{TOKEN_KEY_FILE}: not an ECDSA P-256 key in PKCS #8: {0}")]
     Key(#[source] rcgen::Error),
@@ -102,15 +100,17 @@ struct Named {
 
 impl TokenKey {
     /// Opens the key in the state directory; creates one if there is none.
-    pub fn open(state: &Path) -> Result<Self, TokenError> {
-        let path = state.join(TOKEN_KEY_FILE);
-        let key = match key_file::read(&path)? {
+    pub fn open(state: impl Into<Store>) -> Result<Self, TokenError> {
+        let store = state.into();
+        let key = match store.secret(TOKEN_KEY_FILE)? {
             Some(pem) => {
                 KeyPair::from_pkcs8_pem_and_sign_algo(&pem, &PKCS_ECDSA_P256_SHA256).map_err(TokenError::Key)?
             }
             None => {
                 let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(TokenError::Key)?;
-                key_file::write(&path, &key.serialize_pem())?;
+                let path = store.place(TOKEN_KEY_FILE);
+                let written = store.put(TOKEN_KEY_FILE, key.serialize_pem().as_bytes(), Readers::Owner);
+                written.map_err(|source| SecretError::Io { path, source })?;
                 key
             }
         };

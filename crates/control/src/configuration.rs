@@ -8,14 +8,13 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
 use evenkeel_api::{Kind, in_force};
-use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, JwksFetching, MeshConfig, Source};
+use evenkeel_store::{Readers, Store};
 use tokio::sync::watch;
 
 use crate::barrier::Barrier;
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
-use crate::lease::Lease;
 use crate::memory;
 use crate::metrics::{Event, Metrics, Trigger, plane};
 use crate::proxies::{Proxies, Settled};
@@ -25,8 +24,8 @@ use crate::source::files::{Difference, Files, RECALLED, Refresh};
 use crate::source::watch::{FileState, Notice, Watch};
 use crate::world::{Cause, Noticed, World};
 
-/// File in the state directory with the assigned virtual addresses.
-const ADDRESS_BOOK_FILE: &str = "addresses.json";
+/// Key of the assigned virtual addresses in the store.
+pub const ADDRESS_BOOK: &str = "addresses.json";
 /// Minimum interval between two writes of that file, except at shutdown. An address that a crash loses is found again from
 /// the hash of its name.
 const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -75,7 +74,7 @@ pub struct Configuration {
     files: Files,
     builder: Builder,
     stored: StoredBook,
-    state: PathBuf,
+    store: Store,
     trust_domain: String,
     /// Whether refused security objects are left out.
     leave_out_refused: bool,
@@ -96,13 +95,14 @@ pub struct Configuration {
 
 impl Configuration {
     /// Checks the directories and reads the address book. `mesh` has the settings that files may override.
-    pub fn open(roots: Vec<PathBuf>, state: &Path, mesh: MeshConfig) -> Result<Self, ConfigurationError> {
+    pub fn open(roots: Vec<PathBuf>, store: impl Into<Store>, mesh: MeshConfig) -> Result<Self, ConfigurationError> {
         for path in &roots {
             fs::read_dir(path).map_err(|reason| ConfigurationError::Directory { path: path.clone(), reason })?;
         }
-        let path = state.join(ADDRESS_BOOK_FILE);
-        let book = read_book(&path)?;
-        let stored = StoredBook { path, failed: false, addresses: book.len(), due: None, written: None };
+        let store = store.into();
+        let book = read_book(&store)?;
+        let stored =
+            StoredBook { store: store.clone(), failed: false, addresses: book.len(), due: None, written: None };
         let (trust_domain, leave_out_refused) = (mesh.trust_domain.to_string(), mesh.leave_out_refused);
         let (on_one_machine, jwks_fetching) = (mesh.on_one_machine, mesh.jwks_fetching);
         let builder = Builder::new(mesh, book);
@@ -110,13 +110,13 @@ impl Configuration {
             files: Files::new(roots),
             builder,
             stored,
-            state: state.to_owned(),
+            history: EventLog::new(&store),
+            store,
             trust_domain,
             leave_out_refused,
             on_one_machine,
             jwks_fetching,
             started: SystemTime::now(),
-            history: EventLog::new(state),
             history_due: None,
             told: Arc::default(),
             analysed: Diagnostics::new(),
@@ -146,7 +146,7 @@ impl Configuration {
         if refused.is_empty() {
             return;
         }
-        let texts = match texts(&self.state, |path| refused.iter().any(|refused| path.starts_with(refused))) {
+        let texts = match texts(&self.store, |path| refused.iter().any(|refused| path.starts_with(refused))) {
             Ok(texts) => texts,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
@@ -335,7 +335,7 @@ impl Configuration {
         let Err(error) = result else { return };
         self.history_due = Some(Instant::now() + HISTORY_RETRY);
         tracing::error!(
-            state = %self.state.display(), %error,
+            state = %self.store.place("").display(), %error,
             "the history cannot be written; what proxies run is not remembered until it can, which is tried every {} s",
             HISTORY_RETRY.as_secs()
         );
@@ -414,10 +414,10 @@ impl Drop for Configuration {
     }
 }
 
-/// The address book and its file.
+/// The address book as it is stored.
 #[derive(Debug)]
 struct StoredBook {
-    path: PathBuf,
+    store: Store,
     /// Whether the last write failed, which has been logged; it is retried.
     failed: bool,
     /// Number of addresses when the book was last checked: it rarely changes except by growing.
@@ -441,12 +441,12 @@ impl StoredBook {
 
     fn write(&mut self, book: &AddressBook, now: Instant) {
         self.written = Some(now);
-        let result = write_book(&self.path, book);
+        let result = write_book(&self.store, book);
         self.due = result.is_err().then(|| now + ADDRESS_BOOK_RETRY);
         let had_failed = std::mem::replace(&mut self.failed, result.is_err());
         if let (Err(error), false) = (result, had_failed) {
             tracing::error!(
-                path = %self.path.display(), %error,
+                path = %self.store.place(ADDRESS_BOOK).display(), %error,
                 "virtual addresses cannot be kept for a restart; tried again every {} s", ADDRESS_BOOK_RETRY.as_secs()
             );
         }
@@ -599,21 +599,19 @@ fn count(world: &World, metrics: &Metrics) {
     metrics.plane.set(plane::Gauge::evenkeel_config_refused_files, number(world.refused.len()));
 }
 
-fn read_book(path: &Path) -> Result<AddressBook, ConfigurationError> {
-    let broken = |reason: String| ConfigurationError::AddressBook { path: path.to_owned(), reason };
-    match fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text).map_err(|error| broken(error.to_string())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(AddressBook::default()),
-        Err(error) => Err(broken(error.to_string())),
+fn read_book(store: &Store) -> Result<AddressBook, ConfigurationError> {
+    let broken = |reason: String| ConfigurationError::AddressBook { path: store.place(ADDRESS_BOOK), reason };
+    match store.get(ADDRESS_BOOK).map_err(|error| broken(error.to_string()))? {
+        Some(text) => serde_json::from_slice(&text).map_err(|error| broken(error.to_string())),
+        None => Ok(AddressBook::default()),
     }
 }
 
-/// Writes the address book to a temporary file and renames it, so that a crash leaves the old file or the new one. Holds a
-/// lease, so that addresses that another control plane has written meanwhile are kept.
-fn write_book(path: &Path, book: &AddressBook) -> io::Result<()> {
-    let _lease = Lease::take(path.parent().unwrap_or(Path::new("")), "addresses")?;
-    let book = read_book(path).map_err(io::Error::other)?.joined(book);
-    write_atomically(path, &serde_json::to_vec_pretty(&book)?, Readers::All)
+/// Stores the address book. Holds a lease, so that addresses that another control plane has written meanwhile are kept.
+fn write_book(store: &Store, book: &AddressBook) -> io::Result<()> {
+    let _lease = store.lease("addresses")?;
+    let book = read_book(store).map_err(io::Error::other)?.joined(book);
+    store.put(ADDRESS_BOOK, &serde_json::to_vec_pretty(&book)?, Readers::All)
 }
 
 #[cfg(test)]

@@ -28,7 +28,6 @@ mod external_signer;
 mod federation;
 pub mod history;
 pub mod jwks;
-pub mod lease;
 pub mod listen;
 pub mod memory;
 pub mod metrics;

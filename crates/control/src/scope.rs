@@ -5,24 +5,21 @@
 //! before it writes.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use std::{fs, io};
 
-use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_store::{Readers, Store, Version};
 use evenkeel_xds::scope::scope_service_server::ScopeService;
 use evenkeel_xds::scope::{Names, RecallRequest, RememberRequest, RememberResponse, Workload};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tonic::{Extensions, Request, Response, Status};
 
-use crate::lease::Lease;
 use crate::listen::Peer;
-use crate::source::files::Stamp;
 
-/// File in the state directory.
-const FILE: &str = "scope.json";
+/// Key of the remembered names in the store.
+const KEY: &str = "scope.json";
 /// Maximum number of names kept per workload; the most recently used ones are kept.
 const MAX_NAMES: usize = 10_000;
 /// Maximum number of workloads remembered; the most recently reported ones are kept.
@@ -44,7 +41,7 @@ type Key = (String, String, String);
 /// The remembered names of all workloads.
 #[derive(Debug)]
 pub struct Scopes {
-    path: PathBuf,
+    store: Store,
     memory: Mutex<Memory>,
     changed: Notify,
 }
@@ -52,8 +49,8 @@ pub struct Scopes {
 #[derive(Debug, Default)]
 struct Memory {
     workloads: BTreeMap<Key, Used>,
-    /// The file as this control plane last read or wrote it; any other content was written by another control plane.
-    stamp: Option<Stamp>,
+    /// The version that this control plane last read or wrote; any other one was written by another control plane.
+    version: Option<Version>,
 }
 
 /// Names of one workload, and for each the time it was last reported, in seconds since 1970.
@@ -81,11 +78,11 @@ struct Entry {
 
 impl Scopes {
     /// Reads the file. A file that cannot be read is reported and replaced: without it, replicas only have to ask again.
-    pub fn open(state: &Path) -> Arc<Self> {
-        let path = state.join(FILE);
+    pub fn open(store: impl Into<Store>) -> Arc<Self> {
+        let store = store.into();
         let mut memory = Memory::default();
-        memory.read(&path);
-        Arc::new(Self { path, memory: Mutex::new(memory), changed: Notify::new() })
+        memory.read(&store);
+        Arc::new(Self { store, memory: Mutex::new(memory), changed: Notify::new() })
     }
 
     /// Writes the file after changes, until dropped.
@@ -113,15 +110,15 @@ impl Scopes {
     pub fn write(&self, now: SystemTime) -> bool {
         let written = self.try_write(now);
         if let Err(error) = &written {
-            tracing::error!(path = %self.path.display(), %error, "what workloads use cannot be written");
+            tracing::error!(path = %self.store.place(KEY).display(), %error, "what workloads use cannot be written");
         }
         written.is_ok()
     }
 
     fn try_write(&self, now: SystemTime) -> io::Result<()> {
-        let _lease = Lease::take(self.path.parent().unwrap_or(Path::new("")), "scope")?;
+        let _lease = self.store.lease("scope")?;
         let mut memory = self.lock();
-        memory.read(&self.path);
+        memory.read(&self.store);
         memory.forget(now);
         let entries: Vec<Entry> = memory
             .workloads
@@ -135,15 +132,15 @@ impl Scopes {
             .collect();
         // Proxies that report names do not wait for the disk.
         drop(memory);
-        write_atomically(&self.path, &serde_json::to_vec_pretty(&entries)?, Readers::All)?;
-        self.lock().stamp = fs::metadata(&self.path).ok().as_ref().map(Stamp::of);
+        self.store.put(KEY, &serde_json::to_vec_pretty(&entries)?, Readers::All)?;
+        self.lock().version = self.store.version(KEY).ok().flatten();
         Ok(())
     }
 
     /// Returns the names that a workload's replicas use, whichever control plane they are connected to.
     fn recall(&self, key: &Key, now: SystemTime) -> Names {
         let mut memory = self.lock();
-        memory.read(&self.path);
+        memory.read(&self.store);
         let Some(used) = memory.workloads.get_mut(key) else { return Names::default() };
         used.forget(now);
         used.names()
@@ -155,7 +152,7 @@ impl Scopes {
         if memory.workloads.len() >= MAX_WORKLOADS && !memory.workloads.contains_key(&key) {
             memory.forget_oldest();
         }
-        let written = memory.stamp.map_or(SystemTime::UNIX_EPOCH, |stamp| stamp.modified);
+        let written = memory.version.map_or(SystemTime::UNIX_EPOCH, |version| version.modified);
         let used = memory.workloads.entry(key).or_default();
         let before = used.names();
         used.add(names, now);
@@ -172,15 +169,16 @@ impl Scopes {
 
 impl Memory {
     /// Merges the file, if another control plane has changed it.
-    fn read(&mut self, path: &Path) {
-        let stamp = fs::metadata(path).ok().as_ref().map(Stamp::of);
-        if stamp.is_none() || stamp == self.stamp {
+    fn read(&mut self, store: &Store) {
+        let version = store.version(KEY).ok().flatten();
+        if version.is_none() || version == self.version {
             return;
         }
-        self.stamp = stamp;
-        let entries = fs::read(path).and_then(|text| Ok(serde_json::from_slice::<Vec<Entry>>(&text)?));
+        self.version = version;
+        let text = store.get(KEY).map(Option::unwrap_or_default);
+        let entries = text.and_then(|text| Ok(serde_json::from_slice::<Vec<Entry>>(&text)?));
         let entries = entries.unwrap_or_else(|error| {
-            tracing::warn!(path = %path.display(), %error, "what workloads use cannot be read; it is learned anew");
+            tracing::warn!(path = %store.place(KEY).display(), %error, "what workloads use cannot be read; it is learned anew");
             Vec::new()
         });
         for Entry { namespace, service_account, workload, used } in entries {
@@ -339,7 +337,7 @@ mod tests {
             told.send(time).expect("somebody listens");
             // After the second failure there is a directory to write to.
             if time == RETRY && failures.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
-                fs::create_dir(&place).expect("a directory");
+                std::fs::create_dir(&place).expect("a directory");
             }
             std::future::ready(())
         };
@@ -383,8 +381,9 @@ mod tests {
     #[test]
     fn a_file_that_is_none_is_begun_anew() {
         let state = tempfile::tempdir().expect("a directory");
-        fs::write(state.path().join(FILE), "{").expect("a file");
-        assert_eq!(Scopes::open(state.path()).recall(&workload("web"), at(0)), Names::default());
+        let store = Store::from(state.path());
+        store.put(KEY, b"{", Readers::All).expect("put");
+        assert_eq!(Scopes::open(&store).recall(&workload("web"), at(0)), Names::default());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use evenkeel_ca::{TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
 use evenkeel_process::manager::Manager;
 use evenkeel_process::signals::Signals;
+use evenkeel_store::Store;
 use evenkeel_xds::Resource;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use evenkeel_xds::istio::mesh::{ProxyConfig, TrustDomain};
@@ -34,7 +35,6 @@ use crate::federation::Federation;
 use crate::jwks::outgoing_proxy::{OutgoingProxies, OutgoingProxyError};
 use crate::jwks::settings::{JwksSettings, JwksSettingsError};
 use crate::jwks::{self, Fetcher};
-use crate::lease::Lease;
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::options::{CertificateTtlError, Options, max_certificate_ttl};
@@ -156,7 +156,7 @@ struct Parts {
     grpc: tokio::net::TcpListener,
     secure_grpc: tokio::net::TcpListener,
     http: tokio::net::TcpListener,
-    state: PathBuf,
+    store: Store,
     configuration: Configuration,
     watch: Watch,
     debounce: DebounceOptions,
@@ -203,29 +203,29 @@ impl ControlPlane {
         }
         // Several control planes may start with the same empty directory: one creates the root and the key and assigns
         // addresses, the others find them.
-        let lease = Lease::take(&options.state, "start").map_err(state)?;
+        let store = Store::from(&options.state);
+        let lease = store.lease("start").map_err(state)?;
         // The watch begins before the files are read, so that no change is missed. The WorkloadEntries of registered
         // workloads are configuration like that of the user.
         let registered = registration::folder(&options.state).map_err(state)?;
         let jwks = jwks::folder(&options.state).map_err(state)?;
         let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered, jwks.clone()]).collect();
-        let mut configuration = Configuration::open(directories.clone(), &options.state, mesh)?;
+        let mut configuration = Configuration::open(directories.clone(), &store, mesh)?;
         let watch = Watch::new(&directories)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
         let metrics = Arc::new(Metrics::default());
-        let (folder, plugged) = (options.state.clone(), options.plugged_authority());
-        let signer = options.signer.clone();
+        let (plugged, signer) = (options.plugged_authority(), options.signer.clone());
         let now = SystemTime::now();
-        let authorities = Authorities::open(folder, plugged, signer, world.subscribe(), metrics.clone(), now)?;
-        let tokens = Arc::new(TokenKey::open(&options.state)?);
+        let authorities = Authorities::open(store.clone(), plugged, signer, world.subscribe(), metrics.clone(), now)?;
+        let tokens = Arc::new(TokenKey::open(&store)?);
         let client = || {
             let client = jwks::Client::new(&[authorities.current().roots.to_string()]);
             client.through(outgoing.clone()).without(blocked.clone())
         };
         let fetcher = Fetcher::new(jwks, client(), fetching.refresh, metrics.clone());
-        let federation = Federation::open(&options.state, client()).map_err(state)?;
+        let federation = Federation::new(&store, client());
         drop(lease);
         let server_certificates =
             ServerCertificates::new(authorities.subscribe(), &options.server_names, trust_domain.clone())?;
@@ -247,7 +247,7 @@ impl ControlPlane {
             grpc,
             secure_grpc,
             http,
-            state: options.state.clone(),
+            store: store.clone(),
             configuration,
             watch,
             debounce,
@@ -256,7 +256,7 @@ impl ControlPlane {
             metrics,
             certificates,
             authorities,
-            scopes: Scopes::open(&options.state),
+            scopes: Scopes::open(&store),
             registrations,
             server_certificates,
             fetcher,
@@ -276,12 +276,12 @@ impl ControlPlane {
 
     /// Serves with further tasks, which must not end either.
     async fn serve_with(self, mut tasks: Tasks, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
+        let Parts { grpc, secure_grpc, http, store, configuration, watch, debounce, world, proxies, metrics, .. } =
             self.parts;
         let barrier = Arc::new(Barrier::default());
         let registrations = self.parts.registrations;
         let authorities = self.parts.authorities;
-        let shown = (state, barrier.clone(), registrations.clone());
+        let shown = (store, barrier.clone(), registrations.clone());
         let pages = Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), shown);
         let pages = Arc::new(pages.with_authorities(authorities.clone()));
         let certificates = self.parts.certificates.clone();

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use evenkeel_api::{Object, STANDARD_INPUT, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
+use evenkeel_control::configuration::ADDRESS_BOOK;
 use evenkeel_control::jwks::{self, settings::JwksSettings};
 use evenkeel_control::registration;
 use evenkeel_control::source::files::{self, Files};
@@ -16,6 +17,7 @@ use evenkeel_explain::World;
 use evenkeel_local::applied::Applied;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_model::{AddressBook, MeshConfig, PublishedPort};
+use evenkeel_store::Store;
 
 /// Everything that was read.
 #[derive(Debug, Default)]
@@ -81,12 +83,13 @@ impl Manifests {
             None => mesh()?,
         };
         // The control plane's own objects: the keys that it has fetched, and registered workloads.
-        let own = [jwks::FOLDER, registration::FOLDER].map(|name| state.control().join(name));
+        let store = Store::from(&state.control());
+        let own = [jwks::FOLDER, registration::FOLDER].map(|folder| store.place(folder));
         let folders = [directory, applied, state.runtime()].into_iter().chain(own);
         all.directories(folders.filter(|path| path.is_dir()).collect());
         all.objects = in_force(std::mem::take(&mut all.objects));
         // Without the file, addresses are searched as the control plane does.
-        let book = std::fs::read(state.control().join("addresses.json")).ok();
+        let book = store.get(ADDRESS_BOOK).ok().flatten();
         all.addresses = book.and_then(|book| serde_json::from_slice(&book).ok()).unwrap_or_default();
         Ok(all)
     }

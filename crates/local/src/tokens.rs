@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically, write_atomically_for};
 use evenkeel_ca::files::CA_CERT_FILE;
-use evenkeel_ca::rotation::{BUNDLE_FILE, Store};
+use evenkeel_ca::rotation::{AuthorityStore, BUNDLE_FILE};
 use evenkeel_ca::tokens::{GROUP_PREFIX, TOKEN_KEY_FILE};
 use evenkeel_ca::{TokenError, TokenKey, Workload};
 use evenkeel_control::source::files::{Links, read_regular};
+use evenkeel_store::Store;
 
 use crate::confine::Account;
 use crate::pods::Pod;
@@ -42,10 +43,8 @@ pub enum CredentialError {
 /// Makes tokens, with a key of this run.
 pub struct Tokens {
     key: TokenKey,
-    /// The roots that are trusted now.
-    bundle: PathBuf,
-    /// The root, before the control plane has written them.
-    first_root: PathBuf,
+    /// The store of the control plane.
+    store: Store,
 }
 
 /// A proxy's own files.
@@ -60,20 +59,12 @@ impl Tokens {
     /// Makes the key in the control plane's directory; tokens made with the previous key are no longer valid. The workloads of
     /// earlier runs have ended, so a rotation does not wait for them until their certificates expire.
     pub fn begin(control: &Path) -> Result<Self, CredentialError> {
-        let old = control.join(TOKEN_KEY_FILE);
-        match fs::remove_file(&old) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(CredentialError::Io { path: old, source });
-            }
-            _ => {}
-        }
-        let forgotten = Store::at(control, "").forget_holders();
+        let store = Store::from(control);
+        let removed = store.remove(TOKEN_KEY_FILE);
+        removed.map_err(|source| CredentialError::Io { path: store.place(TOKEN_KEY_FILE), source })?;
+        let forgotten = AuthorityStore::at(&store, "").forget_holders();
         forgotten.map_err(|source| CredentialError::Io { path: control.to_owned(), source })?;
-        Ok(Self {
-            key: TokenKey::open(control)?,
-            bundle: control.join(BUNDLE_FILE),
-            first_root: control.join(CA_CERT_FILE),
-        })
+        Ok(Self { key: TokenKey::open(&store)?, store })
     }
 
     /// Writes both files for the first time.
@@ -97,9 +88,13 @@ impl Tokens {
     }
 
     fn follow_root(&self, credentials: &Credentials) -> Result<(), CredentialError> {
-        let failed = |source| CredentialError::Io { path: self.bundle.clone(), source };
-        let root =
-            fs::read_to_string(&self.bundle).or_else(|_| fs::read_to_string(&self.first_root)).map_err(failed)?;
+        let failed = |source| CredentialError::Io { path: self.store.place(BUNDLE_FILE), source };
+        let text = |key: &str| self.store.text(key).map_err(failed);
+        // The first root is there before the control plane has published what is trusted.
+        let root = match text(BUNDLE_FILE)? {
+            Some(roots) => roots,
+            None => text(CA_CERT_FILE)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
+        };
         let path = credentials.root();
         // The proxy owns the folder, and may have put anything there.
         let known = read_regular(&path, Links::Refused, u64::try_from(root.len()).unwrap_or(u64::MAX));

@@ -5,13 +5,14 @@
 //! never overlooks a workload, even if a control plane crashes at any point.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, BufReader, Read};
 use std::time::Duration;
 
+use evenkeel_store::{Begin, Log, Store};
 use serde::{Deserialize, Serialize};
+
+/// Folder of the ledgers in the store.
+pub(super) const FOLDER: &str = "ca/ledger";
 
 /// How long after its expiry a certificate may still be in use, at a workload whose clock is slow.
 pub const HOLDER_SKEW: Duration = Duration::from_secs(300);
@@ -119,8 +120,9 @@ pub struct Ledgers {
 /// The ledger of one control plane, locked while it runs.
 #[derive(Debug)]
 pub struct Ledger {
-    file: File,
-    path: PathBuf,
+    store: Store,
+    key: String,
+    log: Box<dyn Log>,
     lines: usize,
     /// Whether the last write failed, possibly in the middle of a line.
     is_torn: bool,
@@ -128,24 +130,18 @@ pub struct Ledger {
 
 impl Ledger {
     /// Opens a new ledger of that name, and takes over those of control planes that have ended. The caller holds the lease.
-    pub fn open(folder: &Path, name: &str, now: u64) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+    pub fn open(store: impl Into<Store>, name: &str, now: u64) -> io::Result<Self> {
+        let store = store.into();
         let mut fold = Fold::default();
         let mut ended = Vec::new();
-        for path in files(folder)? {
-            let mut file = match File::open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            if file.try_lock().is_ok() {
-                fold.read(&mut file)?;
-                ended.push(path);
+        for key in keys(&store)? {
+            if !store.is_held(&key)? && fold.read(&store, &key)? {
+                ended.push(key);
             }
         }
-        let path = folder.join(format!("{name}.{EXTENSION}"));
-        let this = Self::begin(&path, &fold.lines(now))?;
-        ended.iter().filter(|old| **old != path).for_each(|old| _ = fs::remove_file(old));
+        let key = format!("{FOLDER}/{name}.{EXTENSION}");
+        let this = Self::begin(store, key, &fold.lines(now))?;
+        ended.iter().filter(|old| **old != this.key).for_each(|old| _ = this.store.remove(old));
         Ok(this)
     }
 
@@ -154,44 +150,33 @@ impl Ledger {
         if self.lines >= COMPACT_AFTER {
             self.compact(now)?;
         }
-        self.write(std::slice::from_ref(record))
+        self.write(record)
     }
 
-    /// Writes a new file, which becomes visible to others only when it is locked and complete.
-    fn begin(path: &Path, records: &[Record]) -> io::Result<Self> {
-        let beside = path.with_extension("new");
-        let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
-        file.try_lock().map_err(io::Error::from)?;
-        let mut this = Self { file, path: path.to_owned(), lines: 0, is_torn: false };
-        this.write(records)?;
-        this.file.sync_all()?;
-        fs::rename(&beside, path)?;
-        Ok(this)
+    /// Begins a log, which becomes visible to others only when it is held and complete.
+    fn begin(store: Store, key: String, records: &[Record]) -> io::Result<Self> {
+        let log = store.begin_log(&key, &text(records)?, Begin::Replace)?;
+        Ok(Self { store, key, log, lines: records.len(), is_torn: false })
     }
 
-    fn write(&mut self, records: &[Record]) -> io::Result<()> {
-        let mut text = Vec::new();
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        let mut bytes = text(std::slice::from_ref(record))?;
         if self.is_torn {
-            text.push(b'\n');
+            bytes.insert(0, b'\n');
         }
-        for record in records {
-            serde_json::to_writer(&mut text, record)?;
-            text.push(b'\n');
-        }
-        self.lines += records.len();
-        // A single write, so that a reader never sees part of several lines.
-        let written = self.file.write_all(&text);
+        self.lines += 1;
+        let written = self.log.append(&bytes);
         self.is_torn = written.is_err();
         written
     }
 
     fn compact(&mut self, now: u64) -> io::Result<()> {
         let mut fold = Fold::default();
-        fold.read(&mut File::open(&self.path)?)?;
+        fold.read(&self.store, &self.key)?;
         let generation = fold.generation;
         let mut records = fold.lines(now);
         records.push(Record::Runs { generation });
-        let mut next = Self::begin(&self.path, &records)?;
+        let mut next = Self::begin(self.store.clone(), self.key.clone(), &records)?;
         // Lines that cannot be dropped must not cause a rewrite with every line.
         next.lines = next.lines.min(COMPACT_AFTER / 2);
         *self = next;
@@ -199,30 +184,20 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        let _ = self.file.unlock();
-    }
-}
-
 impl Ledgers {
-    /// Reads all ledgers in a directory.
-    pub fn read(folder: &Path) -> io::Result<Self> {
+    /// Reads all ledgers of a store.
+    pub fn read(store: impl Into<Store>) -> io::Result<Self> {
+        let store = store.into();
         let mut fold = Fold::default();
         let mut replicas = Vec::new();
-        for path in files(folder)? {
-            let mut file = match File::open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            // A locked file has a running owner. The lock here is shared, so that two readers do not take each other for an
-            // owner.
-            let runs = file.try_lock_shared().is_err();
+        for key in keys(&store)? {
+            // A ledger that is held has a running owner.
+            let runs = store.is_held(&key)?;
             fold.generation = 0;
-            fold.read(&mut file)?;
-            if runs {
-                let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if fold.read(&store, &key)? && runs {
+                let name = key.strip_prefix(FOLDER).unwrap_or_default().trim_start_matches('/');
+                let name =
+                    name.strip_suffix(EXTENSION).and_then(|name| name.strip_suffix('.')).unwrap_or(name).to_owned();
                 replicas.push(Replica { name, generation: fold.generation });
             }
         }
@@ -242,16 +217,19 @@ impl Ledgers {
 
 const EXTENSION: &str = "ledger";
 
-fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == EXTENSION) {
-            paths.push(path);
-        }
+fn keys(store: &Store) -> io::Result<Vec<String>> {
+    let is_ledger = |name: &String| name.ends_with(&format!(".{EXTENSION}"));
+    let names = store.list(FOLDER)?.into_iter().filter(is_ledger);
+    Ok(names.map(|name| format!("{FOLDER}/{name}")).collect())
+}
+
+fn text(records: &[Record]) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for record in records {
+        serde_json::to_writer(&mut text, record)?;
+        text.push(b'\n');
     }
-    paths.sort();
-    Ok(paths)
+    Ok(text)
 }
 
 /// An issued certificate.
@@ -281,15 +259,17 @@ struct Fold {
 }
 
 impl Fold {
-    fn read(&mut self, file: &mut File) -> io::Result<()> {
-        let bounded = BufReader::new(file.take(MAX_BYTES));
+    /// Adds the lines of a ledger. Returns whether there is one.
+    fn read(&mut self, store: &Store, key: &str) -> io::Result<bool> {
+        let Some(reader) = store.reader(key)? else { return Ok(false) };
+        let bounded = BufReader::new(reader.take(MAX_BYTES));
         for line in bounded.lines() {
             // A crash may have cut off the last line; its fact had not taken effect.
             if let Ok(record) = serde_json::from_str(&line?) {
                 self.add(record);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn add(&mut self, record: Record) {

@@ -1,39 +1,41 @@
-//! Stores the authorities and the state of their rotation in the state directory.
+//! Keeps the authorities and the state of their rotation in the store, under these keys.
 //!
 //! ```text
-//! STATE/ca-cert.pem, ca-key.pem   the first authority that the control plane created
-//! STATE/trust-bundle.pem          the trusted roots, for programs that deploy them to workloads
-//! STATE/ca/state.json             the state of the rotation
-//! STATE/ca/signers/ID/            every other authority, in Istio's layout
-//! STATE/ca/ledger/                the ledgers of issued certificates
-//! STATE/ca/rotate-KIND.request    a requested rotation
-//! STATE/ca/without.request        workloads that the rotation should not wait for, one a line
+//! ca-cert.pem, ca-key.pem   the first authority that the control plane created
+//! trust-bundle.pem          the trusted roots, for programs that deploy them to workloads
+//! ca/state.json             the state of the rotation
+//! ca/signers/ID/            every other authority, in Istio's layout
+//! ca/ledger/                the ledgers of issued certificates
+//! ca/rotate-KIND.request    a requested rotation
+//! ca/without.request        workloads that the rotation should not wait for, one a line
 //! ```
 
 use std::fs;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_base::files::{Readers, UntrustedError, private_directory, write_atomically};
+use evenkeel_base::files::UntrustedError;
+use evenkeel_store::{Readers, SecretError, Store};
 use evenkeel_tls::{TrustBundle, TrustError};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::ledger;
 use super::signing::Signing;
 use super::state::{Kind, Origin, Signer, State};
 use crate::authority::{Authority, SignError};
 use crate::files::{AuthorityError, CA_CERT_FILE, CA_KEY_FILE};
-use crate::key_file::{self, KeyFileError};
 use crate::plugged::{self, CERT_CHAIN_FILE, PluggedFiles, ROOT_CERT_FILE};
 
-const STATE_FILE: &str = "state.json";
-const SIGNERS: &str = "signers";
+const FOLDER: &str = "ca";
+const STATE: &str = "ca/state.json";
+const SIGNERS: &str = "ca/signers";
 /// File name of the trusted roots in the state directory.
 pub const BUNDLE_FILE: &str = "trust-bundle.pem";
 /// Maximum size of a state that is read, in bytes.
 const MAX_STATE_BYTES: u64 = 1024 * 1024;
-const WITHOUT_FILE: &str = "without.request";
+const WITHOUT: &str = "ca/without.request";
 /// Maximum size of the names of workloads that a rotation should not wait for, in bytes.
 pub const MAX_WITHOUT_BYTES: u64 = 64 * 1024;
 
@@ -48,7 +50,7 @@ pub enum StoreError {
     Sign(#[from] SignError),
     /// A key file.
     #[error(transparent)]
-    Key(#[from] KeyFileError),
+    Key(#[from] SecretError),
     /// The directory.
     #[error(transparent)]
     Untrusted(#[from] UntrustedError),
@@ -103,43 +105,41 @@ pub enum Reloaded {
     Later,
 }
 
-/// The files in the state directory.
+/// The authorities in the store.
 #[derive(Debug, Clone)]
-pub struct Store {
-    state: PathBuf,
-    folder: PathBuf,
+pub struct AuthorityStore {
+    store: Store,
     trust_domain: String,
     /// A file of roots that are trusted in addition to those of the authorities.
     further_roots: Option<PathBuf>,
 }
 
-impl Store {
-    /// Opens the store in a state directory. If it is empty, the first authority is the operator's, or else that of the state
-    /// directory, which is created if there is none. The caller holds the lease.
+impl AuthorityStore {
+    /// Opens the authorities of a store. If there are none, the first one is the operator's, or else a new one. The caller
+    /// holds the lease.
     pub fn open(
-        state: &Path,
+        state: impl Into<Store>,
         plugged: Option<&PluggedFiles>,
         trust_domain: &str,
         now: SystemTime,
     ) -> Result<(Self, State), StoreError> {
         let this = Self::at(state, trust_domain);
-        private_directory(&this.folder)?;
+        this.store.trusted(FOLDER)?;
         if let Some(known) = this.load()? {
             return Ok((this, known));
         }
         let signer = match plugged {
             Some(files) => this.add(files, Origin::PluggedIn, None, now)?,
-            None => signer(&Authority::open(state, trust_domain, now)?, Origin::First, None),
+            None => signer(&Authority::open(&this.store, trust_domain, now)?, Origin::First, None),
         };
         let first = State::steady(signer, unix(now));
         this.save(&first)?;
         Ok((this, first))
     }
 
-    /// Returns the store of a state directory, which may not exist yet.
-    pub fn at(state: &Path, trust_domain: &str) -> Self {
-        let (folder, trust_domain) = (state.join("ca"), trust_domain.to_owned());
-        Self { state: state.to_owned(), folder, trust_domain, further_roots: None }
+    /// Returns the authorities of a store, in which there may be none yet.
+    pub fn at(state: impl Into<Store>, trust_domain: &str) -> Self {
+        Self { store: state.into(), trust_domain: trust_domain.to_owned(), further_roots: None }
     }
 
     /// Also trusts the roots in this file, which is read whenever roots are.
@@ -167,46 +167,30 @@ impl Store {
         }
     }
 
-    /// Returns the directory of the ledgers.
-    pub fn ledgers(&self) -> PathBuf {
-        self.folder.join("ledger")
+    /// Returns the store, which also has the ledgers.
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Forgets which workloads have certificates. Only for whoever has ended all of them, and every control plane of this
     /// directory: a rotation does not wait for the forgotten ones.
     pub fn forget_holders(&self) -> io::Result<()> {
-        match fs::remove_dir_all(self.ledgers()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.store.remove_folder(ledger::FOLDER)
     }
 
     /// Returns the current state; `None` if there is none yet.
     pub fn load(&self) -> Result<Option<State>, StoreError> {
-        let path = self.folder.join(STATE_FILE);
-        let text = match fs::metadata(&path) {
-            Ok(found) if found.len() > MAX_STATE_BYTES => {
-                let source = io::Error::new(io::ErrorKind::InvalidData, "more than 1 MiB");
-                return Err(StoreError::Io { path, source });
-            }
-            _ => fs::read(&path),
-        };
-        match text {
-            Ok(text) => match serde_json::from_slice(&text) {
-                Ok(state) => Ok(Some(state)),
-                Err(source) => Err(StoreError::State { path, source }),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::Io { path, source }),
-        }
+        let path = || self.store.place(STATE);
+        let text = self.store.get_within(STATE, MAX_STATE_BYTES);
+        let Some(text) = text.map_err(|source| StoreError::Io { path: path(), source })? else { return Ok(None) };
+        serde_json::from_slice(&text).map(Some).map_err(|source| StoreError::State { path: path(), source })
     }
 
     /// Makes a state the current one. The authorities that it names are in the store. The caller holds the lease.
     pub fn save(&self, state: &State) -> Result<(), StoreError> {
-        let path = self.folder.join(STATE_FILE);
-        let text =
-            serde_json::to_vec_pretty(state).map_err(|source| StoreError::State { path: path.clone(), source })?;
-        write_atomically(&path, &text, Readers::Owner).map_err(|source| StoreError::Io { path, source })?;
+        let text = serde_json::to_vec_pretty(state)
+            .map_err(|source| StoreError::State { path: self.store.place(STATE), source })?;
+        self.put(STATE, &text, Readers::Owner)?;
         self.publish(state)
     }
 
@@ -223,12 +207,11 @@ impl Store {
 
     /// Writes the trusted roots for programs that deploy them to workloads.
     pub fn publish(&self, state: &State) -> Result<(), StoreError> {
-        let path = self.state.join(BUNDLE_FILE);
         let roots = self.roots(state)?;
-        if fs::read_to_string(&path).is_ok_and(|there| there == roots) {
-            return Ok(());
+        match self.store.get(BUNDLE_FILE) {
+            Ok(Some(there)) if there == roots.as_bytes() => Ok(()),
+            _ => self.put(BUNDLE_FILE, roots.as_bytes(), Readers::All),
         }
-        write_atomically(&path, roots.as_bytes(), Readers::All).map_err(|source| StoreError::Io { path, source })
     }
 
     /// Returns the authorities and roots in use for a state.
@@ -246,8 +229,8 @@ impl Store {
     /// Opens an authority of the store.
     pub fn authority(&self, signer: &Signer, now: SystemTime) -> Result<Authority, StoreError> {
         Ok(match signer.origin {
-            Origin::First => Authority::open(&self.state, &self.trust_domain, now)?,
-            _ => Authority::plugged_in(&self.signer_folder(&signer.id), now)?,
+            Origin::First => Authority::open(&self.store, &self.trust_domain, now)?,
+            _ => self.added(&signer.id, now)?,
         })
     }
 
@@ -283,11 +266,13 @@ impl Store {
     fn files(&self, signer: &Signer) -> Result<PluggedFiles, StoreError> {
         match signer.origin {
             Origin::First => {
-                let path = self.state.join(CA_CERT_FILE);
-                let certificate = fs::read_to_string(&path).map_err(|source| StoreError::Io { path, source })?;
+                let missing = || io::Error::from(io::ErrorKind::NotFound);
+                let text = self.store.text(CA_CERT_FILE).and_then(|text| text.ok_or_else(missing));
+                let certificate =
+                    text.map_err(|source| StoreError::Io { path: self.store.place(CA_CERT_FILE), source })?;
                 Ok(PluggedFiles::made(certificate.clone(), String::new(), certificate, String::new()))
             }
-            _ => Ok(PluggedFiles::read(&self.signer_folder(&signer.id))?),
+            _ => Ok(PluggedFiles::stored(&self.store, &signer_folder(&signer.id))?),
         }
     }
 
@@ -303,8 +288,8 @@ impl Store {
             Kind::Root => self.add(&Authority::new_root(&self.trust_domain, now)?, Origin::Own, None, now)?,
             Kind::Intermediate => {
                 let parent = match &state.active.parent {
-                    Some(id) if *id == FIRST => Authority::open(&self.state, &self.trust_domain, now)?,
-                    Some(id) => Authority::plugged_in(&self.signer_folder(id), now)?,
+                    Some(id) if *id == FIRST => Authority::open(&self.store, &self.trust_domain, now)?,
+                    Some(id) => self.added(id, now)?,
                     None => self.authority(&state.active, now)?,
                 };
                 let parent_id = match (&state.active.parent, state.active.origin) {
@@ -368,13 +353,10 @@ impl Store {
         now: SystemTime,
     ) -> Result<Signer, StoreError> {
         let authority = Authority::from_files(files, now)?;
-        let folder = self.signer_folder(authority.id());
-        private_directory(&folder)?;
-        let write = |name: &str, text: &str| {
-            let path = folder.join(name);
-            write_atomically(&path, text.as_bytes(), Readers::Owner).map_err(|source| StoreError::Io { path, source })
-        };
-        key_file::write(&folder.join(CA_KEY_FILE), &files.key)?;
+        let folder = signer_folder(authority.id());
+        self.store.trusted(&folder)?;
+        let write = |name: &str, text: &str| self.put(&format!("{folder}/{name}"), text.as_bytes(), Readers::Owner);
+        write(CA_KEY_FILE, &files.key)?;
         write(CA_CERT_FILE, &files.certificate)?;
         write(ROOT_CERT_FILE, &files.roots)?;
         write(CERT_CHAIN_FILE, &files.chain)?;
@@ -397,9 +379,9 @@ impl Store {
         }
         // Incomplete lists are an error, and those in use stay.
         Authority::from_files(files, now)?;
-        let path = self.signer_folder(&state.active.id).join(plugged::CRL_FILE);
+        let key = format!("{}/{}", signer_folder(&state.active.id), plugged::CRL_FILE);
         let text = files.revocation_lists.as_deref().unwrap_or_default();
-        write_atomically(&path, text.as_bytes(), Readers::Owner).map_err(|source| StoreError::Io { path, source })?;
+        self.put(&key, text.as_bytes(), Readers::Owner)?;
         Ok(true)
     }
 
@@ -407,75 +389,80 @@ impl Store {
     pub fn clean(&self, state: &State) -> io::Result<()> {
         let parents = state.trusted().filter_map(|signer| signer.parent.as_deref());
         let kept: Vec<&str> = state.trusted().map(|signer| signer.id.as_str()).chain(parents).collect();
-        for entry in fs::read_dir(self.folder.join(SIGNERS)).into_iter().flatten() {
-            let entry = entry?;
-            if !kept.iter().any(|id| entry.file_name() == *id) {
-                fs::remove_dir_all(entry.path())?;
-            }
+        for id in self.store.list(SIGNERS)?.iter().filter(|id| !kept.contains(&id.as_str())) {
+            self.store.remove_folder(&signer_folder(id))?;
         }
         let first = state.trusted().any(|signer| signer.origin == Origin::First) || kept.contains(&FIRST);
         if !first {
-            for name in [CA_KEY_FILE, CA_CERT_FILE] {
-                match fs::remove_file(self.state.join(name)) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
-            }
+            self.store.remove(CA_KEY_FILE)?;
+            self.store.remove(CA_CERT_FILE)?;
         }
         Ok(())
     }
 
     /// Requests a rotation from the control planes of this state directory.
     pub fn request(&self, kind: Kind) -> io::Result<()> {
-        fs::File::create(self.request_file(kind)).map(drop)
+        self.check_exists()?;
+        self.store.put(request_key(kind), b"", Readers::Owner)
     }
 
     /// Returns the requested rotation.
     pub fn requested(&self) -> Option<Kind> {
-        [Kind::Root, Kind::Intermediate].into_iter().find(|kind| self.request_file(*kind).exists())
+        [Kind::Root, Kind::Intermediate]
+            .into_iter()
+            .find(|kind| matches!(self.store.version(request_key(*kind)), Ok(Some(_))))
     }
 
     /// Removes the request, which has been fulfilled or refused.
     pub fn answered(&self, kind: Kind) -> io::Result<()> {
-        fs::remove_file(self.request_file(kind))
+        self.store.remove(request_key(kind)).map(drop)
     }
 
     /// Requests that the rotation, or the one that is requested next, does not wait for these workloads.
     pub fn request_without(&self, names: &[String]) -> io::Result<()> {
-        write_atomically(&self.folder.join(WITHOUT_FILE), names.join("\n").as_bytes(), Readers::Owner)
+        self.check_exists()?;
+        self.store.put(WITHOUT, names.join("\n").as_bytes(), Readers::Owner)
     }
 
     /// Returns the workloads that the rotation should not wait for.
     pub fn without_requested(&self) -> io::Result<Vec<String>> {
-        let file = match fs::File::open(self.folder.join(WITHOUT_FILE)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let mut text = String::new();
-        file.take(MAX_WITHOUT_BYTES).read_to_string(&mut text)?;
+        let text = self.store.get_within(WITHOUT, MAX_WITHOUT_BYTES)?.unwrap_or_default();
+        let text = String::from_utf8(text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no UTF-8 text"))?;
         Ok(text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
     /// Removes that request.
     pub fn without_answered(&self) -> io::Result<()> {
-        match fs::remove_file(self.folder.join(WITHOUT_FILE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        self.store.remove(WITHOUT).map(drop)
+    }
+
+    /// Opens an authority that was added.
+    fn added(&self, id: &str, now: SystemTime) -> Result<Authority, AuthorityError> {
+        Authority::from_files(&PluggedFiles::stored(&self.store, &signer_folder(id))?, now)
+    }
+
+    /// Checks that the store is that of a control plane: a request in another one would have no effect.
+    fn check_exists(&self) -> io::Result<()> {
+        match self.store.version(FOLDER)? {
+            Some(_) => Ok(()),
+            None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    fn request_file(&self, kind: Kind) -> PathBuf {
-        let name = match kind {
-            Kind::Root => "root",
-            Kind::Intermediate => "intermediate",
-        };
-        self.folder.join(format!("rotate-{name}.request"))
+    fn put(&self, key: &str, value: &[u8], readers: Readers) -> Result<(), StoreError> {
+        self.store.put(key, value, readers).map_err(|source| StoreError::Io { path: self.store.place(key), source })
     }
+}
 
-    fn signer_folder(&self, id: &str) -> PathBuf {
-        self.folder.join(SIGNERS).join(id)
+fn request_key(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Root => "ca/rotate-root.request",
+        Kind::Intermediate => "ca/rotate-intermediate.request",
     }
+}
+
+fn signer_folder(id: &str) -> String {
+    format!("{SIGNERS}/{id}")
 }
 
 /// Used in [`Signer::parent`] for the authority in the state directory itself.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_ca::rotation::{Kind, Ledger, Ledgers, Observed, Phase, Record, Reloaded, Signing, Store};
+use evenkeel_ca::rotation::{AuthorityStore, Kind, Ledger, Ledgers, Observed, Phase, Record, Reloaded, Signing};
 use evenkeel_ca::{Authority, PluggedFiles};
 use evenkeel_testkit::cases;
 use rcgen::{
@@ -52,7 +52,7 @@ struct Workload {
 struct Mesh {
     now: SystemTime,
     folder: TempDir,
-    store: Store,
+    store: AuthorityStore,
     ledger: Ledger,
     signing: Signing,
     workloads: Vec<Workload>,
@@ -65,9 +65,9 @@ struct Mesh {
 impl Mesh {
     fn new() -> Self {
         let (folder, now) = (tempfile::tempdir().unwrap(), now());
-        let (store, state) = Store::open(folder.path(), None, "cluster.local", now).unwrap();
+        let (store, state) = AuthorityStore::open(folder.path(), None, "cluster.local", now).unwrap();
         let signing = store.signing(state, now).unwrap();
-        let ledger = Ledger::open(&store.ledgers(), "one", unix(now)).unwrap();
+        let ledger = Ledger::open(store.store(), "one", unix(now)).unwrap();
         let workload = |index: usize| Workload {
             name: format!("w{index}.shop"),
             id: format!("spiffe://cluster.local/ns/shop/sa/w{index}"),
@@ -107,13 +107,13 @@ impl Mesh {
     /// The control plane's part of a step. Now and then it has crashed and starts again.
     fn control_plane(&mut self) {
         if self.below(20) == 0 {
-            let (store, state) = Store::open(self.folder.path(), None, "cluster.local", self.now).unwrap();
-            self.ledger = Ledger::open(&store.ledgers(), &format!("run-{}", self.random), unix(self.now)).unwrap();
+            let (store, state) = AuthorityStore::open(self.folder.path(), None, "cluster.local", self.now).unwrap();
+            self.ledger = Ledger::open(store.store(), &format!("run-{}", self.random), unix(self.now)).unwrap();
             self.signing = store.signing(state, self.now).unwrap();
             self.store = store;
             self.adopt();
         }
-        let ledgers = Ledgers::read(&self.store.ledgers()).unwrap();
+        let ledgers = Ledgers::read(self.store.store()).unwrap();
         let observed = Observed { ledgers: &ledgers, bundle: &self.signing.version };
         if let Some(next) = self.signing.state.advance(&observed, unix(self.now)) {
             self.store.save(&next).unwrap();

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_ca::rotation::{
-    HOLDER_SKEW, Kind, Ledger, Ledgers, Observed, Origin, Phase, Record, Reloaded, SETTLE, Signer, State, Store,
+    AuthorityStore, HOLDER_SKEW, Kind, Ledger, Ledgers, Observed, Origin, Phase, Record, Reloaded, SETTLE, Signer,
+    State,
 };
 use evenkeel_ca::{Authority, PluggedFiles};
 use rcgen::{CertificateParams, KeyPair, SanType};
@@ -182,7 +183,7 @@ fn a_control_plane_that_runs_an_earlier_state_is_waited_for() {
     let _next = Ledger::open(folder.path(), "next", START).unwrap();
     let ledgers = Ledgers::read(folder.path()).unwrap();
     assert_eq!(ledgers.holders["web"].bundle.as_deref(), Some("both"));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(folder.path().join("ca/ledger")).unwrap().count(), 2);
 }
 
 #[test]
@@ -190,12 +191,13 @@ fn a_ledger_survives_a_crash_in_the_middle_of_a_line_and_does_not_grow_for_ever(
     let folder = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::open(folder.path(), "one", START).unwrap();
     ledger.append(&issued("web", "old", "1", "old", START), START).unwrap();
-    let path = folder.path().join("one.ledger");
+    let ledgers = folder.path().join("ca/ledger");
+    let path = ledgers.join("one.ledger");
     let mut text = fs::read(&path).unwrap();
     text.extend(b"{\"t\":\"issued\",\"name\":\"half");
-    fs::write(folder.path().join("two.ledger"), &text).unwrap();
+    fs::write(ledgers.join("two.ledger"), &text).unwrap();
     assert_eq!(Ledgers::read(folder.path()).unwrap().holders.len(), 1);
-    fs::remove_file(folder.path().join("two.ledger")).unwrap();
+    fs::remove_file(ledgers.join("two.ledger")).unwrap();
 
     let later = END + HOLDER_SKEW.as_secs();
     for number in 0..45_000 {
@@ -222,7 +224,7 @@ fn seconds(time: SystemTime) -> u64 {
 #[test]
 fn a_rotation_goes_on_after_a_crash_at_every_step() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || Store::open(folder.path(), None, "cluster.local", now()).unwrap();
+    let open = || AuthorityStore::open(folder.path(), None, "cluster.local", now()).unwrap();
     let (_, first) = open();
     assert_eq!(first.active.origin, Origin::First);
     let first_root = fs::read_to_string(folder.path().join("ca-cert.pem")).unwrap();
@@ -266,7 +268,7 @@ fn a_rotation_goes_on_after_a_crash_at_every_step() {
 #[test]
 fn an_intermediate_signs_below_the_same_root() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, first) = Store::open(folder.path(), None, "cluster.local", now()).unwrap();
+    let (store, first) = AuthorityStore::open(folder.path(), None, "cluster.local", now()).unwrap();
     let key = store.signing(first.clone(), now()).unwrap().active.key_id().to_owned();
     let state = store.rotate(&first, Kind::Intermediate, now()).unwrap();
     let signing = store.signing(state, now()).unwrap();
@@ -296,7 +298,7 @@ fn the_operators_files_are_followed() {
     let top = Authority::new_root("corp", now()).unwrap();
     let authority = |files: &PluggedFiles| Authority::from_files(files, now()).unwrap();
     write(&authority(&top).new_intermediate("corp", now()).unwrap());
-    let (store, state) = Store::open(folder.path(), Some(&read()), "cluster.local", now()).unwrap();
+    let (store, state) = AuthorityStore::open(folder.path(), Some(&read()), "cluster.local", now()).unwrap();
     assert_eq!(state.active.origin, Origin::PluggedIn);
     assert_eq!(store.reload(&state, &read(), now()).unwrap(), Reloaded::Same);
     assert!(!folder.path().join("ca-key.pem").exists(), "no root of its own");
@@ -332,7 +334,7 @@ fn revocation_lists_of_the_operator_are_followed() {
         fs::set_permissions(plug.path().join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let read = || PluggedFiles::read(plug.path()).unwrap();
-    let (store, state) = Store::open(folder.path(), Some(&read()), "cluster.local", now()).unwrap();
+    let (store, state) = AuthorityStore::open(folder.path(), Some(&read()), "cluster.local", now()).unwrap();
     let lists = || store.signing(state.clone(), now()).unwrap().revocation_lists;
     assert_eq!(lists(), None);
     let list = revocation_list(&top, "40", now());
@@ -365,32 +367,32 @@ fn revocation_lists_of_the_operator_are_followed() {
 #[test]
 fn workloads_of_an_earlier_run_can_be_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(folder.path(), None, "cluster.local", now()).unwrap();
+    let (store, _) = AuthorityStore::open(folder.path(), None, "cluster.local", now()).unwrap();
     store.forget_holders().unwrap();
-    let mut ledger = Ledger::open(&store.ledgers(), "one", START).unwrap();
+    let mut ledger = Ledger::open(store.store(), "one", START).unwrap();
     ledger.append(&issued("group:vm@10.0.0.1.shop", "a", "1", "b", START), START).unwrap();
     drop(ledger);
-    assert_eq!(Ledgers::read(&store.ledgers()).unwrap().holders.len(), 1);
+    assert_eq!(Ledgers::read(store.store()).unwrap().holders.len(), 1);
     store.forget_holders().unwrap();
-    let _ledger = Ledger::open(&store.ledgers(), "two", START).unwrap();
-    assert!(Ledgers::read(&store.ledgers()).unwrap().holders.is_empty());
+    let _ledger = Ledger::open(store.store(), "two", START).unwrap();
+    assert!(Ledgers::read(store.store()).unwrap().holders.is_empty());
 }
 
 #[test]
 fn a_request_is_seen_until_it_is_answered() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(folder.path(), None, "cluster.local", now()).unwrap();
+    let (store, _) = AuthorityStore::open(folder.path(), None, "cluster.local", now()).unwrap();
     assert_eq!(store.requested(), None);
-    Store::at(folder.path(), "").request(Kind::Intermediate).unwrap();
+    AuthorityStore::at(folder.path(), "").request(Kind::Intermediate).unwrap();
     assert_eq!(store.requested(), Some(Kind::Intermediate));
     store.answered(Kind::Intermediate).unwrap();
     assert_eq!(store.requested(), None);
     assert!(store.without_requested().unwrap().is_empty());
     let names = ["web-0.shop".to_owned(), "api-0.shop".to_owned()];
-    Store::at(folder.path(), "").request_without(&names).unwrap();
+    AuthorityStore::at(folder.path(), "").request_without(&names).unwrap();
     assert_eq!(store.without_requested().unwrap(), names);
     store.without_answered().unwrap();
     assert!(store.without_requested().unwrap().is_empty());
-    assert!(Store::at(&folder.path().join("none"), "").request(Kind::Root).is_err());
+    assert!(AuthorityStore::at(&folder.path().join("none"), "").request(Kind::Root).is_err());
     assert!(Duration::from_secs(60) < HOLDER_SKEW);
 }

@@ -7,20 +7,20 @@
 mod status;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub use evenkeel_ca::rotation::{Kind, Waiting};
 use evenkeel_ca::rotation::{
-    Ledger, Ledgers, MAX_WITHOUT_BYTES, Observed, Phase, Record, Reloaded, Signing, State, Store, StoreError,
+    AuthorityStore, Ledger, Ledgers, MAX_WITHOUT_BYTES, Observed, Phase, Record, Reloaded, Signing, State, StoreError,
 };
+pub use evenkeel_ca::rotation::{Kind, Waiting};
 use evenkeel_ca::{Authority, PluggedFiles};
+use evenkeel_store::Store;
 use evenkeel_tls::RevocationLists;
 use tokio::sync::watch;
 
 use crate::external_signer::{ExternalSigners, SignerOptions};
-use crate::lease::Lease;
 use crate::metrics::Metrics;
 use crate::world::World;
 
@@ -55,8 +55,7 @@ pub enum AuthoritiesError {
 
 /// The authorities of this control plane.
 pub struct Authorities {
-    state_directory: PathBuf,
-    store: Store,
+    store: AuthorityStore,
     plugged: Option<PathBuf>,
     /// The external signer, if it signs workloads' certificates instead.
     signers: ExternalSigners,
@@ -82,10 +81,10 @@ impl std::fmt::Debug for Authorities {
 }
 
 impl Authorities {
-    /// Opens the authorities in the state directory. `plugged`: the directory of the operator's authority; `signer`: the
+    /// Opens the authorities in the store. `plugged`: the directory of the operator's authority; `signer`: the
     /// external signer. The caller holds the lease `start`.
     pub fn open(
-        state_directory: PathBuf,
+        store: Store,
         plugged: Option<PathBuf>,
         signer: SignerOptions,
         world: watch::Receiver<Arc<World>>,
@@ -100,18 +99,17 @@ impl Authorities {
         });
         let files = files.transpose()?;
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
-        let (mut store, state) = Store::open(&state_directory, files.as_ref(), &trust_domain, now)?;
+        let (mut store, state) = AuthorityStore::open(store, files.as_ref(), &trust_domain, now)?;
         let signers = ExternalSigners::new(signer, world.clone());
         if let Some(roots) = signers.roots() {
             store = store.trusting(roots.to_owned(), &state).map_err(AuthoritiesError::Roots)?;
         }
         let name = format!("{}-{:08x}", std::process::id(), unique());
-        let mut ledger = Ledger::open(&store.ledgers(), &name, unix(now))?;
+        let mut ledger = Ledger::open(store.store(), &name, unix(now))?;
         let signing = Arc::new(store.signing(state, now)?);
         say_which_lists_count(&signing, now);
         ledger.append(&Record::Runs { generation: signing.state.generation }, unix(now))?;
         Ok(Arc::new(Self {
-            state_directory,
             store,
             plugged,
             signers,
@@ -215,7 +213,7 @@ impl Authorities {
             return Ok(());
         }
         self.write_ledger(now)?;
-        let lease = Lease::take(&self.state_directory, LEASE)?;
+        let lease = self.store.store().lease(LEASE)?;
         self.follow(now)?;
         let state = self.current().state.clone();
         let next = match state.phase {
@@ -283,8 +281,8 @@ impl Authorities {
     }
 
     fn advance(&self, state: &State, now: SystemTime) -> Result<Option<State>, AuthoritiesError> {
-        self.note_gone(&Ledgers::read(&self.store.ledgers())?, now)?;
-        let ledgers = Ledgers::read(&self.store.ledgers())?;
+        self.note_gone(&Ledgers::read(self.store.store())?, now)?;
+        let ledgers = Ledgers::read(self.store.store())?;
         let current = self.current();
         let without = self.store.without_requested()?;
         if !without.is_empty() {
@@ -418,24 +416,24 @@ impl Queue {
     }
 }
 
-/// Requests a rotation from the control planes of a state directory; they begin it within a second or two.
+/// Requests a rotation from the control planes of a store; they begin it within a second or two.
 ///
 /// # Errors
 /// When the directory is not that of a control plane, or cannot be written.
-pub fn request(state_directory: &Path, kind: Kind) -> io::Result<()> {
-    Store::at(state_directory, "").request(kind)
+pub fn request(store: impl Into<Store>, kind: Kind) -> io::Result<()> {
+    AuthorityStore::at(store, "").request(kind)
 }
 
 /// Requests that the rotation in progress, or the one that is requested next, does not wait for these workloads.
 ///
 /// # Errors
 /// When the directory is not that of a control plane, or cannot be written, or there are too many names.
-pub fn request_without(state_directory: &Path, names: &[String]) -> io::Result<()> {
+pub fn request_without(store: impl Into<Store>, names: &[String]) -> io::Result<()> {
     let bytes: usize = names.iter().map(|name| name.len() + 1).sum();
     if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_WITHOUT_BYTES) {
         return Err(io::Error::other(format!("the names have more than {MAX_WITHOUT_BYTES} bytes")));
     }
-    Store::at(state_directory, "").request_without(names)
+    AuthorityStore::at(store, "").request_without(names)
 }
 
 /// Returns a number that no other control plane of this state directory uses.

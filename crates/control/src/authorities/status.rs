@@ -68,7 +68,7 @@ impl Authorities {
     /// Returns the status of the authorities.
     pub fn status(&self, now: SystemTime) -> Result<Status, super::AuthoritiesError> {
         let current = self.current();
-        let ledgers = Ledgers::read(&self.store.ledgers())?;
+        let ledgers = Ledgers::read(self.store.store())?;
         let at = unix(now);
         let waiting = current.state.waiting(&Observed { ledgers: &ledgers, bundle: &current.version }, at);
         let holders = || ledgers.holders.values().filter(|holder| holder.not_after > at);
@@ -105,7 +105,7 @@ impl Authorities {
 
     /// Logs the certificates that expire soon, and counts them in the metrics.
     pub(super) fn look_for_alarms(&self, now: SystemTime) {
-        let ledgers = match Ledgers::read(&self.store.ledgers()) {
+        let ledgers = match Ledgers::read(self.store.store()) {
             Ok(ledgers) => ledgers,
             Err(error) => {
                 tracing::warn!(%error, "the ledger of certificates cannot be read");
@@ -223,7 +223,7 @@ mod tests {
         let (_world, world) = watch::channel(Arc::new(World::of(Snapshot::default())));
         let (metrics, now) = (Arc::new(Metrics::default()), SystemTime::now());
         let authorities =
-            Authorities::open(state.path().to_owned(), None, SignerOptions::default(), world, metrics.clone(), now)
+            Authorities::open(state.path().into(), None, SignerOptions::default(), world, metrics.clone(), now)
                 .expect("authorities");
         let issue = |serial: &str, at: SystemTime| {
             let record = Record::Issued {

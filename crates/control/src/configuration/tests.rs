@@ -35,9 +35,9 @@ fn a_history_that_cannot_be_written_goes_on_when_it_can() {
 #[test]
 fn an_address_book_that_cannot_be_written_is_tried_again() {
     let folder = tempfile::tempdir().expect("a directory");
-    let path = folder.path().join("state").join(ADDRESS_BOOK_FILE);
+    let store = Store::from(&folder.path().join("state"));
     // As if there had been an address before, so that there is something to write.
-    let mut stored = StoredBook { path: path.clone(), failed: false, addresses: 1, due: None, written: None };
+    let mut stored = StoredBook { store: store.clone(), failed: false, addresses: 1, due: None, written: None };
     let (book, start) = (AddressBook::default(), Instant::now());
     stored.note(&book, start);
     assert_eq!((stored.failed, stored.due), (true, Some(start + ADDRESS_BOOK_RETRY)), "there is no such directory");
@@ -48,10 +48,10 @@ fn an_address_book_that_cannot_be_written_is_tried_again() {
     fs::create_dir(folder.path().join("state")).expect("a directory");
     let due = due + ADDRESS_BOOK_RETRY;
     stored.note(&book, due - MILLISECOND);
-    assert!(!path.exists(), "not before it is time");
+    assert_eq!(store.get(ADDRESS_BOOK).expect("no error"), None, "not before it is time");
     stored.note(&book, due);
     assert_eq!((stored.failed, stored.due), (false, None));
-    assert_eq!(read_book(&path).expect("a book"), book);
+    assert_eq!(read_book(&store).expect("a book"), book);
 }
 
 /// A route and its service that were written and removed while other files were read: only the route has been read.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::{Diagnostic, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_stats::Exposition;
+use evenkeel_store::Store;
 use evenkeel_translate::ProxyKind;
 use evenkeel_xds::server::TypeStatus;
 use evenkeel_xds::{ResourceType, Schema, json};
@@ -33,8 +33,7 @@ pub struct Pages {
     world: watch::Receiver<Arc<World>>,
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
-    /// The state directory.
-    state: PathBuf,
+    store: Store,
     barrier: Arc<Barrier>,
     registrations: Arc<Registrations>,
     authorities: Option<Arc<Authorities>>,
@@ -86,9 +85,9 @@ impl Pages {
         world: watch::Receiver<Arc<World>>,
         proxies: Arc<Proxies>,
         metrics: Arc<Metrics>,
-        (state, barrier, registrations): (PathBuf, Arc<Barrier>, Arc<Registrations>),
+        (store, barrier, registrations): (Store, Arc<Barrier>, Arc<Registrations>),
     ) -> Self {
-        Self { world, proxies, metrics, state, barrier, registrations, authorities: None }
+        Self { world, proxies, metrics, store, barrier, registrations, authorities: None }
     }
 
     /// Adds the page about the certificate authorities.
@@ -348,7 +347,7 @@ impl Pages {
     pub(super) fn history(&self, query: &str) -> Page {
         let [proxy, at, since] = ["proxyID", "at", "since"].map(|name| parameter(query, name));
         let asked = HistoryQuery { proxy: proxy.as_deref(), at: at.as_deref(), since: since.as_deref() };
-        match history::answer(&self.state, asked) {
+        match history::answer(&self.store, asked) {
             Ok(past) => json_page(&past),
             Err(error) => {
                 let status = match error {

@@ -4,7 +4,7 @@
 //! ```text
 //!  world: caCertificates ──► Federation::keep     schedules one fetch at a time for each endpoint
 //!                              │ jwks::Client     HTTPS, verified by the system's roots and the mesh's, bounded
-//!                              ├──► STATE/federation/NAME.json    the last good document, for an outage and a restart
+//!                              ├──► store: federation/NAME.json    the last good document, for an outage and a restart
 //!                              ▼
 //!  trust domains, which are sent to agents together with the mesh's own roots
 //! ```
@@ -17,13 +17,11 @@ mod bundle;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_model::{FurtherRoots, MeshConfig, RootsSource};
+use evenkeel_store::{Readers, Store};
 use evenkeel_xds::istio::mesh::TrustDomain;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
@@ -33,7 +31,7 @@ use crate::jwks::Client;
 use crate::world::World;
 use bundle::SpiffeBundle;
 
-/// Directory of the bundles in the state directory.
+/// Folder of the bundles in the store.
 const FOLDER: &str = "federation";
 /// Pause after the first failure; each further one doubles it.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
@@ -45,13 +43,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ENDPOINTS: usize = 100;
 /// Maximum number of concurrent fetches.
 const MAX_FETCHES: usize = 8;
-/// Maximum size of a document read from the state directory, in bytes; the client limits fetched ones.
+/// Maximum size of a document read from the store, in bytes; the client limits fetched ones.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Maintains the roots of all trust domains.
 #[derive(Debug)]
 pub(crate) struct Federation {
-    folder: PathBuf,
+    store: Store,
     client: Arc<Client>,
     endpoints: BTreeMap<Arc<str>, Endpoint>,
     out: watch::Sender<Arc<Vec<TrustDomain>>>,
@@ -72,12 +70,10 @@ struct Endpoint {
 }
 
 impl Federation {
-    /// Creates the directory in the state directory.
-    pub(crate) fn open(state: &Path, client: Client) -> std::io::Result<Self> {
-        let folder = state.join(FOLDER);
-        fs::create_dir_all(&folder)?;
+    /// Keeps bundles in this store.
+    pub(crate) fn new(store: impl Into<Store>, client: Client) -> Self {
         let (endpoints, out) = (BTreeMap::new(), watch::Sender::default());
-        Ok(Self { folder, client: Arc::new(client), endpoints, out, told: false })
+        Self { store: store.into(), client: Arc::new(client), endpoints, out, told: false }
     }
 
     /// Returns a receiver of all trust domains with their roots; empty if only the mesh's roots are used.
@@ -162,13 +158,13 @@ impl Federation {
         let wanted: BTreeSet<Arc<str>> = wanted.into_iter().take(MAX_ENDPOINTS).collect();
         for gone in self.endpoints.keys().filter(|url| !wanted.contains(*url)) {
             // The bundle is deleted, so that it is not trusted again later.
-            let _ = fs::remove_file(self.folder.join(file_name(gone)));
+            let _ = self.store.remove(&key(gone));
         }
         self.endpoints.retain(|url, _| wanted.contains(url));
         for url in wanted {
-            let (folder, at) = (&self.folder, url.clone());
+            let (store, at) = (&self.store, url.clone());
             self.endpoints.entry(url).or_insert_with(|| Endpoint {
-                bundle: stored(&folder.join(file_name(&at))),
+                bundle: stored(store, &key(&at)),
                 due: now,
                 failures: 0,
                 fetching: false,
@@ -198,7 +194,7 @@ impl Federation {
                 endpoint.due = now + endpoint.bundle.as_ref().map_or(bundle::MIN_REFRESH, |bundle| bundle.refresh);
                 if is_new {
                     endpoint.tell(url);
-                    let written = write_atomically(&self.folder.join(file_name(url)), &document, Readers::Owner);
+                    let written = self.store.put(&key(url), &document, Readers::Owner);
                     if let Err(error) = written {
                         tracing::warn!(%error, "the SPIFFE bundle at {url} is not stored; it counts until this process ends");
                     }
@@ -278,12 +274,13 @@ fn trust_domains(mesh: &MeshConfig, bundle: impl Fn(&str) -> Option<String>) -> 
 }
 
 /// Returns the bundle that an earlier run has stored.
-fn stored(path: &Path) -> Option<SpiffeBundle> {
-    let size = fs::metadata(path).ok()?.len();
-    let document = (size <= MAX_FILE_BYTES).then(|| fs::read(path).ok()).flatten()?;
-    bundle::parse(&document).inspect_err(|error| tracing::warn!("{}: {error}", path.display())).ok()
+fn stored(store: &Store, key: &str) -> Option<SpiffeBundle> {
+    let document = store.get_within(key, MAX_FILE_BYTES).ok()??;
+    let warn = |error: &bundle::BundleError| tracing::warn!("{}: {error}", store.place(key).display());
+    bundle::parse(&document).inspect_err(warn).ok()
 }
 
-fn file_name(url: &str) -> String {
-    format!("{}.json", evenkeel_jwt::digest(url.as_bytes()))
+/// Returns the key of a bundle in the store.
+fn key(url: &str) -> String {
+    format!("{FOLDER}/{}.json", evenkeel_jwt::digest(url.as_bytes()))
 }

@@ -63,7 +63,7 @@ async fn a_bundle_is_followed_and_what_is_wrong_changes_nothing() {
     let (web, one, two) = (TestCa::new(), TestCa::new(), TestCa::new());
     let (served, state) = (Served::new(&web), tempfile::tempdir().expect("a folder"));
     let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
-    let open = || Federation::open(state.path(), Client::new(&[web.root_pem()])).expect("a folder");
+    let open = || Federation::new(state.path(), Client::new(&[web.root_pem()]));
     let own = ("cluster.local".to_owned(), 0, true);
     let partner = |roots: usize| vec![own.clone(), ("partner.example".to_owned(), roots, false)];
     let mut federation = open();
@@ -105,7 +105,7 @@ async fn a_bundle_is_followed_and_what_is_wrong_changes_nothing() {
     // An endpoint that is no longer named leaves nothing behind.
     federation.follow(&MeshConfig::default(), Instant::now());
     assert_eq!(told(&federation), []);
-    assert_eq!(fs::read_dir(state.path().join(FOLDER)).expect("a folder").count(), 0);
+    assert_eq!(Store::from(state.path()).list(FOLDER).expect("names"), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,7 +122,7 @@ async fn endpoints_are_asked_again_by_themselves() {
     let (web, one) = (TestCa::new(), TestCa::new());
     let (served, state) = (Served::new(&web), tempfile::tempdir().expect("a folder"));
     served.set("200 OK", &document(&[], 1));
-    let federation = Federation::open(state.path(), Client::new(&[web.root_pem()])).expect("a folder");
+    let federation = Federation::new(state.path(), Client::new(&[web.root_pem()]));
     let mut domains = federation.subscribe();
     let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
     let (_world, worlds) = watch::channel(Arc::new(world_of(mesh)));
@@ -150,7 +150,7 @@ async fn a_new_root_of_the_mesh_verifies_endpoints_without_a_restart() {
     let (web, other, one) = (TestCa::new(), TestCa::new(), TestCa::new());
     let (served, state) = (Served::new(&web), tempfile::tempdir().expect("a folder"));
     served.set("200 OK", &document(&[&one], 1));
-    let mut federation = Federation::open(state.path(), Client::new(&[other.root_pem()])).expect("a folder");
+    let mut federation = Federation::new(state.path(), Client::new(&[other.root_pem()]));
     let mesh = mesh(vec![bundle_of(&served.url, &["partner.example"])], &[]);
     // It has failed so often that the next retry would be minutes away.
     federation.follow(&mesh, Instant::now());
@@ -171,7 +171,7 @@ async fn a_new_root_of_the_mesh_verifies_endpoints_without_a_restart() {
 #[tokio::test]
 async fn an_endpoint_that_was_asked_with_old_roots_is_asked_again() {
     let (state, now) = (tempfile::tempdir().expect("a folder"), Instant::now());
-    let mut federation = Federation::open(state.path(), Client::new(&[])).expect("a folder");
+    let mut federation = Federation::new(state.path(), Client::new(&[]));
     let url: Arc<str> = "https://partner.example/bundle.json".into();
     federation.follow(&mesh(vec![bundle_of(&url, &["partner.example"])], &[]), now);
     let mut check = |has_new_root: bool, is_due: bool| {

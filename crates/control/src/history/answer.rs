@@ -1,16 +1,16 @@
 //! Answers a user's query for a proxy and a time, given as text, in JSON.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::line_diff::unified;
+use evenkeel_store::Store;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::applied::as_applied;
 use super::error::HistoryError;
-use super::log::{self, unix_micros};
+use super::log::unix_micros;
 use super::past::{self, ChangeSince, MAX_CHANGES, Past};
 use super::timeline::{Entry, timeline};
 
@@ -44,36 +44,36 @@ pub struct HistoryQuery<'q> {
 
 /// Answers a query: the changes, oldest first, and what the proxy ran. Without [`HistoryQuery::at`] the changes are all of the
 /// history; with it those that came later.
-pub fn answer(state: &Path, asked: HistoryQuery<'_>) -> Result<Value, AnswerError> {
-    let now = SystemTime::now();
+pub fn answer(store: impl Into<Store>, asked: HistoryQuery<'_>) -> Result<Value, AnswerError> {
+    let (store, now) = (&store.into(), SystemTime::now());
     let time = |text: &str| moment(text, now).map(unix_micros).ok_or_else(|| AnswerError::Time(text.to_owned()));
     let at = asked.at.map_or(Ok(unix_micros(now)), time)?;
     let since = asked.since.map(time).transpose()?;
-    let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
+    let segments = past::segments(store)?;
     let entries = timeline(&segments);
     let is_late = |entry: &&Entry<'_>| since.is_none_or(|since| entry.at >= since);
     let Some(proxy) = asked.proxy else {
         let told = entries.iter().filter(is_late).map(|entry| (entry, None));
-        return Ok(json!({ "changes": latest(state, told.collect()) }));
+        return Ok(json!({ "changes": latest(store, told.collect()) }));
     };
-    let past = past::past(state, proxy, at)?;
+    let past = past::past(store, proxy, at)?;
     let changes = match asked.at {
-        Some(_) => past::changes_since(state, proxy, at)?,
+        Some(_) => past::changes_since(store, proxy, at)?,
         None => past::all_changes(&segments, proxy)?,
     };
     let of = |entry: &Entry<'_>| changes.iter().find(|own| own.made_by.at == entry.at && own.writer == *entry.writer);
     let told = entries.iter().filter(is_late).filter_map(|entry| Some((entry, Some(of(entry)?))));
-    Ok(in_json(&past, latest(state, told.collect())))
+    Ok(in_json(&past, latest(store, told.collect())))
 }
 
 /// The latest changes, at most [`MAX_CHANGES`].
-fn latest(state: &Path, mut told: Vec<(&Entry<'_>, Option<&ChangeSince>)>) -> Vec<Value> {
+fn latest(store: &Store, mut told: Vec<(&Entry<'_>, Option<&ChangeSince>)>) -> Vec<Value> {
     let earlier = told.len().saturating_sub(MAX_CHANGES);
     told.drain(..earlier).for_each(drop);
-    told.into_iter().map(|(entry, touched)| change_in_json(state, entry, touched)).collect()
+    told.into_iter().map(|(entry, touched)| change_in_json(store, entry, touched)).collect()
 }
 
-fn change_in_json(state: &Path, entry: &Entry<'_>, touched: Option<&ChangeSince>) -> Value {
+fn change_in_json(store: &Store, entry: &Entry<'_>, touched: Option<&ChangeSince>) -> Value {
     let files = entry.files.iter().map(|file| {
         let text = |text: &Option<std::sync::Arc<str>>| {
             let text = text.as_deref().unwrap_or_default();
@@ -81,7 +81,7 @@ fn change_in_json(state: &Path, entry: &Entry<'_>, touched: Option<&ChangeSince>
         };
         let applied = [&file.new, &file.old].into_iter().flatten().find_map(|text| as_applied(text));
         let name = applied.map_or_else(|| file.path.display().to_string(), |(from, _)| from);
-        let observed = file.is_observed(state);
+        let observed = file.is_observed(store);
         let mut diff = if observed { Vec::new() } else { unified(&text(&file.old), &text(&file.new)) };
         let more_lines = diff.len().saturating_sub(MAX_DIFF_LINES);
         diff.truncate(MAX_DIFF_LINES);

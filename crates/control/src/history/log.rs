@@ -8,8 +8,7 @@
 //! plane does not delete it when it removes the oldest segments.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,14 +16,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use evenkeel_api::istio::InterceptionMode;
 use evenkeel_base::replica::match_name;
 use evenkeel_model::{AddressBook, JwksFetching};
+use evenkeel_store::{Begin, Log, Store};
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
 use serde::{Deserialize, Serialize};
 
 use super::redact::without_secrets;
 
-/// Directory of the segments in the state directory.
-const DIRECTORY: &str = "history";
+/// Folder of the segments in the store.
+const FOLDER: &str = "history";
+/// How names of segments end.
+const EXTENSION: &str = ".log";
 /// Size at which a new segment is begun, in bytes.
 const MAX_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// Number of changes at which a new segment is begun, so that a segment can be replayed quickly.
@@ -307,9 +309,9 @@ impl Run {
 /// remembered for that segment.
 #[derive(Debug)]
 pub struct EventLog {
-    directory: PathBuf,
+    store: Store,
     /// `None`: the log is closed.
-    file: Option<File>,
+    segment: Option<Box<dyn Log>>,
     bytes: u64,
     changes: usize,
     /// The last generation that was written.
@@ -320,21 +322,14 @@ pub struct EventLog {
 
 impl EventLog {
     /// Creates a log that is still closed.
-    pub fn new(state: &Path) -> Self {
-        Self {
-            directory: state.join(DIRECTORY),
-            file: None,
-            bytes: 0,
-            changes: 0,
-            generation: 0,
-            proxies: BTreeMap::new(),
-        }
+    pub fn new(store: impl Into<Store>) -> Self {
+        Self { store: store.into(), segment: None, bytes: 0, changes: 0, generation: 0, proxies: BTreeMap::new() }
     }
 
     /// Stops writing to this segment.
     #[cfg(test)]
     pub fn close(&mut self) {
-        self.file = None;
+        self.segment = None;
     }
 
     /// Whether the segment is long enough to begin the next.
@@ -353,18 +348,12 @@ impl EventLog {
         let mut proxies: Vec<Run> = self.proxies.values().map(|(_, run)| run.clone()).filter(is_told).collect();
         proxies.sort_by_key(|run| std::cmp::Reverse(run.since));
         proxies.truncate(MAX_PROXIES);
-        fs::create_dir_all(&self.directory)?;
         let numbered = (0..).zip(&proxies).map(|(number, run)| (run.node.clone(), (number, run.clone())));
         let known = numbered.collect();
-        let (path, mut file) = segment(&self.directory, checkpoint.at)?;
-        let generation = checkpoint.generation;
+        let (generation, at) = (checkpoint.generation, checkpoint.at);
         let line = line(&Record::Checkpoint(Box::new(Checkpoint { proxies, ..checkpoint })))?;
-        if let Err(error) = file.write_all(line.as_bytes()) {
-            // The file would count as one of the segments that are kept.
-            let _ = fs::remove_file(path);
-            return Err(error);
-        }
-        (self.file, self.bytes, self.changes) = (Some(file), line.len() as u64, 0);
+        let segment = begin_segment(&self.store, at, line.as_bytes())?;
+        (self.segment, self.bytes, self.changes) = (Some(segment), line.len() as u64, 0);
         (self.generation, self.proxies) = (generation, known);
         self.drop_oldest()
     }
@@ -375,7 +364,7 @@ impl EventLog {
         let generation = change.generation;
         self.changes += 1;
         self.append(&Record::Change(change))?;
-        if self.file.is_some() {
+        if self.segment.is_some() {
             self.generation = generation;
         }
         Ok(())
@@ -407,25 +396,21 @@ impl EventLog {
     }
 
     fn append(&mut self, record: &Record) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some(segment) = &mut self.segment else { return Ok(()) };
         let line = line(record)?;
         self.bytes += line.len() as u64;
         // Nothing behind an incomplete line can be read.
-        file.write_all(line.as_bytes()).inspect_err(|_| self.file = None)
+        segment.append(line.as_bytes()).inspect_err(|_| self.segment = None)
     }
 
     /// Deletes the oldest segments, except those that others are writing. Others may have deleted some meanwhile.
     fn drop_oldest(&self) -> io::Result<()> {
-        let segments = segments(&self.directory)?;
+        let segments = segments(&self.store)?;
         let surplus = segments.len().saturating_sub(MAX_SEGMENTS);
-        let absent = |error: &io::Error| error.kind() == ErrorKind::NotFound;
-        for path in segments.into_iter().take(surplus) {
-            let dropped = File::open(&path).and_then(|file| match file.try_lock() {
-                Ok(()) => fs::remove_file(&path),
-                Err(TryLockError::WouldBlock) => Ok(()),
-                Err(TryLockError::Error(error)) => Err(error),
-            });
-            dropped.or_else(|error| if absent(&error) { Ok(()) } else { Err(error) })?;
+        for key in segments.iter().take(surplus) {
+            if !self.store.is_held(key)? {
+                self.store.remove(key)?;
+            }
         }
         Ok(())
     }
@@ -449,20 +434,16 @@ fn rows(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
     rows
 }
 
-/// Reads the segments of a state directory, the oldest first. Everything after an incomplete or damaged line is left out.
-pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
+/// Reads the segments of a store, the oldest first. Everything after an incomplete or damaged line is left out.
+pub fn read(store: &Store) -> io::Result<Vec<Vec<Record>>> {
     let mut all = Vec::new();
-    for path in segments(&state.join(DIRECTORY))? {
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            // Deleted since the names were read.
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
+    for key in existing(store)? {
+        // It may have been deleted since the names were read.
+        let Some(bytes) = store.get(&key)? else { continue };
         let mut records = Vec::new();
         for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let Some(record) = read_line(line) else {
-                tracing::warn!(path = %path.display(), line = number + 1, "the record is torn; what follows is left out");
+                tracing::warn!(path = %store.place(&key).display(), line = number + 1, "the record is torn; what follows is left out");
                 break;
             };
             records.push(record);
@@ -473,15 +454,11 @@ pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
 }
 
 /// Returns the past texts of the wanted files in chronological order, each since the file was last created.
-pub fn texts(state: &Path, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeMap<PathBuf, VecDeque<String>>> {
+pub fn texts(store: &Store, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeMap<PathBuf, VecDeque<String>>> {
     let mut all = PastTexts::default();
-    for path in segments(&state.join(DIRECTORY))? {
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            // Deleted since the names were read.
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
+    for key in existing(store)? {
+        // It may have been deleted since the names were read.
+        let Some(bytes) = store.get(&key)? else { continue };
         for record in bytes.split_inclusive(|byte| *byte == b'\n').map_while(read_line) {
             match record {
                 Record::Checkpoint(checkpoint) => {
@@ -534,26 +511,34 @@ fn read_line(line: &[u8]) -> Option<Record> {
     (sum == checksum(json.as_bytes())).then(|| serde_json::from_str(json).ok()).flatten()
 }
 
-/// Creates a locked file, named by time so that names sort chronologically.
-fn segment(directory: &Path, at: u64) -> io::Result<(PathBuf, File)> {
-    let last = segments(directory)?.last().and_then(|path| path.file_stem()?.to_str()?.parse::<u64>().ok());
-    let mut name = last.map_or(at, |last| at.max(last.saturating_add(1)));
+/// Begins a segment, named by time so that names sort chronologically.
+fn begin_segment(store: &Store, at: u64, first: &[u8]) -> io::Result<Box<dyn Log>> {
+    let last = segments(store)?.last().and_then(|key| key.rsplit_once('/')?.1.strip_suffix(EXTENSION)?.parse().ok());
+    let mut name = last.map_or(at, |last: u64| at.max(last.saturating_add(1)));
     loop {
-        let path = directory.join(format!("{name:020}.log"));
-        match OpenOptions::new().create_new(true).append(true).open(&path) {
-            Ok(file) => return file.try_lock().map(|()| (path, file)).map_err(io::Error::from),
+        match store.begin_log(&format!("{FOLDER}/{name:020}{EXTENSION}"), first, Begin::New) {
             // Another control plane has created it first.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && name < u64::MAX => name += 1,
-            Err(error) => return Err(error),
+            begun => return begun,
         }
     }
 }
 
-fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(directory)?.filter_map(Result::ok).map(|entry| entry.path());
-    let mut found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "log")).collect();
-    found.sort();
-    Ok(found)
+/// Returns the keys of the segments, the oldest first.
+///
+/// # Errors
+/// Also if there has never been one: the store is perhaps not that of a control plane.
+fn existing(store: &Store) -> io::Result<Vec<String>> {
+    match store.version(FOLDER)? {
+        Some(_) => segments(store),
+        None => Err(ErrorKind::NotFound.into()),
+    }
+}
+
+/// Returns the keys of the segments, the oldest first; none if there has never been one.
+fn segments(store: &Store) -> io::Result<Vec<String>> {
+    let names = store.list(FOLDER)?.into_iter().filter(|name| name.ends_with(EXTENSION));
+    Ok(names.map(|name| format!("{FOLDER}/{name}")).collect())
 }
 
 /// Returns the 64-bit FNV-1a hash.

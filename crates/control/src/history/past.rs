@@ -1,8 +1,8 @@
 //! What a proxy ran at some time, which changes caused it, and what has changed since.
 
-use std::path::Path;
 use std::sync::Arc;
 
+use evenkeel_store::Store;
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 
 use super::error::HistoryError;
@@ -58,8 +58,8 @@ pub struct Difference {
 
 /// Returns what `wanted` (a node id, `POD.NAMESPACE`, `POD`, or a workload, of whose replicas the last seen one is chosen)
 /// ran at `at`, in µs since 1970.
-pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
-    let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
+pub fn past(store: impl Into<Store>, wanted: &str, at: u64) -> Result<Past, HistoryError> {
+    let segments = segments(&store.into())?;
     let seen = last_run(&segments, wanted, at)?;
     let now = last_run(&segments, wanted, u64::MAX)?;
     let Followed { set, made_by, units_made } = follow(&segments, &seen)?;
@@ -89,10 +89,15 @@ pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
 
 /// Returns the changes of a proxy's resources from `at` to the end of the log, the latest [`MAX_CHANGES`], oldest first. Changes
 /// that were taken back are among them.
-pub fn changes_since(state: &Path, wanted: &str, at: u64) -> Result<Vec<ChangeSince>, HistoryError> {
-    let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
+pub fn changes_since(store: impl Into<Store>, wanted: &str, at: u64) -> Result<Vec<ChangeSince>, HistoryError> {
+    let segments = segments(&store.into())?;
     let (seen, now) = (last_run(&segments, wanted, at)?, last_run(&segments, wanted, u64::MAX)?);
     Ok(if now == seen { Vec::new() } else { between(&segments, Some(&seen), &now, MAX_CHANGES) })
+}
+
+/// Reads the log of a store.
+pub(super) fn segments(store: &Store) -> Result<Vec<Vec<Record>>, HistoryError> {
+    log::read(store).map_err(|reason| HistoryError::Read { state: store.place(""), reason })
 }
 
 /// Returns the changes of a proxy's resources in the log, the latest [`MAX_CHANGES`], oldest first.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_model::{AddressBook, Builder, JwksFetching, Labels, MeshConfig, Snapshot, Source};
+use evenkeel_store::Store;
 use evenkeel_testkit::Random;
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
@@ -372,7 +373,7 @@ fn many_proxies_cost_few_bytes_and_each_is_found() {
         }
     }
     assert!(all_at_once < 1_000, "{all_at_once} bytes for 1,000 proxies that settled");
-    let segments = log::read(live.state.path()).expect("segments");
+    let segments = log::read(&Store::from(live.state.path())).expect("segments");
     for ((node, view), expected) in views.iter().zip(expected) {
         let seen = last_run(&segments, node, live.now).expect("a run");
         assert_eq!((seen.run.generation, &seen.run.view()), (expected, view), "{node}");

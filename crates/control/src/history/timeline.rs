@@ -6,8 +6,10 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+use evenkeel_store::Store;
 
 use super::log::{Change, Checkpoint, Record, Writer};
 
@@ -189,12 +191,12 @@ impl FileChange {
         }
     }
 
-    /// Whether people did not write it: the list of running replicas, and what the control plane in this state directory keeps
-    /// as files (fetched keys, registered workloads).
-    pub fn is_observed(&self, state: &Path) -> bool {
+    /// Whether people did not write it: the list of running replicas, and what the control plane of this store keeps
+    /// (fetched keys, registered workloads).
+    pub fn is_observed(&self, store: &Store) -> bool {
         let is_own = [crate::jwks::FOLDER, crate::registration::FOLDER]
             .iter()
-            .any(|folder| self.path.starts_with(state.join(folder)));
+            .any(|folder| self.path.starts_with(store.place(folder)));
         let only_pods = |text: &Arc<str>| {
             let path: Arc<str> = self.path.to_string_lossy().into();
             evenkeel_api::documents(&path, text).iter().all(|own| own.kind == evenkeel_api::Kind::Pod)

@@ -144,7 +144,7 @@ fn earlier_ledger(plane: &Plane, issued: &[Issued]) {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("its mode");
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-    let mut earlier = Ledger::open(&ledger, "earlier", now).expect("a ledger");
+    let mut earlier = Ledger::open(&plane.state(), "earlier", now).expect("a ledger");
     for Issued { name, since, left, pod } in issued {
         let record = Record::Issued {
             name: (*name).to_owned(),

@@ -19,9 +19,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xds", &["envoy-api", "http", "base"]),
     ("translate", &["model", "api", "xds", "base"]),
     ("tls", &["base"]),
-    ("ca", &["tls", "base"]),
     ("capture", &["api", "base"]),
-    ("control", &["translate", "analyze", "model", "api", "xds", "ca", "jwt", "tls", "stats", "process", "base"]),
+    ("store", &["base"]),
+    ("ca", &["store", "tls", "base"]),
+    (
+        "control",
+        &["translate", "analyze", "model", "api", "xds", "ca", "store", "jwt", "tls", "stats", "process", "base"],
+    ),
     ("http", &[]),
     ("limits", &[]),
     ("stats", &[]),
@@ -31,7 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
-    ("local", &["control", "proxy", "agent", "ca", "capture", "model", "api", "process", "base"]),
+    ("local", &["control", "proxy", "agent", "ca", "capture", "store", "model", "api", "process", "base"]),
     ("lab", &["agent", "http", "xds", "process", "base"]),
     (
         "evenkeel",
@@ -47,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "translate",
             "runtime-config",
             "xds",
+            "store",
             "tls",
             "model",
             "api",
@@ -185,6 +190,56 @@ fn pure_sources_name_no_runtime_clock_or_socket() {
         }
     }
     assert!(broken.is_empty(), "{}\npass the time, the bytes or the file's text in as an argument", broken.join("\n"));
+}
+
+/// Files of the control plane that use the file system themselves, none of them for state: the user's configuration, files
+/// that the operator names, and the system's.
+const FILE_SYSTEM: &[&str] = &[
+    "ca/src/files.rs",
+    "ca/src/plugged.rs",
+    "ca/src/rotation/store.rs",
+    "control/src/configuration.rs",
+    "control/src/discovery.rs",
+    "control/src/environment.rs",
+    "control/src/external_signer/",
+    "control/src/jwks/client.rs",
+    "control/src/jwks/mod.rs",
+    "control/src/process_metrics.rs",
+    "control/src/registration/",
+    "control/src/source/files",
+    "control/src/source/watch.rs",
+];
+
+/// State that survives a restart is in the store, whose backend alone knows where that is.
+#[test]
+fn state_is_kept_in_the_store() {
+    let crates = workspace::root().join("crates");
+    let mut broken = Vec::new();
+    for path in ["ca/src", "control/src"].into_iter().flat_map(|folder| sources(&crates.join(folder))) {
+        let short = path.strip_prefix(&crates).expect("a crate's file").to_string_lossy().into_owned();
+        if FILE_SYSTEM.iter().any(|listed| short.starts_with(listed)) || short.ends_with("tests.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            if ["fs::", "::fs", "write_atomically", "File::"].iter().any(|name| line.contains(name)) {
+                broken.push(format!("{short}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    // Other programs may read a control plane's state, and do so through the store as well.
+    for path in ["evenkeel/src", "local/src"].into_iter().flat_map(|folder| sources(&crates.join(folder))) {
+        // The directory of applied objects is configuration, which its control plane watches.
+        if path.ends_with("local/src/applied.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains("control().join(")) {
+            broken.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+        }
+    }
+    assert!(broken.is_empty(), "{}\nkeep it in the Store, under a key", broken.join("\n"));
 }
 
 /// Several kinds say where requests go. What proxies are told of it is made of the model's route sets alone.
