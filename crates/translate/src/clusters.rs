@@ -13,7 +13,6 @@ use evenkeel_model::{
     OutlierDetection, OutsideTls, Protocol, ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset,
     TrafficPolicy,
 };
-use evenkeel_xds::ResourceType;
 
 use crate::context::{Context, PortProtocol};
 use crate::endpoints;
@@ -73,7 +72,7 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
         all.push(looked_up(context));
     }
     for cluster in all {
-        out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
+        out.add(cluster, None);
     }
 }
 
@@ -81,14 +80,14 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
 /// goes.
 pub fn as_called(context: Context<'_>, out: &mut Output) {
     let cluster = passthrough(context);
-    out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
+    out.add(cluster, None);
 }
 
 /// The clusters that lead to the workload, one per port.
 pub fn inbounds(context: Context<'_>, out: &mut Output) {
     for port in context.inbound_ports().iter().filter(|p| PortProtocol::of(p.protocol).is_some()) {
         let (cluster, origin) = inbound(context, port);
-        out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+        out.add(cluster, origin);
     }
 }
 
@@ -119,7 +118,7 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
         for subset in std::iter::once(None).chain(subsets) {
             for inner in port_protocol.inners() {
                 let (cluster, origin) = outbound(context, service, &port, rule, subset, *inner);
-                out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+                out.add(cluster, origin);
             }
             if let Some(rule) = rule {
                 want_credential(context, rule, rule.policy_for(subset.map(|s| &*s.name), port.number).tls, out);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use evenkeel_model::labels::selects;
 use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, TrafficPolicy, Workload};
-use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
 use crate::failover::{EndpointRanking, Rank};
@@ -63,7 +62,7 @@ pub fn of_cluster(
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
     let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, service, policy));
     weigh(context, policy, &mut assigned);
-    out.add(ResourceType::Endpoint, name, &assigned, Some(service.origin.clone()));
+    out.add(assigned, Some(service.origin.clone()));
 }
 
 /// Gives localities the shares that a policy gives them.
@@ -100,7 +99,7 @@ pub fn of_local_cluster(context: Context<'_>, out: &mut Output) {
         }
     }
     let assigned = assignment(LOCAL_CLUSTER, by_address.into_values(), &EndpointRanking::default());
-    out.add(ResourceType::Endpoint, LOCAL_CLUSTER, &assigned, None);
+    out.add(assigned, None);
 }
 
 /// One assignment, its endpoints grouped by locality, the nearest with priority 0.

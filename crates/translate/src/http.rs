@@ -7,6 +7,8 @@ use evenkeel_model::TrafficPolicy;
 use crate::access_log;
 use crate::ambiguous::PathReading;
 use crate::context::Context;
+use crate::filter_slots::{FilterSlots, Slot};
+use crate::finish::connection_manager;
 use crate::pb::config::listener::Filter;
 use crate::pb::config::route::RouteConfiguration;
 use crate::pb::core::http1_protocol_options::HeaderKeyFormat;
@@ -48,18 +50,33 @@ impl Calls {
     }
 }
 
+/// When the addresses of the hosts that requests go to are looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostLookup {
+    /// Before they are called.
+    Ahead,
+    /// When they are called, at least those of some hosts.
+    AtCall,
+}
+
+impl HostLookup {
+    /// Returns the kind of look-up of hosts of which some are looked up when they are called, or none.
+    pub fn of(at_call: bool) -> Self {
+        if at_call { Self::AtCall } else { Self::Ahead }
+    }
+}
+
 /// A connection manager whose routes come over RDS.
 pub fn manager_with_rds(context: Context<'_>, side: Direction, stat: &str, route: &str, calls: Calls) -> Filter {
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
-    manager(context, side, stat, RouteSpecifier::Rds(rds), filters(context, side, calls, false))
+    manager(context, side, stat, RouteSpecifier::Rds(rds), filters(context, side, calls, HostLookup::Ahead))
 }
 
-/// A connection manager for requests from the workload. `looks_up`: some go to hosts that are looked up when they are
-/// called; so do those to unknown hosts if the mesh says so.
-pub fn outbound_manager(context: Context<'_>, stat: &str, route: &str, calls: Calls, looks_up: bool) -> Filter {
-    let looks_up = looks_up || dynamic_dns::looks_up_unknown(context);
+/// A connection manager for requests from the workload. Those to unknown hosts are looked up if the mesh says so, whatever `lookup`.
+pub fn outbound_manager(context: Context<'_>, stat: &str, route: &str, calls: Calls, lookup: HostLookup) -> Filter {
+    let lookup = if dynamic_dns::looks_up_unknown(context) { HostLookup::AtCall } else { lookup };
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
-    let filters = filters(context, Direction::Outbound, calls, looks_up);
+    let filters = filters(context, Direction::Outbound, calls, lookup);
     manager(context, Direction::Outbound, stat, RouteSpecifier::Rds(rds), filters)
 }
 
@@ -70,11 +87,11 @@ pub fn unknown_hosts_manager(context: Context<'_>, stat: &str) -> Filter {
         virtual_hosts: vec![routes::outbound::unknown_host(context, stat)],
         ..Default::default()
     };
+    let mut slots = FilterSlots::default();
     // The routes are complete, so there is nothing to ask for.
-    let last = [sessions::filter(), dynamic_dns::http_filter(), router_of(context)];
-    let refused = rbac::outbound_http_filter(context);
-    let filters = refused.into_iter().chain(routes::filters::all()).chain(last).collect();
-    manager(context, Direction::Outbound, stat, RouteSpecifier::RouteConfig(routes), filters)
+    slots.add(Slot::First, rbac::outbound_http_filter(context));
+    add_routing(context, Direction::Outbound, Calls::Any, HostLookup::AtCall, &mut slots);
+    manager(context, Direction::Outbound, stat, RouteSpecifier::RouteConfig(routes), slots.into_filters())
 }
 
 /// A connection manager with its routes inside.
@@ -85,23 +102,44 @@ pub fn manager_with_routes(
     routes: RouteConfiguration,
     calls: Calls,
 ) -> Filter {
-    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), filters(context, side, calls, false))
+    let filters = filters(context, side, calls, HostLookup::Ahead);
+    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), filters)
 }
 
-/// The HTTP filters, in Istio's order (`buildHTTPConnectionManager`). `looks_up`: hosts are looked up when they are called.
-fn filters(context: Context<'_>, side: Direction, calls: Calls, looks_up: bool) -> Vec<HttpFilter> {
-    let learns = side == Direction::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
-    let judges = side != Direction::Outbound;
-    let custom = if judges { ext_authz::http_filters(context) } else { Vec::new() };
-    let tokens = if judges { jwt::filter(context, side) } else { None };
-    let judged = if judges { rbac::http_filters(context) } else { Vec::new() };
-    let refused = if judges { None } else { rbac::outbound_http_filter(context) };
-    let web = (calls == Calls::GrpcWeb).then(routes::filters::grpc_web);
+/// The HTTP filters.
+fn filters(context: Context<'_>, side: Direction, calls: Calls, lookup: HostLookup) -> Vec<HttpFilter> {
+    let mut slots = FilterSlots::default();
+    match side {
+        Direction::Outbound => {
+            slots.add(Slot::First, rbac::outbound_http_filter(context));
+            if context.client_kind() == ClientKind::EvenkeelLearned {
+                slots.add(Slot::First, [on_demand()]);
+            }
+        }
+        Direction::Inbound | Direction::Gateway => {
+            slots.add(Slot::First, ext_authz::http_filters(context));
+            slots.add(Slot::Authentication, jwt::filter(context, side));
+            slots.add(Slot::Authorization, rbac::http_filters(context));
+        }
+    }
+    add_routing(context, side, calls, lookup, &mut slots);
+    slots.into_filters()
+}
+
+/// Adds what routes configure, what chooses the endpoint, and the router.
+fn add_routing(context: Context<'_>, side: Direction, calls: Calls, lookup: HostLookup, slots: &mut FilterSlots) {
+    if calls == Calls::GrpcWeb {
+        slots.add(Slot::Routing, [routes::filters::grpc_web()]);
+    }
+    slots.add(Slot::Routing, routes::filters::all());
     // Sessions are handled by the proxy that chooses the endpoint.
-    let session = (side != Direction::Inbound).then(sessions::filter);
-    let first = refused.into_iter().chain(learns.then(on_demand)).chain(custom).chain(tokens).chain(judged).chain(web);
-    let last = session.into_iter().chain(looks_up.then(dynamic_dns::http_filter));
-    first.chain(routes::filters::all()).chain(last).chain([router_of(context)]).collect()
+    if side != Direction::Inbound {
+        slots.add(Slot::Routing, [sessions::filter()]);
+    }
+    if lookup == HostLookup::AtCall {
+        slots.add(Slot::Routing, [dynamic_dns::http_filter()]);
+    }
+    slots.add(Slot::Router, [router_of(context)]);
 }
 
 /// The on-demand filter: holds a request whose virtual host is not known yet and requests it.
@@ -175,7 +213,7 @@ fn manager(
         tracing: tracing::of_requests(context),
         ..Default::default()
     };
-    network_filter("envoy.filters.network.http_connection_manager", any(&manager))
+    connection_manager(&manager)
 }
 
 /// Options of HTTP/1 by which the names of headers are passed on as they are spelled.

@@ -9,6 +9,8 @@
 //! | which listeners, and what do they match on? | `listeners/{outbound,inbound,gateway}.rs` |
 //! | which virtual hosts and routes? | `routes/{outbound,inbound,gateway}.rs` |
 //! | how is a VirtualService's route translated? | `routes/{matches,action,headers}.rs` |
+//! | in which order are HTTP filters? | `filter_slots.rs`, filled by `http.rs` |
+//! | where are messages encoded? | `finish.rs` |
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
 //! | which requests could be read in several ways? | `ambiguous.rs` |
 //! | which callers are allowed? | `rbac.rs`; conditions on tokens: `tokens.rs` |
@@ -27,6 +29,8 @@ mod dynamic_dns;
 pub mod endpoints;
 mod ext_authz;
 mod facts;
+pub mod filter_slots;
+mod finish;
 mod grpc;
 mod incremental;
 pub mod jwt;

@@ -8,8 +8,9 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServiceOrder;
 use evenkeel_model::{Nearness, RouteSet};
 use evenkeel_xds::{Any, Resource, ResourceType};
-use prost::{Message, Name};
+use prost::Message;
 
+use crate::finish::{Typed, finish, with_origin};
 use crate::pb::config::listener::FilterChain;
 use crate::pb::config::route::Route;
 
@@ -130,8 +131,9 @@ pub struct Output {
 
 impl Output {
     /// Adds a resource; `origin` is the position in the user's files that it comes from.
-    pub fn add<M: Name>(&mut self, kind: ResourceType, name: &str, message: &M, origin: Option<Span>) {
-        self.resources.push((kind, with_origin(Resource::from_message(name, message), origin)));
+    pub fn add(&mut self, message: impl Into<Typed>, origin: Option<Span>) {
+        let message = message.into();
+        self.resources.push((message.resource_type(), finish(message, origin)));
     }
 
     /// Adds a resource that is packed already.
@@ -142,14 +144,6 @@ impl Output {
     /// Adds a part to a collection.
     pub fn give(&mut self, to: Collection, part: Part) {
         self.parts.push((to, part));
-    }
-}
-
-/// Sets the origin of a resource.
-pub fn with_origin(resource: Resource, origin: Option<Span>) -> Resource {
-    match origin.filter(|span| span.line > 0 || span.is_object()) {
-        Some(origin) => resource.with_origin(origin.to_string()),
-        None => resource,
     }
 }
 

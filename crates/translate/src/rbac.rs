@@ -327,7 +327,7 @@ fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<
         }
         ConditionKey::RequestPrincipal if layer == Layer::Http => add(&|v| vec![tokens::principal(v)]),
         ConditionKey::RequestClaim(path) if layer == Layer::Http => {
-            add(&|v| vec![Identifier::Metadata(tokens::claim(path, v))]);
+            add(&|v| vec![Identifier::Metadata(tokens::claim_of_policy(path, v))]);
         }
         ConditionKey::SourceIp => add(&|v| range(v).map(Identifier::DirectRemoteIp).into_iter().collect()),
         ConditionKey::RemoteIp => add(&|v| range(v).map(Identifier::RemoteIp).into_iter().collect()),

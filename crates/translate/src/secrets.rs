@@ -8,7 +8,6 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_model::gateway::SecretUse;
 use evenkeel_model::{KeyPair, ROOTS_SUFFIX, Roots, Snapshot};
-use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
 use crate::output::{Collection, Output, Part};
@@ -69,7 +68,7 @@ pub fn secret(context: Context<'_>, resource: &str, out: &mut Output) {
     };
     if let Some(content) = content {
         let message = tls::Secret { name: resource.to_owned(), r#type: Some(content) };
-        out.add(ResourceType::Secret, resource, &message, Some(credential.origin.clone()));
+        out.add(message, Some(credential.origin.clone()));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_model::StringMatch;
 
+use crate::jwt::{FILTER, PAYLOAD};
 use crate::pb::config::rbac::Principal;
 use crate::pb::config::rbac::principal::{self, Identifier};
 use crate::pb::matcher::metadata_matcher::{PathSegment, path_segment::Segment};
@@ -13,10 +14,6 @@ use crate::pb::matcher::value_matcher::MatchPattern;
 use crate::pb::matcher::{ListMatcher, MetadataMatcher, OrMatcher, StringMatcher, ValueMatcher, list_matcher};
 use crate::proto::{regex, string_matcher};
 use crate::string_match::string;
-
-const FILTER: &str = "envoy.filters.http.jwt_authn";
-/// The key under which the filter leaves the claims of a token.
-const PAYLOAD: &str = "payload";
 
 /// The subject of a token: `ISSUER/SUBJECT`, where the last slash counts, since issuers are URLs.
 #[allow(deprecated)] // Metadata of any source is what istiod sends.
@@ -51,12 +48,44 @@ pub(crate) fn principal(value: &StringMatch) -> Identifier {
     Identifier::AndIds(principal::Set { ids })
 }
 
-/// A claim, which may be a text or a list of texts.
-pub(crate) fn claim(path: &[Arc<str>], value: &StringMatch) -> MetadataMatcher {
-    let keys: Vec<&str> = std::iter::once(PAYLOAD).chain(path.iter().map(|key| &**key)).collect();
-    let text = || of_string(string(value));
-    let either = OrMatcher { value_matchers: vec![one_of(text()), text()] };
-    metadata(FILTER, &keys, pattern(MatchPattern::OrMatch(either)))
+/// What a claim is compared with.
+pub(crate) enum ClaimValue {
+    /// Any value of any type.
+    Present,
+    /// A text, or a list that has such a text.
+    Text(StringMatcher),
+}
+
+/// A claim, by its keys from the outermost object in (Istio's `MetadataMatcherForJWTClaims`): the only matcher of claims, for policies and
+/// routes.
+pub(crate) fn claim<'k>(keys: impl IntoIterator<Item = &'k str>, value: ClaimValue) -> MetadataMatcher {
+    let path: Vec<&str> = std::iter::once(PAYLOAD).chain(keys).collect();
+    let value = match value {
+        ClaimValue::Present => MatchPattern::PresentMatch(true),
+        ClaimValue::Text(text) => {
+            let text = of_string(text);
+            MatchPattern::OrMatch(OrMatcher { value_matchers: vec![one_of(text.clone()), text] })
+        }
+    };
+    metadata(FILTER, &path, pattern(value))
+}
+
+/// A claim in a policy, where `*` is any text.
+pub(crate) fn claim_of_policy(path: &[Arc<str>], value: &StringMatch) -> MetadataMatcher {
+    claim(path.iter().map(|key| &**key), ClaimValue::Text(string(value)))
+}
+
+/// Prefix of a claim's name in a route's condition on headers.
+const CLAIMS: &str = "@request.auth.claims";
+
+/// The keys of a claim in a route's condition on headers (`@request.auth.claims.a.b`, `@request.auth.claims[a][b]`); `None`: it is the name
+/// of a header.
+pub(crate) fn claim_keys(name: &str) -> Option<Vec<&str>> {
+    let rest = name.strip_prefix(CLAIMS)?;
+    Some(match rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => inner.split("][").collect(),
+        None => rest.trim_start_matches('.').split('.').collect(),
+    })
 }
 
 /// Metadata of a filter: a text, or with the value in brackets a list that has it.

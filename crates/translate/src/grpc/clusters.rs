@@ -5,7 +5,6 @@ use evenkeel_model::{
     ClientTls, Endpoint, EndpointAddress, HashKey, HashTable, Labels, LbPolicy as Policy, LoadBalancer, Resolution,
     Service, Subset, TrafficPolicy,
 };
-use evenkeel_xds::ResourceType;
 
 use super::endpoints;
 use crate::clusters::contain_endpoints;
@@ -43,7 +42,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
     for_each(context, service, |port, subset, policy| {
         let name = name(service, port, subset);
         let assigned = endpoints::assigned(context, &name, service, port, labels(subset), policy);
-        out.add(ResourceType::Endpoint, &name, &assigned, Some(service.origin.clone()));
+        out.add(assigned, Some(service.origin.clone()));
     });
 }
 
@@ -52,7 +51,7 @@ fn clusters(context: Context<'_>, service: &Service, out: &mut Output) {
     for_each(context, service, |port, subset, policy| {
         if let Some(cluster) = cluster(context, service, port, subset, policy) {
             let origin = origin::of_cluster(service, rule, subset);
-            out.add(ResourceType::Cluster, &cluster.name, &cluster, Some(origin));
+            out.add(cluster, Some(origin));
         }
     });
 }

@@ -4,14 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use evenkeel_model::MtlsMode;
-use evenkeel_xds::ResourceType;
 
 use crate::context::Context;
+use crate::finish::connection_manager;
 use crate::output::Output;
 use crate::pb::config::listener::{FilterChain, Listener};
 use crate::pb::config::route::{NonForwardingAction, Route, RouteConfiguration, VirtualHost, route};
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, http_connection_manager::RouteSpecifier};
-use crate::proto::{address, any, network_filter};
+use crate::proto::address;
 use crate::routes::matches;
 use crate::{ext_authz, http, jwt, rbac, tls};
 
@@ -43,7 +43,7 @@ pub fn listeners(context: Context<'_>, out: &mut Output) {
                 filter_chains: vec![chain.clone()],
                 ..Default::default()
             };
-            out.add(ResourceType::Listener, &made.name, &made, origin.clone());
+            out.add(made, origin.clone());
         }
     }
 }
@@ -63,7 +63,7 @@ fn chain(context: Context<'_>, port: u16) -> FilterChain {
     };
     FilterChain {
         name: if takes_tls { "inbound-mtls" } else { "inbound-plaintext" }.to_owned(),
-        filters: vec![network_filter("envoy.filters.network.http_connection_manager", any(&manager))],
+        filters: vec![connection_manager(&manager)],
         transport_socket: takes_tls.then(tls::proxyless_server),
         ..Default::default()
     }

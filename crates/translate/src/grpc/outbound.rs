@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use evenkeel_model::Service;
-use evenkeel_xds::Resource;
 
 use super::routes;
 use crate::context::Context;
-use crate::output::{Collection, Output, Part, with_origin};
+use crate::finish::finish;
+use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{ApiListener, Listener};
 use crate::pb::hcm::{HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier};
 use crate::proto::{ads, any};
@@ -24,7 +24,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         for target in targets(context, service, number, ports.len() == 1) {
             let api_listener = Some(ApiListener { api_listener: Some(manager.clone()) });
             let made = Listener { name: target.clone(), api_listener, ..Default::default() };
-            let resource = with_origin(Resource::from_message(&*target, &made), Some(service.origin.clone()));
+            let resource = finish(made, Some(service.origin.clone()));
             out.give(Collection::Target(target.into()), Part::Listener(resource, service.order()));
         }
     }

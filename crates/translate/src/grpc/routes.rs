@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use evenkeel_model::Service;
 use evenkeel_model::service::ServicePort;
-use evenkeel_xds::ResourceType;
 
 use super::clusters;
 use crate::context::Context;
@@ -52,7 +51,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
         };
         let name = name(service, port.number);
         let made = RouteConfiguration { name: name.clone(), virtual_hosts: vec![host], ..Default::default() };
-        out.add(ResourceType::Route, &name, &made, Some(origin.clone()));
+        out.add(made, Some(origin.clone()));
     }
 }
 

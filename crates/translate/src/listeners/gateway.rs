@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use evenkeel_base::Span;
 use evenkeel_model::{Gateway, GatewayRef, L4Match, RouteSet, Server, ServerProtocol};
-use evenkeel_xds::ResourceType;
 
 use super::inspectors::Inspectors;
 use super::l4::{push_distinct, to_destinations};
@@ -77,7 +76,7 @@ fn servers_by_place(context: Context<'_>) -> BTreeMap<Place<'_>, Vec<(&Gateway, 
 
 fn add(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)], parts: &[&Part], out: &mut Output) {
     if let Some((made, origin)) = of_place(context, port, servers, parts) {
-        out.add(ResourceType::Listener, &made.name, &made, Some(origin));
+        out.add(made, Some(origin));
     }
 }
 

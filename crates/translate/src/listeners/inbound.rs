@@ -8,7 +8,6 @@ use evenkeel_api::istio::InterceptionMode;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Selectable, ServerTls};
-use evenkeel_xds::ResourceType;
 
 use super::inspectors::{Inspected, Inspectors, Ports};
 use super::outbound::PLAIN_HTTP;
@@ -54,7 +53,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     all.metadata =
         companions(context, bound(context).map(|(address, port)| names::listener(&address.to_string(), port.port)));
     let origin = context.workload().map(|w| w.origin.clone());
-    out.add(ResourceType::Listener, &all.name, &all, origin);
+    out.add(all, origin);
 }
 
 /// Listeners for ports that clients connect to directly, without redirection.
@@ -70,7 +69,7 @@ pub fn bound_ports(context: Context<'_>, out: &mut Output) {
         needed_by(&made.filter_chains).apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
         made.access_log = access_log::of_unmatched(context);
         let origin = context.sidecar().map(|sidecar| sidecar.origin.clone());
-        out.add(ResourceType::Listener, &made.name, &made, origin);
+        out.add(made, origin);
     }
 }
 

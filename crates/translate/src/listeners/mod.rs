@@ -9,8 +9,6 @@ pub mod sni_dnat;
 
 use std::time::Duration;
 
-use evenkeel_xds::ResourceType;
-
 use crate::access_log;
 use crate::context::Context;
 use crate::output::Output;
@@ -24,7 +22,7 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
     // Nothing would arrive there.
     if context.is_sidecar() && !context.is_uncaptured() {
         let made = outbound::virtual_outbound(context);
-        out.add(ResourceType::Listener, &made.name, &made, None);
+        out.add(made, None);
     }
 }
 

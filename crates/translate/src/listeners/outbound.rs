@@ -15,9 +15,10 @@ use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
 use crate::context::{Context, PortProtocol};
 use crate::endpoints::pipe;
-use crate::http::{self, Calls};
+use crate::finish::finish;
+use crate::http::{self, Calls, HostLookup};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT, outbound_name};
-use crate::output::{Collection, Output, Part, with_origin};
+use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{Address, CidrRange, TrafficDirection};
 use crate::proto::{address, bool_value, u32_value};
@@ -170,7 +171,7 @@ fn give_addresses(
 ) {
     for (address, bound) in addresses {
         let made = at_address(context, address, bound, service, port, port_protocol);
-        let made = with_origin(Resource::from_message(&*made.name, &made), Some(service.origin.clone()));
+        let made = finish(made, Some(service.origin.clone()));
         out.give(Collection::Address(address, bound), Part::Listener(made, service.order()));
     }
 }
@@ -187,7 +188,7 @@ pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &
     };
     rest.into_iter().flatten().for_each(|chain| push_distinct(&mut chains, chain));
     let made = for_bytes(context, address, port, chains);
-    let shared = Resource::from_message(&*made.name, &made);
+    let shared = finish(made, None);
     let shared = match &first.origin {
         Some(origin) => shared.with_origin(origin.clone()),
         None => shared,
@@ -248,7 +249,8 @@ fn at_address(
     let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Outbound);
     let route = own_route_name(service, port.number);
     let looks_up = dynamic_dns::is_looked_up(service);
-    let manager = http::outbound_manager(context, &format!("outbound_{route}"), &route, Calls::Any, looks_up);
+    let manager =
+        http::outbound_manager(context, &format!("outbound_{route}"), &route, Calls::Any, HostLookup::of(looks_up));
     made.filter_chains = vec![chain("", plain_http(), vec![manager])];
     let (rest, matching): (Vec<_>, Vec<_>) =
         l4_chains(context, service, port).into_iter().partition(|chain| chain.filter_chain_match.is_none());
@@ -361,8 +363,8 @@ fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Out
     if has_http {
         let stat = format!("outbound_{name}");
         let calls = Calls::of_grpc_web(parts.iter().any(|part| matches!(part, Part::GrpcWeb)));
-        let looks_up = parts.iter().any(|part| matches!(part, Part::Http(_, true)));
-        let manager = http::outbound_manager(context, &stat, route, calls, looks_up);
+        let lookup = HostLookup::of(parts.iter().any(|part| matches!(part, Part::Http(_, true))));
+        let manager = http::outbound_manager(context, &stat, route, calls, lookup);
         made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
     let mut rest = None;
@@ -390,7 +392,7 @@ fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Out
     });
     made.access_log = access_log::of_unmatched(context);
     made.bind_to_port = (!place.is_bound).then(|| bool_value(false));
-    out.add(ResourceType::Listener, name, &made, origin);
+    out.add(made, origin);
 }
 
 /// Filter chains for a service's TCP traffic. On a port of TLS those of TLS routes; connections that no route names are

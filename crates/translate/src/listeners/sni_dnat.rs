@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use evenkeel_model::labels::selects;
 use evenkeel_model::{Endpoint, Resolution, Service};
-use evenkeel_xds::ResourceType;
 
 use super::chain;
 use crate::context::Context;
@@ -32,7 +31,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
         for subset in std::iter::once(None).chain(subsets) {
             if !clusters::contain_endpoints(service) {
                 let (cluster, origin) = clusters::passed_on(context, service, &port, rule, subset);
-                out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+                out.add(cluster, origin);
             }
             let subset_name = subset.map(|subset| &*subset.name);
             let policy = rule.map(|rule| rule.policy_for(subset_name, port.number)).unwrap_or_default();
@@ -64,7 +63,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
         for subset in std::iter::once(None).chain(subsets) {
             if clusters::contain_endpoints(service) {
                 let (cluster, origin) = clusters::passed_on(context, service, &port, rule, subset);
-                out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+                out.add(cluster, origin);
                 continue;
             }
             let subset_name = subset.map(|subset| &*subset.name);

@@ -2,16 +2,14 @@
 
 use evenkeel_model::{HeaderMatch, HttpMatch, StringMatch};
 
-use crate::jwt;
 use crate::pb::config::route::header_matcher::HeaderMatchSpecifier;
 use crate::pb::config::route::query_parameter_matcher::QueryParameterMatchSpecifier;
 use crate::pb::config::route::route_match::PathSpecifier;
 use crate::pb::config::route::{HeaderMatcher, QueryParameterMatcher, RouteMatch};
-use crate::pb::matcher::metadata_matcher::{PathSegment, path_segment::Segment};
 use crate::pb::matcher::string_matcher::MatchPattern;
-use crate::pb::matcher::value_matcher::MatchPattern as ValuePattern;
-use crate::pb::matcher::{ListMatcher, MetadataMatcher, OrMatcher, StringMatcher, ValueMatcher, list_matcher};
+use crate::pb::matcher::{MetadataMatcher, StringMatcher};
 use crate::proto::{bool_value, regex, string_matcher};
+use crate::tokens::{self, ClaimValue};
 
 /// Every request.
 pub fn everything() -> RouteMatch {
@@ -36,7 +34,7 @@ pub fn route_match(condition: &HttpMatch) -> RouteMatch {
     };
     let pseudo = [(":method", &condition.method), (":authority", &condition.authority), (":scheme", &condition.scheme)];
     let pseudo = pseudo.into_iter().filter_map(|(name, value)| Some(header(name, value.as_ref()?)));
-    let is_header = |matched: &&HeaderMatch| claims(&matched.name).is_none();
+    let is_header = |matched: &&HeaderMatch| tokens::claim_keys(&matched.name).is_none();
     let wanted = condition.headers.iter().filter(is_header).map(|h| header(&h.name, &h.value));
     let unwanted = condition.without_headers.iter().filter(is_header).map(without_header);
     let wanted_claims = condition.headers.iter().filter_map(|matched| claim(matched, false));
@@ -66,39 +64,10 @@ fn without_header(unwanted: &HeaderMatch) -> HeaderMatcher {
     HeaderMatcher { invert_match: true, treat_missing_header_as_empty: by_value, ..matcher }
 }
 
-/// Prefix of a claim's name in a condition on headers.
-const CLAIMS: &str = "@request.auth.claims";
-
-/// The keys of a claim, from the outermost object in (`@request.auth.claims.a.b`, `@request.auth.claims[a][b]`); `None`: it
-/// is the name of a header.
-fn claims(name: &str) -> Option<Vec<&str>> {
-    let rest = name.strip_prefix(CLAIMS)?;
-    Some(match rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        Some(inner) => inner.split("][").collect(),
-        None => rest.trim_start_matches('.').split('.').collect(),
-    })
-}
-
-/// A condition on a claim of the request's token: its value, or one in its list (Istio's `MetadataMatcherForJWTClaims`).
+/// A condition on a claim of the request's token; `None`: it is one on a header.
 fn claim(matched: &HeaderMatch, invert: bool) -> Option<MetadataMatcher> {
-    let keys = claims(&matched.name)?;
-    let segment = |key: &str| PathSegment { segment: Some(Segment::Key(key.to_owned())) };
-    let of = |pattern| ValueMatcher { match_pattern: Some(pattern) };
-    let value = match string(&matched.value) {
-        None => of(ValuePattern::PresentMatch(true)),
-        Some(matcher) => {
-            let text = of(ValuePattern::StringMatch(matcher));
-            let one_of = ListMatcher { match_pattern: Some(list_matcher::MatchPattern::OneOf(Box::new(text.clone()))) };
-            let in_list = of(ValuePattern::ListMatch(Box::new(one_of)));
-            of(ValuePattern::OrMatch(OrMatcher { value_matchers: vec![in_list, text] }))
-        }
-    };
-    Some(MetadataMatcher {
-        filter: jwt::FILTER.to_owned(),
-        path: [jwt::PAYLOAD].into_iter().chain(keys).map(segment).collect(),
-        value: Some(value),
-        invert,
-    })
+    let value = string(&matched.value).map_or(ClaimValue::Present, ClaimValue::Text);
+    Some(MetadataMatcher { invert, ..tokens::claim(tokens::claim_keys(&matched.name)?, value) })
 }
 
 fn query_parameter(wanted: &HeaderMatch) -> QueryParameterMatcher {

@@ -18,7 +18,8 @@ use evenkeel_xds::{Any, Resource, ResourceType};
 use prost::Message;
 
 use crate::context::Context;
-use crate::output::{Collection, HostPart, Output, Part, with_origin};
+use crate::finish::with_origin;
+use crate::output::{Collection, HostPart, Output, Part};
 use crate::pb::config::route::{Route, RouteConfiguration, Vhds, VirtualHost, route, virtual_host::TlsRequirementType};
 use crate::proto::{ads, u32_value};
 
