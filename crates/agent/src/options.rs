@@ -118,6 +118,10 @@ pub struct Options {
     /// The workload's traffic is not captured: sockets get no mark, and the DNS proxy runs only with --dns-address.
     #[arg(long)]
     pub no_capture: bool,
+    /// Capture rules recognize what the agent and the proxy send by their user or group, as Istio's do: sockets get no mark, for which
+    /// they would need the capability CAP_NET_ADMIN.
+    #[arg(long)]
+    pub no_socket_mark: bool,
     /// Trust domain of the mesh.
     #[arg(long, default_value = "cluster.local")]
     pub trust_domain: String,
@@ -411,7 +415,8 @@ impl Options {
 
     /// The mark for the agent's and the proxy's own sockets.
     pub fn mark(&self) -> Option<u32> {
-        (self.role == Role::Sidecar && !self.no_capture && !self.no_proxy).then_some(SOCKET_MARK)
+        let is_marked = !self.no_capture && !self.no_socket_mark && !self.no_proxy;
+        (self.role == Role::Sidecar && is_marked).then_some(SOCKET_MARK)
     }
 }
 

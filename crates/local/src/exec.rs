@@ -96,8 +96,7 @@ pub enum ExecError {
     },
 }
 
-/// The variable with the address of a proxy's admin interface, for commands that run beside it; set if it is another than Istio's.
-pub const ADMIN_VARIABLE: &str = "EVENKEEL_ADMIN";
+pub use evenkeel_inject::ADMIN_VARIABLE;
 
 /// A request to the running `up`.
 #[derive(Debug, Serialize, Deserialize)]

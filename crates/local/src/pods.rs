@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::options::ADMIN_PORT;
-use evenkeel_api::annotations::LogLevels;
-use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, InterceptionMode, PROXY_CONFIG_ANNOTATION};
+use evenkeel_api::istio::{INTERCEPTION_ANNOTATION, PROXY_CONFIG_ANNOTATION};
 use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_inject::ProxySettings;
 use tokio::sync::watch;
 
 use crate::process::Exit;
@@ -42,55 +41,6 @@ pub struct Pod {
     pub is_gateway: bool,
     /// Settings of its proxy.
     pub proxy: ProxySettings,
-}
-
-/// Settings of a replica's proxy, from ProxyConfig.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ProxySettings {
-    /// The annotation `proxy.istio.io/config`, which the control plane reads, too.
-    pub annotation: Option<String>,
-    /// The annotation `sidecar.istio.io/interceptionMode`, which the control plane reads, too.
-    pub interception: Option<String>,
-    /// How connections are captured.
-    pub mode: InterceptionMode,
-    /// The WorkloadGroup that it registers for. Then it is no Pod.
-    pub membership: Option<Membership>,
-    /// Whether the agent answers the workload's DNS queries (`ISTIO_META_DNS_CAPTURE`); it does if nothing is said.
-    pub captures_dns: Option<bool>,
-    /// `proxyMetadata`.
-    pub metadata: BTreeMap<String, String>,
-    /// Worker threads; 0: one per core.
-    pub concurrency: Option<u32>,
-    /// How long connections may continue when it stops.
-    pub drain: Option<Duration>,
-    /// Fields of ProxyConfig that the agent reads, as JSON.
-    pub agent_config: serde_json::Map<String, serde_json::Value>,
-    /// The port of its admin interface, if it is another than Istio's.
-    pub admin_port: Option<u16>,
-    /// The location of its program's metrics, which the agent merges, as JSON.
-    pub program_metrics: Option<String>,
-    /// The port of the agent's page, if one is named; 0: there is none.
-    pub status_port: Option<u16>,
-    /// Log levels, by annotations.
-    pub log_levels: LogLevels,
-    /// The template's annotations that the agent reads.
-    pub for_agent: BTreeMap<String, String>,
-}
-
-impl ProxySettings {
-    /// Where its admin interface listens, in the replica's network namespace.
-    pub fn admin(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.admin_port.unwrap_or(ADMIN_PORT)).into()
-    }
-}
-
-/// A replica's place in a WorkloadGroup.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership {
-    /// The group.
-    pub group: String,
-    /// How its agent checks its health, as JSON.
-    pub probe: Option<serde_json::Value>,
 }
 
 /// One declared port.

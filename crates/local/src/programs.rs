@@ -6,15 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_agent::options::{ANNOTATIONS_VARIABLE, PROMETHEUS_VARIABLE};
-use evenkeel_api::annotations::LogLevels;
-use evenkeel_api::istio::InterceptionMode;
+use evenkeel_inject::{Agent, Defaults, Expansion, Files, Identity, Role};
 
 use crate::accounts::ApplicationSetup;
 use crate::addresses::{BRIDGE_ADDRESS, CONTROL_DEBUG, CONTROL_PORT, EGRESS_NAME};
-use crate::exec::ADMIN_VARIABLE;
 use crate::plan::Plan;
-use crate::pods::{Membership, Pod};
+use crate::pods::Pod;
 use crate::program::Program;
 use crate::tokens::Credentials;
 use crate::workloads::environment::of_replica;
@@ -81,84 +78,44 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
         Sidecar::Envoy(path) => (Some(path), false),
     };
     let folder = plan.state.pod(&pod.name);
-    let role = if pod.is_gateway { "router" } else { "sidecar" };
-    let mut arguments = words(["agent", role]);
-    arguments.extend(log_levels(&pod.proxy.log_levels, &plan.options.log_level, envoy.is_some()));
-    arguments.extend(words(["--id", &format!("{}.{}", pod.name, pod.namespace), "--namespace", &pod.namespace]));
-    arguments.extend(words(["--service-account", &pod.service_account, "--workload-name", &pod.workload]));
-    arguments.extend(words(["--ip", &pod.address.to_string()]));
-    for (name, value) in &pod.labels {
-        arguments.extend(words(["--labels", &format!("{name}={value}")]));
-    }
-    arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
-    arguments.extend(words(["--discovery-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
-    let concurrency = pod.proxy.concurrency.unwrap_or(plan.options.sidecar_concurrency);
-    let drain_time = pod.proxy.drain.unwrap_or(plan.options.drain_time);
-    arguments.extend(words(["--concurrency", &concurrency.to_string()]));
-    arguments.extend(words(["--drain-time-s", &drain_time.as_secs().to_string()]));
-    arguments.extend(words(["--recent-requests", &plan.options.recent_requests.to_string()]));
-    arguments.extend(["--root-cert".into(), credentials.root().into(), "--token".into(), credentials.token().into()]);
-    arguments.extend(words(["--certificate-ttl-s", &CERTIFICATE_TTL.as_secs().to_string()]));
-    arguments.extend(["--state".into(), folder.clone().into()]);
-    arguments.extend(words(["--proxy-resolver", &format!("{BRIDGE_ADDRESS}:53")]));
-    for (name, value) in &pod.proxy.metadata {
-        let key = name.strip_prefix("ISTIO_META_");
-        arguments.extend(key.iter().flat_map(|key| words(["--metadata", &format!("{key}={value}")])));
-    }
-    if role == "sidecar" {
-        // The rules of a replica do not change; its listeners have to match them, whatever is written later.
-        let mode = pod.proxy.mode;
-        arguments.extend(words(["--metadata", &format!("INTERCEPTION_MODE={}", mode.as_str())]));
-        if mode == InterceptionMode::None {
-            arguments.push("--no-capture".into());
-        }
-    }
-    // The control plane reads the rest of the ProxyConfig from the objects.
-    let mut config = pod.proxy.agent_config.clone();
-    if let Some(Membership { group, probe }) = &pod.proxy.membership {
-        arguments.extend(words(["--metadata", &format!("AUTO_REGISTER_GROUP={group}")]));
-        config.extend(probe.iter().map(|probe| ("readinessProbe".to_owned(), probe.clone())));
-    }
-    if !config.is_empty() {
-        arguments.extend(words(["--proxy-config", &serde_json::Value::Object(config).to_string()]));
-    }
-    if let Some(port) = pod.proxy.status_port {
-        arguments.extend(words(["--status-port", &port.to_string()]));
-    }
-    if full {
-        arguments.extend(words(["--scope", "full"]));
-    }
-    if let Some(envoy) = envoy {
-        arguments.extend(["--envoy".into(), envoy.into()]);
-    }
-    let mut program = evenkeel_program(plan, arguments, plan.state.log(&pod.name, "proxy"));
+    let (defaults, address) = (agent_defaults(plan), pod.address.to_string());
+    let (roots, token) = (credentials.root(), credentials.token());
+    let agent = Agent {
+        role: if pod.is_gateway { Role::Gateway } else { Role::Sidecar },
+        identity: Identity {
+            pod: &pod.name,
+            namespace: &pod.namespace,
+            service_account: &pod.service_account,
+            workload: &pod.workload,
+            address: &address,
+            labels: &pod.labels,
+        },
+        settings: &pod.proxy,
+        defaults: &defaults,
+        files: Files { roots: &roots, token: &token, state: &folder },
+        envoy: envoy.map(PathBuf::as_path),
+        has_full_scope: full,
+        has_own_user: false,
+        expansion: Expansion::None,
+    };
+    let mut program = evenkeel_program(plan, agent.arguments(), plan.state.log(&pod.name, "proxy"));
     program.notify = Some(folder.join(NOTIFY_FILE));
-    if !pod.proxy.for_agent.is_empty() {
-        let annotations = serde_json::json!(pod.proxy.for_agent).to_string();
-        program.environment.push((ANNOTATIONS_VARIABLE.to_owned(), annotations));
-    }
-    // For commands that users run beside the proxy.
-    let admin = pod.proxy.admin_port.map(|_| (ADMIN_VARIABLE.to_owned(), pod.proxy.admin().to_string()));
-    program.environment.extend(admin);
-    let metrics = pod.proxy.program_metrics.iter();
-    program.environment.extend(metrics.map(|json| (PROMETHEUS_VARIABLE.to_owned(), json.clone())));
+    program.environment.extend(agent.environment());
     Some(program)
 }
 
-/// Log levels of an agent and its proxy. Our own proxy is in the agent's process and has its log, so the level for the proxy
-/// goes first there.
-fn log_levels(levels: &LogLevels, default: &str, is_envoy: bool) -> Vec<OsString> {
-    let agent = match is_envoy {
-        true => levels.agent.as_deref(),
-        false => levels.proxy.as_deref().or(levels.agent.as_deref()),
-    };
-    let mut arguments = words(["--log-level", agent.unwrap_or(default)]);
-    if is_envoy {
-        let flags = [("--proxy-log-level", &levels.proxy), ("--proxy-component-log-level", &levels.components)];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value.as_deref()?)));
-        arguments.extend(given.flat_map(|(flag, value)| words([flag, value])));
+/// What applies to the agents of all replicas.
+fn agent_defaults(plan: &Plan) -> Defaults {
+    Defaults {
+        trust_domain: plan.options.trust_domain.clone(),
+        discovery_address: format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}"),
+        log_level: plan.options.log_level.clone(),
+        concurrency: Some(plan.options.sidecar_concurrency),
+        drain: Some(plan.options.drain_time),
+        recent_requests: Some(plan.options.recent_requests),
+        certificate_ttl: Some(CERTIFICATE_TTL),
+        proxy_resolver: Some(format!("{BRIDGE_ADDRESS}:53")),
     }
-    arguments
 }
 
 /// A replica's own program.
@@ -209,28 +166,4 @@ fn variables(names: &[impl AsRef<str>], prefixes: &[&str]) -> Vec<(String, Strin
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     words.map(OsString::from).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn annotations_say_at_which_level_proxies_and_agents_log() {
-        let check = |levels: [Option<&str>; 3], is_envoy: bool, expected: &str| {
-            let [proxy, components, agent] = levels.map(|level| level.map(str::to_owned));
-            let arguments = log_levels(&LogLevels { proxy, components, agent }, "info", is_envoy);
-            let text: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
-            assert_eq!(text.join(" "), expected, "{levels:?}");
-        };
-        check([None; 3], false, "--log-level info");
-        check([None; 3], true, "--log-level info");
-        check([Some("debug"), None, Some("error")], false, "--log-level debug");
-        check([None, Some("http2:debug"), Some("error")], false, "--log-level error");
-        check(
-            [Some("debug"), Some("http2:trace"), Some("error")],
-            true,
-            "--log-level error --proxy-log-level debug --proxy-component-log-level http2:trace",
-        );
-    }
 }

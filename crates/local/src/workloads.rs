@@ -21,6 +21,7 @@ use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_AN
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_control::source::files::Files;
+use evenkeel_inject::ProxySettings;
 
 pub use self::commands::{Build, Command, Commands};
 use self::environment::Variable;
@@ -29,7 +30,7 @@ use self::sidecar::sidecar;
 use self::texts::AllTexts;
 use crate::lifecycle::Lifecycle;
 use crate::names;
-use crate::pods::{ContainerPort, ProxySettings};
+use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
 use crate::probe::{Check, Probe};
 use crate::temporary;

@@ -253,7 +253,7 @@ pub fn allocates_addresses(labels: &BTreeMap<String, String>) -> bool {
 }
 
 /// As Go's `strconv.ParseBool` reads it.
-fn parse_bool(text: &str) -> Option<bool> {
+pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

@@ -9,6 +9,7 @@ use evenkeel_api::istio::{Gateway, ServerTlsMode};
 use evenkeel_api::kubernetes::{PodTemplate, Service, ServiceType};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_inject::{GATEWAY_TEMPLATE, TEMPLATES_ANNOTATION};
 
 use super::proxy_config::ProxyConfigs;
 use super::served;
@@ -18,12 +19,6 @@ use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
 use crate::probe::{Check, Probe};
 
-/// Annotation of a Pod template: the templates of Istio's injector that apply to it.
-const TEMPLATES_ANNOTATION: &str = "inject.istio.io/templates";
-/// The injector's template for gateways.
-const GATEWAY_TEMPLATE: &str = "gateway";
-/// The container of a proxy; a Pod with no other is a gateway, as those of Istio's own manifests.
-const PROXY_CONTAINER: &str = "istio-proxy";
 /// Label of a Service whose ports do not translate those of Gateways.
 const NO_TRANSLATION_LABEL: &str = "experimental.istio.io/disable-gateway-port-translation";
 
@@ -67,7 +62,7 @@ impl BuiltIn {
             mounts: Vec::new(),
             kind: WorkloadKind::BuiltInGateway,
             sidecar: Sidecar::Gateway,
-            proxy: proxies.of_proxy(NAMESPACE, &labels, None),
+            proxy: proxies.of_proxy(NAMESPACE, &labels),
             capture: CaptureRules::default(),
             // It keeps its settings until the next start.
             template_hash: "built-in".to_owned(),
@@ -78,11 +73,9 @@ impl BuiltIn {
 
 /// Whether a template is that of a gateway: its Pods have a proxy, and no other program.
 pub(super) fn is_gateway(template: &PodTemplate) -> bool {
-    let metadata = template.metadata.as_ref();
-    let templates = metadata.and_then(|metadata| metadata.annotations.get(TEMPLATES_ANNOTATION));
-    let named = templates.is_some_and(|names| names.value.split(',').any(|name| name.trim() == GATEWAY_TEMPLATE));
-    let only = template.spec.containers.as_slice();
-    named || matches!(only, [container] if **container.name == *PROXY_CONTAINER)
+    let none = BTreeMap::new();
+    let annotations = template.metadata.as_ref().map_or(&none, |metadata| &metadata.annotations);
+    evenkeel_inject::is_gateway(annotations, &template.spec)
 }
 
 /// Servers that the gateways with some labels have to offer.

@@ -6,12 +6,12 @@ use evenkeel_api::istio::WorkloadGroup;
 use evenkeel_api::kubernetes::RUN_ANNOTATION;
 use evenkeel_api::{LOCAL_FILE, Object};
 use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_inject::{Membership, ProxySettings};
 
 use super::proxy_config::ProxyConfigs;
 use super::{Command, Commands, Sidecar, Workload, WorkloadKind};
 use crate::lifecycle::Lifecycle;
 use crate::names;
-use crate::pods::{Membership, ProxySettings};
 use crate::probe::{Check, Probe};
 
 /// The workload of a group; `None`, with a note, if this machine has no command for it.
@@ -39,7 +39,7 @@ pub(super) fn workload(
     let labels = spec.labels();
     let membership =
         Membership { group: object.name.to_string(), probe: spec.probe.as_ref().map(|probe| probe.to_json()) };
-    let settings = proxies.of_proxy(&object.namespace, &labels, None);
+    let settings = proxies.of_proxy(&object.namespace, &labels);
     Some(Workload {
         name: object.name.to_string(),
         namespace: object.namespace.to_string(),

@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("translate", &["model", "api", "xds", "base"]),
     ("tls", &["base"]),
     ("capture", &["api", "base"]),
+    ("inject", &["capture", "api", "base"]),
     ("store", &["base"]),
     ("ca", &["store", "tls", "base"]),
     (
@@ -35,7 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
-    ("local", &["control", "proxy", "agent", "ca", "capture", "store", "model", "api", "process", "base"]),
+    ("local", &["control", "proxy", "agent", "ca", "capture", "inject", "store", "model", "api", "process", "base"]),
     ("lab", &["agent", "http", "xds", "process", "base"]),
     (
         "evenkeel",
@@ -82,7 +83,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
 const PURE: &[&str] =
-    &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt", "limits", "capture"];
+    &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt", "limits", "capture", "inject"];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =
