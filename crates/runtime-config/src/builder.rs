@@ -615,7 +615,7 @@ fn check<'e, T>(
     compile: impl FnOnce(&mut Cx<'e>) -> Option<T>,
 ) -> Result<T, Rejection> {
     let rejection = |problems| Rejection { kind, name: name.into(), problems };
-    let unsupported = support::check(resource);
+    let unsupported = support::check_with(resource, &cx.env.custom_filters);
     if !unsupported.is_empty() {
         return Err(rejection(unsupported));
     }

@@ -1,6 +1,5 @@
-//! The supported HTTP filters, as configured. To add one: its compiled type with [`FilterNeeds`], a function in `compile/` that
-//! compiles its message, the message's fields in [`crate::support`], and one line in [`http_filters!`] below. Its implementation
-//! is in crate `filters`.
+//! The supported HTTP filters, as configured. To add one: a file in `filters/` with its compiled type, the function that compiles its message,
+//! and the message's fields (`FIELDS`), and one line in [`http_filters!`] below. Its implementation is in crate `filters`.
 
 use std::sync::Arc;
 
@@ -8,9 +7,15 @@ use evenkeel_xds::pb::envoy::extensions::filters::http as messages;
 use evenkeel_xds::pb::google::protobuf::Any;
 use prost::Name;
 
-use crate::compile::{self, Cx, type_name};
+use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
+use crate::filters::custom::CustomFilter;
+use crate::filters::{
+    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
+    stateful_session,
+};
 use crate::route_filters::PerRoute;
+use crate::support::message::MessageSupport;
 
 /// Most HTTP filters of one connection manager: the disabled ones are kept in one word per request.
 pub(crate) const MAX_HTTP_FILTERS: usize = u64::BITS as usize;
@@ -19,20 +24,26 @@ pub(crate) const MAX_HTTP_FILTERS: usize = u64::BITS as usize;
 /// may configure it, the per-route message and the function for that.
 macro_rules! http_filters {
     ($(
-        $(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path
-        $(, per route $route_message:ty, $compile_route:path)?;
+        $(#[$doc:meta])* $name:ident = $module:ident::$compiled:ident, $message:ty, $($compile:ident)::+
+        $(, per route $route_message:ty, $($compile_route:ident)::+)?;
     )*) => {
         /// The type and configuration of an HTTP filter before the router.
         #[derive(Debug)]
         pub enum HttpFilterConfig {
-            $($(#[$doc])* $name(Arc<$compiled>),)*
+            $($(#[$doc])* $name(Arc<$module::$compiled>),)*
+            /// A filter that is not in this table.
+            Custom(CustomFilter),
         }
+
+        /// The supported fields of the filters' messages.
+        pub(crate) const SUPPORTED: &[&[MessageSupport]] = &[$($module::FIELDS,)*];
 
         impl HttpFilterConfig {
             /// What has to be known of it elsewhere.
             pub(crate) fn needs(&self) -> &dyn FilterNeeds {
                 match self {
                     $(Self::$name(config) => &**config,)*
+                    Self::Custom(config) => config,
                 }
             }
 
@@ -45,6 +56,7 @@ macro_rules! http_filters {
             pub(crate) fn message_name(&self) -> String {
                 match self {
                     $(Self::$name(_) => <$message>::full_name(),)*
+                    Self::Custom(config) => config.message.to_owned(),
                 }
             }
         }
@@ -55,9 +67,15 @@ macro_rules! http_filters {
             $(
                 if name == <$message>::full_name() {
                     let message: $message = cx.unpack(any)?;
-                    return Some(Some(HttpFilterConfig::$name(Arc::new($compile(cx, &message)?))));
+                    return Some(Some(HttpFilterConfig::$name(Arc::new($module::$($compile)::+(cx, &message)?))));
                 }
             )*
+            if let Some(kind) = cx.env.custom_filters.iter().find(|kind| kind.message == name) {
+                return match (kind.compile)(&any.value) {
+                    Ok(filter) => Some(Some(HttpFilterConfig::Custom(filter))),
+                    Err(reason) => cx.fail(reason),
+                };
+            }
             if optional { Some(None) } else { cx.fail(format!("{name} is no HTTP filter")) }
         }
 
@@ -67,7 +85,7 @@ macro_rules! http_filters {
             $($(
                 if name == <$route_message>::full_name() {
                     let message: $route_message = cx.unpack(any)?;
-                    return Some(Some(Arc::new($compile_route(cx, &message)?)));
+                    return Some(Some(Arc::new($module::$($compile_route)::+(cx, &message)?)));
                 }
             )?)*
             if optional { Some(None) } else { cx.fail(format!("{name} is no configuration for one route")) }
@@ -77,37 +95,37 @@ macro_rules! http_filters {
 
 http_filters! {
     /// `envoy.filters.http.buffer`.
-    Buffer(crate::buffer::Buffer) = messages::buffer::v3::Buffer, compile::buffer::buffer,
-        per route messages::buffer::v3::BufferPerRoute, compile::buffer::per_route;
+    Buffer = buffer::Buffer, messages::buffer::v3::Buffer, buffer,
+        per route messages::buffer::v3::BufferPerRoute, per_route;
     /// `envoy.filters.http.cors`.
-    Cors(crate::cors::Cors) = messages::cors::v3::Cors, compile::cors::cors,
-        per route messages::cors::v3::CorsPolicy, compile::cors::policy;
+    Cors = cors::Cors, messages::cors::v3::Cors, cors,
+        per route messages::cors::v3::CorsPolicy, policy;
     /// `envoy.filters.http.dynamic_forward_proxy`.
-    DynamicForwardProxy(crate::dynamic_forward_proxy::HttpForwardProxy) =
-        messages::dynamic_forward_proxy::v3::FilterConfig, compile::dynamic_forward_proxy::http_filter,
-        per route messages::dynamic_forward_proxy::v3::PerRouteConfig, compile::dynamic_forward_proxy::per_route;
+    DynamicForwardProxy = dynamic_forward_proxy::HttpForwardProxy,
+        messages::dynamic_forward_proxy::v3::FilterConfig, compile::http_filter,
+        per route messages::dynamic_forward_proxy::v3::PerRouteConfig, compile::per_route;
     /// `envoy.filters.http.ext_authz`.
-    ExtAuthz(crate::ext_authz::ExtAuthz) = messages::ext_authz::v3::ExtAuthz, compile::ext_authz::http_filter,
-        per route messages::ext_authz::v3::ExtAuthzPerRoute, compile::ext_authz::per_route;
+    ExtAuthz = ext_authz::ExtAuthz, messages::ext_authz::v3::ExtAuthz, compile::http_filter,
+        per route messages::ext_authz::v3::ExtAuthzPerRoute, compile::per_route;
     /// `envoy.filters.http.fault`.
-    Fault(crate::fault::Fault) = messages::fault::v3::HttpFault, compile::fault::fault,
-        per route messages::fault::v3::HttpFault, compile::fault::per_route;
+    Fault = fault::Fault, messages::fault::v3::HttpFault, fault,
+        per route messages::fault::v3::HttpFault, per_route;
     /// `envoy.filters.http.grpc_stats`.
-    GrpcStats(crate::grpc_stats::GrpcStats) = messages::grpc_stats::v3::FilterConfig, compile::grpc_stats::grpc_stats;
+    GrpcStats = grpc_stats::GrpcStats, messages::grpc_stats::v3::FilterConfig, grpc_stats;
     /// `envoy.filters.http.grpc_web`.
-    GrpcWeb(crate::grpc_web::GrpcWeb) = messages::grpc_web::v3::GrpcWeb, compile::grpc_web::grpc_web;
+    GrpcWeb = grpc_web::GrpcWeb, messages::grpc_web::v3::GrpcWeb, grpc_web;
     /// `envoy.filters.http.header_mutation`.
-    HeaderMutation(crate::header_mutation::HeaderMutationFilter) = messages::header_mutation::v3::HeaderMutation,
-        compile::header_mutation::header_mutation,
-        per route messages::header_mutation::v3::HeaderMutationPerRoute, compile::header_mutation::per_route;
+    HeaderMutation = header_mutation::HeaderMutationFilter, messages::header_mutation::v3::HeaderMutation,
+        header_mutation,
+        per route messages::header_mutation::v3::HeaderMutationPerRoute, per_route;
     /// `envoy.filters.http.jwt_authn`.
-    JwtAuthn(crate::jwt_authn::JwtAuthn) = messages::jwt_authn::v3::JwtAuthentication, compile::jwt_authn::jwt_authn,
-        per route messages::jwt_authn::v3::PerRouteConfig, compile::jwt_authn::per_route;
+    JwtAuthn = jwt_authn::JwtAuthn, messages::jwt_authn::v3::JwtAuthentication, compile::jwt_authn,
+        per route messages::jwt_authn::v3::PerRouteConfig, compile::per_route;
     /// `envoy.filters.http.rbac`.
-    Rbac(crate::rbac::RbacFilter) = messages::rbac::v3::Rbac, compile::rbac::http_filter,
-        per route messages::rbac::v3::RbacPerRoute, compile::rbac::per_route;
+    Rbac = rbac::RbacFilter, messages::rbac::v3::Rbac, compile::http_filter,
+        per route messages::rbac::v3::RbacPerRoute, compile::per_route;
     /// `envoy.filters.http.stateful_session`.
-    StatefulSession(crate::stateful_session::StatefulSession) = messages::stateful_session::v3::StatefulSession,
-        compile::stateful_session::stateful_session,
-        per route messages::stateful_session::v3::StatefulSessionPerRoute, compile::stateful_session::per_route;
+    StatefulSession = stateful_session::StatefulSession, messages::stateful_session::v3::StatefulSession,
+        stateful_session,
+        per route messages::stateful_session::v3::StatefulSessionPerRoute, per_route;
 }

@@ -1,6 +1,6 @@
-//! The network filters before the terminal one of a filter chain, as configured. To add one: its compiled type with
-//! [`FilterNeeds`], a function in `compile/` that compiles its message, the message's fields in [`crate::support`], and one line
-//! in [`network_filters!`] below. Its implementation is in crate `filters`.
+//! The supported network filters before the terminal one of a filter chain, as configured. To add one: a file in `filters/` with its
+//! compiled type, the function that compiles its message, and the message's fields (`NETWORK_FIELDS`), and one line in
+//! [`network_filters!`] below. Its implementation is in crate `filters`.
 
 use std::sync::Arc;
 
@@ -8,20 +8,25 @@ use evenkeel_xds::pb::envoy::extensions::filters::network as messages;
 use evenkeel_xds::pb::google::protobuf::Any;
 use prost::Name;
 
-use crate::compile::{self, Cx, type_name};
+use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
+use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
+use crate::support::message::MessageSupport;
 
 /// Most network filters of one filter chain.
 pub(crate) const MAX_NETWORK_FILTERS: usize = 64;
 
 /// The registry: each filter's name and compiled type, its message, and the function that compiles it.
 macro_rules! network_filters {
-    ($($(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $module:ident::$compiled:ident, $message:ty, $($compile:ident)::+;)*) => {
         /// The type and configuration of a network filter before the terminal one.
         #[derive(Debug)]
         pub enum NetworkFilterConfig {
-            $($(#[$doc])* $name(Arc<$compiled>),)*
+            $($(#[$doc])* $name(Arc<$module::$compiled>),)*
         }
+
+        /// The supported fields of the filters' messages.
+        pub(crate) const SUPPORTED: &[&[MessageSupport]] = &[$($module::NETWORK_FIELDS,)*];
 
         impl NetworkFilterConfig {
             /// What has to be known of it elsewhere.
@@ -38,7 +43,7 @@ macro_rules! network_filters {
             $(
                 if name == <$message>::full_name() {
                     let message: $message = cx.unpack(any)?;
-                    return Some(NetworkFilterConfig::$name(Arc::new($compile(cx, &message)?)));
+                    return Some(NetworkFilterConfig::$name(Arc::new($module::$($compile)::+(cx, &message)?)));
                 }
             )*
             cx.fail(format!("{name} is no network filter"))
@@ -54,13 +59,12 @@ macro_rules! network_filters {
 
 network_filters! {
     /// `envoy.filters.network.connection_limit`.
-    ConnectionLimit(crate::connection_limit::ConnectionLimit) = messages::connection_limit::v3::ConnectionLimit,
-        compile::connection_limit::connection_limit;
+    ConnectionLimit = connection_limit::ConnectionLimit, messages::connection_limit::v3::ConnectionLimit,
+        connection_limit;
     /// `envoy.filters.network.ext_authz`.
-    ExtAuthz(crate::ext_authz::NetworkExtAuthz) = messages::ext_authz::v3::ExtAuthz, compile::ext_authz::network_filter;
+    ExtAuthz = ext_authz::NetworkExtAuthz, messages::ext_authz::v3::ExtAuthz, compile::network_filter;
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.
-    SniDynamicForwardProxy(crate::dynamic_forward_proxy::SniForwardProxy) =
-        messages::sni_dynamic_forward_proxy::v3::FilterConfig, compile::dynamic_forward_proxy::sni_filter;
+    SniDynamicForwardProxy = dynamic_forward_proxy::SniForwardProxy, messages::sni_dynamic_forward_proxy::v3::FilterConfig, compile::sni_filter;
     /// `envoy.filters.network.rbac`.
-    Rbac(crate::rbac::NetworkRbac) = messages::rbac::v3::Rbac, compile::rbac::network_filter;
+    Rbac = rbac::NetworkRbac, messages::rbac::v3::Rbac, compile::network_filter;
 }

@@ -17,16 +17,25 @@ use crate::verdict::FilterVerdict;
 pub struct Hooks(u8);
 
 impl Hooks {
-    pub(crate) const REQUEST_HEAD: Self = Self(1);
-    pub(crate) const REQUEST_DATA: Self = Self(1 << 1);
-    pub(crate) const REQUEST_TRAILERS: Self = Self(1 << 2);
-    pub(crate) const RESPONSE_HEAD: Self = Self(1 << 3);
-    pub(crate) const RESPONSE_DATA: Self = Self(1 << 4);
-    pub(crate) const RESPONSE_TRAILERS: Self = Self(1 << 5);
-    pub(crate) const COMPLETE: Self = Self(1 << 6);
+    #[allow(missing_docs)]
+    pub const REQUEST_HEAD: Self = Self(1);
+    #[allow(missing_docs)]
+    pub const REQUEST_DATA: Self = Self(1 << 1);
+    #[allow(missing_docs)]
+    pub const REQUEST_TRAILERS: Self = Self(1 << 2);
+    #[allow(missing_docs)]
+    pub const RESPONSE_HEAD: Self = Self(1 << 3);
+    #[allow(missing_docs)]
+    pub const RESPONSE_DATA: Self = Self(1 << 4);
+    #[allow(missing_docs)]
+    pub const RESPONSE_TRAILERS: Self = Self(1 << 5);
+    #[allow(missing_docs)]
+    pub const COMPLETE: Self = Self(1 << 6);
+    /// All hooks.
+    pub const ALL: Self = Self((1 << 7) - 1);
 
     /// The union of both.
-    pub(crate) const fn and(self, other: Self) -> Self {
+    pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 

@@ -6,6 +6,7 @@
 mod chain;
 mod cluster_scope;
 mod contract;
+mod custom;
 mod filter;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -36,56 +37,55 @@ pub use contract::{
     BadBody, Body, Data, Decision, Flow, Reply, RequestContext, RequestFacts, RequestTrailersContext, ResponseContext,
     ResponseDecision, RouteContext, TrailersContext,
 };
+pub use custom::{CustomFactory, CustomFilter};
 pub(crate) use filter::Filter;
 pub use filter::{Hooks, Setup};
 pub use head::HeadView;
 pub use pause::{Pause, Wait, Woken};
 pub use services::{Clock, Clusters, Names, Services, SystemClock, Tasks};
 
-/// The registry of filters, each under its name in [`hcm::HttpFilterConfig`].
+/// The registry of filters, each under its name in [`hcm::HttpFilterConfig`], called by static dispatch; and the open arm.
 macro_rules! filters {
     ($($(#[$doc:meta])* $name:ident => $filter:ty,)*) => {
         /// A filter of any kind, with this worker's statistics.
         #[derive(Debug)]
         pub(crate) enum HttpFilter {
             $($(#[$doc])* $name($filter),)*
-            #[cfg(feature = "test-filter")]
-            Test(test_filter::HttpFilter),
+            /// A filter that is not in this table.
+            Custom(custom::HttpFilter),
         }
 
         /// A filter's state for one request.
         pub(crate) enum Slot {
             $($name(<$filter as Filter>::State),)*
-            #[cfg(feature = "test-filter")]
-            Test(<test_filter::HttpFilter as Filter>::State),
+            Custom(custom::State),
         }
 
         impl HttpFilter {
             fn new(filter: &hcm::HttpFilter, setup: &Setup<'_>) -> Self {
                 #[cfg(feature = "test-filter")]
-                if let Some(filter) = test_filter::HttpFilter::registered(&filter.name) {
-                    return Self::Test(filter);
+                if let Some(filter) = test_filter::registered(&filter.name) {
+                    return Self::Custom(filter);
                 }
                 match &filter.config {
                     $(hcm::HttpFilterConfig::$name(config) => {
                         Self::$name(<$filter as Filter>::new(Arc::clone(config), setup))
                     })*
+                    hcm::HttpFilterConfig::Custom(config) => Self::Custom(custom::HttpFilter::new(config, setup)),
                 }
             }
 
             fn hooks(&self) -> Hooks {
                 match self {
                     $(Self::$name(_) => <$filter as Filter>::HOOKS,)*
-                    #[cfg(feature = "test-filter")]
-                    Self::Test(_) => <test_filter::HttpFilter as Filter>::HOOKS,
+                    Self::Custom(filter) => filter.hooks(),
                 }
             }
 
             fn slot(&self) -> Slot {
                 match self {
                     $(Self::$name(_) => Slot::$name(Default::default()),)*
-                    #[cfg(feature = "test-filter")]
-                    Self::Test(_) => Slot::Test(Default::default()),
+                    Self::Custom(_) => Slot::Custom(None),
                 }
             }
         }
@@ -94,6 +94,7 @@ macro_rules! filters {
         pub fn verdict(config: &hcm::HttpFilterConfig) -> FilterVerdict<'_> {
             match config {
                 $(hcm::HttpFilterConfig::$name(config) => <$filter as Filter>::verdict(config),)*
+                hcm::HttpFilterConfig::Custom(_) => FilterVerdict::Outside,
             }
         }
 
@@ -103,8 +104,7 @@ macro_rules! filters {
             ($pair:expr, |$its:ident, $state:ident| $call:expr, else $other:expr) => {
                 match $pair {
                     $((HttpFilter::$name($its), Slot::$name($state)) => $call,)*
-                    #[cfg(feature = "test-filter")]
-                    (HttpFilter::Test($its), Slot::Test($state)) => $call,
+                    (HttpFilter::Custom($its), Slot::Custom($state)) => $call,
                     _ => $other,
                 }
             };

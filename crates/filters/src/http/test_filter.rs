@@ -1,90 +1,35 @@
-//! A filter defined by a test: it replaces the configured filter with the name it is registered under.
+//! Filters defined by tests: custom filters that replace the configured filter with the name they are registered under.
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::custom::HttpFilter;
+pub use super::custom::{CustomFilter, State};
 use super::{
-    BadBody, Data, Decision, Filter, Flow, Hooks, RequestContext, RequestTrailersContext, ResponseContext,
-    ResponseDecision, Setup, TrailersContext,
+    BadBody, Data, Decision, Flow, Hooks, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
+    TrailersContext,
 };
 use crate::format::Record;
-use crate::verdict::FilterVerdict;
 
-/// A test filter's state for one request.
-pub type State = Option<Box<dyn Any>>;
+/// A filter that all workers share.
+#[derive(Clone)]
+struct Shared(Arc<dyn CustomFilter + Send + Sync>);
 
-/// A test's filter, with all hooks.
-#[allow(missing_docs)]
-pub trait TestFilter: Send + Sync {
-    fn request_head(&self, _state: &mut State, _context: &mut RequestContext<'_>) -> Decision {
-        Decision::Continue
-    }
-
-    fn request_data(&self, _state: &mut State, _data: &mut Data<'_>) -> Result<Flow, BadBody> {
-        Ok(Flow::Continue)
-    }
-
-    fn request_trailers(&self, _state: &mut State, _context: &mut RequestTrailersContext<'_>) {}
-
-    fn response_head(&self, _state: &mut State, _context: &mut ResponseContext<'_>) -> ResponseDecision {
-        ResponseDecision::Continue
-    }
-
-    fn response_data(&self, _state: &mut State, _data: &mut Data<'_>) -> Flow {
-        Flow::Continue
-    }
-
-    fn response_trailers(&self, _state: &mut State, _context: &mut TrailersContext<'_>) {}
-
-    fn complete(&self, _state: &mut State, _end: &Record<'_>) {}
-}
-
-static REGISTERED: Mutex<BTreeMap<String, Arc<dyn TestFilter>>> = Mutex::new(BTreeMap::new());
+static REGISTERED: Mutex<BTreeMap<String, Shared>> = Mutex::new(BTreeMap::new());
 
 /// Replaces filters that are configured under this name from now on, whatever their type.
-pub fn register(name: &str, filter: impl TestFilter + 'static) {
+pub fn register(name: &str, filter: impl CustomFilter + Send + Sync + 'static) {
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    registered.insert(name.to_owned(), Arc::new(filter));
+    registered.insert(name.to_owned(), Shared(Arc::new(filter)));
 }
 
-/// A test's filter as a `Filter`.
-pub struct HttpFilter(Arc<dyn TestFilter>);
-
-impl HttpFilter {
-    pub(super) fn registered(name: &str) -> Option<Self> {
-        REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned().map(Self)
-    }
+pub(super) fn registered(name: &str) -> Option<HttpFilter> {
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned().map(HttpFilter::of)
 }
 
-impl fmt::Debug for HttpFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HttpFilter")
-    }
-}
-
-/// Test filters come from the table of registered ones and have no configuration.
-#[derive(Debug)]
-pub enum Unconfigured {}
-
-impl Filter for HttpFilter {
-    type Config = Unconfigured;
-    type State = State;
-    const HOOKS: Hooks = Hooks::REQUEST_HEAD
-        .and(Hooks::REQUEST_DATA)
-        .and(Hooks::REQUEST_TRAILERS)
-        .and(Hooks::RESPONSE_HEAD)
-        .and(Hooks::RESPONSE_DATA)
-        .and(Hooks::RESPONSE_TRAILERS)
-        .and(Hooks::COMPLETE);
-
-    fn verdict(config: &Unconfigured) -> FilterVerdict<'_> {
-        match *config {}
-    }
-
-    fn new(config: Arc<Unconfigured>, _: &Setup<'_>) -> Self {
-        match *config {}
+impl CustomFilter for Shared {
+    fn hooks(&self) -> Hooks {
+        self.0.hooks()
     }
 
     fn request_head(&self, state: &mut State, context: &mut RequestContext<'_>) -> Decision {

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_runtime_config::custom::CustomFilter as CustomConfig;
 use evenkeel_runtime_config::fault::{Abort, AbortStatus, Delay, Fault, RateLimit};
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm::{self, HttpFilterConfig};
 use evenkeel_runtime_config::rbac::{FieldNames, RbacAction, RbacFilter, Rules};
 use evenkeel_runtime_config::route_filters::FilterOverride;
 
+use super::custom::State;
 use super::fixture::Fixture;
-use super::{Body, Data, Decision, Flow, Woken};
+use super::{Body, CustomFactory, CustomFilter, Data, Decision, Flow, Hooks, Pause, Reply, RequestContext, Woken};
 
 fn filter(name: &str, disabled: bool, config: HttpFilterConfig) -> hcm::HttpFilter {
     hcm::HttpFilter { name: name.into(), disabled, skip: None, config }
@@ -96,4 +98,51 @@ fn an_answer_that_two_filters_keep_back_passes_both_in_order_and_ends_once() {
     assert!(seen == body, "{} bytes came through", seen.len());
     // 1,949 bytes after the first 51, at 51.2 every 50 ms.
     assert_eq!(rounds, 39);
+}
+
+/// A custom filter that lets a request pass when it is asked for the second time, and shortens bodies.
+struct Hesitant;
+
+impl CustomFilter for Hesitant {
+    fn hooks(&self) -> Hooks {
+        Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_DATA)
+    }
+
+    fn request_head(&self, state: &mut State, _: &mut RequestContext<'_>) -> Decision {
+        if state.replace(Box::new("asked")).is_some() {
+            return Decision::Continue;
+        }
+        Decision::Pause(Pause::for_time(Duration::from_millis(7)))
+    }
+
+    fn response_data(&self, state: &mut State, data: &mut Data<'_>) -> Flow {
+        assert_eq!(state.as_ref().and_then(|state| state.downcast_ref()), Some(&"asked"), "the request's state");
+        data.bytes = data.bytes.to_vec().split_off(1).into();
+        Flow::Continue
+    }
+
+    fn response_head(&self, _: &mut State, _: &mut super::ResponseContext<'_>) -> super::ResponseDecision {
+        panic!("a hook that it does not have")
+    }
+}
+
+fn custom(factory: impl std::any::Any + Send + Sync) -> HttpFilterConfig {
+    let config = CustomConfig { message: "test.Hesitant", clusters: Vec::new(), factory: Arc::new(factory) };
+    HttpFilterConfig::Custom(config)
+}
+
+#[test]
+fn filters_of_the_open_arm_stand_among_the_others() {
+    let hesitant = custom(CustomFactory::new(|_| Box::new(Hesitant)));
+    let mut chain = Fixture::chain(&[filter("custom", false, hesitant), filter("r", false, nobody())]);
+    let Decision::Pause(pause) = chain.ask(Body::Empty) else { panic!("it waits") };
+    assert_eq!(pause.limit, Duration::from_millis(7));
+    chain.streams.wake(Woken::TimedOut);
+    assert_eq!(status(&chain.ask(Body::Empty)), Some(403));
+    let mut data = Data { bytes: b"body"[..].into(), ends: true, now: chain.now };
+    assert!(matches!(chain.filters.response_data(&mut chain.streams, &mut data), Flow::Continue));
+    assert_eq!(&*data.bytes, b"ody");
+    // A configuration that creates no filter lets nothing pass.
+    let mut broken = Fixture::chain(&[filter("custom", false, custom("no factory"))]);
+    assert_eq!(status(&broken.ask(Body::Empty)), status(&Decision::Reply(Reply::broken())));
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use evenkeel_filters::format::Record;
-use evenkeel_filters::test_filter::{State, TestFilter, register};
+use evenkeel_filters::test_filter::{CustomFilter, State, register};
 use evenkeel_testkit::{Backend, Connection, Reply, eventually};
 use evenkeel_tls::PeerCertificate;
 
@@ -15,7 +15,7 @@ const ZIPKIN: &str = "type.googleapis.com/envoy.config.trace.v3.ZipkinConfig";
 /// Writes down the ends that it sees.
 struct Witness(Arc<Mutex<Vec<String>>>);
 
-impl TestFilter for Witness {
+impl CustomFilter for Witness {
     fn complete(&self, _: &mut State, end: &Record<'_>) {
         let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or(b"-")).into_owned();
         let client = end.connection.session.as_ref().and_then(|session| session.peer.as_ref());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_filters::callouts::{CallOptions, HttpAnswer, HttpCall};
 use evenkeel_filters::format::Record;
-use evenkeel_filters::test_filter::{State, TestFilter, register};
+use evenkeel_filters::test_filter::{CustomFilter, State, register};
 use evenkeel_filters::{
     BadBody, Body, Data, Decision, Flow, Pause, Reply, RequestContext, ResponseContext, ResponseDecision, Services,
     Woken,
@@ -158,7 +158,7 @@ fn double(data: &mut Data<'_>) {
     data.bytes = twice.into();
 }
 
-impl TestFilter for Doer {
+impl CustomFilter for Doer {
     fn request_head(&self, state: &mut State, context: &mut RequestContext<'_>) -> Decision {
         if state.is_none() {
             let what = context.head.headers.find(b"x-do").unwrap_or_default();
@@ -204,7 +204,7 @@ impl TestFilter for Doer {
 /// Tells the server what its route says to it.
 struct Teller;
 
-impl TestFilter for Teller {
+impl CustomFilter for Teller {
     fn request_head(&self, _: &mut State, context: &mut RequestContext<'_>) -> Decision {
         let told = match context.route.filters.most_specific::<BufferPerRoute>(context.filter()) {
             Some(BufferPerRoute::Buffer(buffer)) => buffer.max_request_bytes.to_string(),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_filters::test_filter::{State, TestFilter, register};
+use evenkeel_filters::test_filter::{CustomFilter, State, register};
 use evenkeel_filters::{Decision, RequestContext};
 use evenkeel_testkit::{Backend, Connection, Reply, eventually};
 use evenkeel_xds::ResourceType;
@@ -369,7 +369,7 @@ fn without_a_control_plane_nothing_waits() {
 /// Counts the requests it is asked about.
 struct Counter(Arc<AtomicUsize>);
 
-impl TestFilter for Counter {
+impl CustomFilter for Counter {
     fn request_head(&self, _: &mut State, context: &mut RequestContext<'_>) -> Decision {
         assert!(context.services.clusters().scope("wanted").is_some(), "it is asked before the cluster is there");
         self.0.fetch_add(1, Ordering::SeqCst);

@@ -17,7 +17,6 @@ use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, tcp_keepalive};
 use super::dns::{dns_cluster, dns_options};
-use super::dynamic_forward_proxy::cluster_type;
 use super::endpoint::{AddressKind, Assignment, assignment};
 use super::headers::{self, KeyFormat};
 use super::health_check::health_checks;
@@ -32,6 +31,7 @@ use crate::cluster::{
     CircuitBreakers, Cluster, Discovery, EndpointSet, OriginalDst, RetryBudget, Thresholds, Transport, TransportMatch,
     UpstreamHttp, UpstreamProtocol,
 };
+use crate::filters::dynamic_forward_proxy::compile::cluster_type;
 use crate::hcm::HttpFilter;
 use crate::http_filters;
 use crate::mirror::MirrorPolicy;

@@ -6,7 +6,7 @@ use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent:
 use super::Cx;
 use crate::fraction::Fraction;
 
-pub(super) fn fraction(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<Fraction> {
+pub(crate) fn fraction(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<Fraction> {
     let denominator = match DenominatorType::try_from(fraction.denominator) {
         Ok(DenominatorType::Hundred) => 100,
         Ok(DenominatorType::TenThousand) => 10_000,
@@ -17,7 +17,7 @@ pub(super) fn fraction(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<
 }
 
 /// There is no runtime, so the default value applies. `absent`: the result if the field is not set.
-pub(super) fn runtime_fraction(
+pub(crate) fn runtime_fraction(
     cx: &mut Cx<'_>,
     field: &str,
     runtime: Option<&RuntimeFractionalPercent>,

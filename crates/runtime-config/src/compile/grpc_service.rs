@@ -37,7 +37,7 @@ pub(crate) fn grpc_target(cx: &mut Cx<'_>, service: &core::GrpcService) -> Optio
 }
 
 /// An `HttpUri`, of which only cluster and time limit count, as in Envoy.
-pub(super) fn http_target(
+pub(crate) fn http_target(
     cx: &mut Cx<'_>,
     uri: Option<&core::HttpUri>,
     policy: Option<&core::RetryPolicy>,
@@ -76,7 +76,7 @@ fn retry(cx: &mut Cx<'_>, policy: Option<&core::RetryPolicy>) -> Option<Option<A
 }
 
 /// A header that is set on each call.
-pub(super) fn header(cx: &mut Cx<'_>, header: &core::HeaderValue) -> Option<HeaderAddition> {
+pub(crate) fn header(cx: &mut Cx<'_>, header: &core::HeaderValue) -> Option<HeaderAddition> {
     let option = core::HeaderValueOption {
         header: Some(header.clone()),
         append_action: core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd as i32,

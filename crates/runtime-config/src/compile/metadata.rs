@@ -64,7 +64,7 @@ pub(crate) fn lb_metadata(metadata: Option<&core::Metadata>) -> MetadataMatch {
 }
 
 /// All fields of an object, sorted by name.
-pub(super) fn fields(fields: &Struct) -> Vec<(Box<str>, MetadataValue)> {
+pub(crate) fn fields(fields: &Struct) -> Vec<(Box<str>, MetadataValue)> {
     metadata_match(fields).iter().cloned().collect()
 }
 

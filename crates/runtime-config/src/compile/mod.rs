@@ -6,28 +6,18 @@
 
 pub(crate) mod access_log;
 pub(crate) mod address;
-pub(crate) mod buffer;
 pub(crate) mod cluster;
-pub(crate) mod connection_limit;
-pub(crate) mod cors;
 pub(crate) mod dns;
-pub(crate) mod dynamic_forward_proxy;
 pub(crate) mod endpoint;
-pub(crate) mod ext_authz;
-pub(crate) mod fault;
-mod fraction;
+pub(crate) mod fraction;
 pub(crate) mod grpc_access_log;
 pub(crate) mod grpc_service;
-pub(crate) mod grpc_stats;
-pub(crate) mod grpc_web;
 mod hash_policy;
-pub(crate) mod header_mutation;
 pub(crate) mod headers;
 pub(crate) mod health_check;
 pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 mod inherited;
-pub(crate) mod jwt_authn;
 pub(crate) mod listener;
 mod load_balancer;
 mod local_reply;
@@ -36,7 +26,6 @@ pub(crate) mod metadata;
 mod mirror;
 pub(crate) mod outlier_detection;
 pub(crate) mod proxy_protocol;
-pub(crate) mod rbac;
 pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;
@@ -44,7 +33,6 @@ pub(crate) mod route_change;
 mod router;
 mod skip;
 pub(crate) mod source;
-pub(crate) mod stateful_session;
 pub(crate) mod subset;
 pub(crate) mod tls;
 pub(crate) mod tracing;
@@ -60,6 +48,7 @@ use prost::{Message, Name};
 
 use crate::bind::BindConfig;
 use crate::dns::DnsResolver;
+use crate::filters::custom::CustomFilterKind;
 use crate::rejection::Problem;
 
 /// External inputs: files, environment variables, and defaults from the bootstrap.
@@ -78,6 +67,8 @@ pub struct Environment {
     pub local_cluster: Option<std::sync::Arc<str>>,
     /// `tracing` of the bootstrap, and what spans tell of this proxy.
     pub tracing: TracingDefaults,
+    /// HTTP filters beyond those in the registry.
+    pub custom_filters: Vec<CustomFilterKind>,
 }
 
 /// The bootstrap's defaults for connection managers that trace.
@@ -105,6 +96,7 @@ impl Environment {
             locality: None,
             local_cluster: None,
             tracing: TracingDefaults::default(),
+            custom_filters: Vec::new(),
         }
     }
 }

@@ -13,9 +13,10 @@ use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
 use super::tracing::route_tracing;
-use super::{Cx, cors, matcher};
+use super::{Cx, matcher};
 use crate::FastMap;
 use crate::domains::DomainIndex;
+use crate::filters::cors;
 use crate::growing::Growing;
 use crate::route::{PathMatch, RequireTls, Route, RouteMatch, VirtualHost};
 use crate::route_filters::FilterOverrides;
@@ -236,7 +237,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     })
 }
 
-pub(super) fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
+pub(crate) fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
     let path = path_match(cx, m);
     let headers = cx.each("headers", &m.headers, matcher::header);
     let query_parameters = cx.each("query_parameters", &m.query_parameters, matcher::query_parameter);

@@ -1,18 +1,7 @@
 //! Extensions: the messages a `typed_config` may hold.
 
-use super::MessageSupport;
-use super::Role::{Extension, Part};
-
-const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
-    MessageSupport { name, role: Extension, full, values: &[], no_effect: &[] }
-}
-
-const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
-    MessageSupport { name, role: Part, full, values: &[], no_effect: &[] }
-}
-
-const NO_RUNTIME: &str = "no runtime layer can set this key; the configured value applies";
-const NO_UPSTREAM_MATCHER: &str = "nothing reads the saved address: the matcher of upstream addresses is not supported";
+use super::message::Role::{Extension, Part};
+use super::message::{MessageSupport, extension, part};
 
 #[rustfmt::skip]
 pub(super) static MESSAGES: &[MessageSupport] = &[
@@ -95,18 +84,6 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight",
         &["name", "weight", "metadata_match"]),
     extension("envoy.extensions.filters.network.sni_cluster.v3.SniCluster", &[]),
-    extension("envoy.extensions.filters.network.rbac.v3.RBAC",
-        &["rules", "shadow_rules", "shadow_rules_stat_prefix", "stat_prefix", "enforcement_type", "delay_deny"]),
-    extension("envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit",
-        &["stat_prefix", "max_connections", "delay", "runtime_enabled"]),
-
-    MessageSupport {
-        name: "envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig",
-        role: Extension,
-        full: &["dns_cache_config", "port_value"],
-        values: &[],
-        no_effect: &[(NO_UPSTREAM_MATCHER, &["save_upstream_address"])],
-    },
 
     // HTTP filters
     extension("envoy.extensions.common.matching.v3.ExtensionWithMatcher", &["extension_config", "xds_matcher"]),
@@ -132,111 +109,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         role: Extension, full: &["suppress_envoy_headers", "start_child_span"], values: &[],
         no_effect: &[],
     },
-    extension("envoy.extensions.filters.http.buffer.v3.Buffer", &["max_request_bytes"]),
-    extension("envoy.extensions.filters.http.buffer.v3.BufferPerRoute", &["disabled", "buffer"]),
-    extension("envoy.extensions.filters.http.cors.v3.Cors", &[]),
-    extension("envoy.extensions.filters.http.cors.v3.CorsPolicy",
-        &["allow_origin_string_match", "allow_methods", "allow_headers", "expose_headers", "max_age", "allow_credentials",
-          "filter_enabled", "shadow_enabled", "allow_private_network_access", "forward_not_matching_preflights"]),
-    MessageSupport {
-        name: "envoy.extensions.filters.http.dynamic_forward_proxy.v3.FilterConfig",
-        role: Extension,
-        full: &["dns_cache_config"],
-        values: &[],
-        no_effect: &[(NO_UPSTREAM_MATCHER, &["save_upstream_address"]),
-            ("no filter sets such a state", &["allow_dynamic_host_from_filter_state"])],
-    },
-    extension("envoy.extensions.filters.http.dynamic_forward_proxy.v3.PerRouteConfig",
-        &["host_rewrite_literal", "host_rewrite_header"]),
-    MessageSupport {
-        name: "envoy.extensions.common.dynamic_forward_proxy.v3.DnsCacheConfig",
-        role: Part,
-        full: &["name", "dns_lookup_family", "dns_refresh_rate", "dns_min_refresh_rate", "host_ttl", "max_hosts",
-            "disable_dns_refresh_on_failure", "dns_failure_refresh_rate", "dns_cache_circuit_breaker",
-            "dns_query_timeout", "resolved_address_filter"],
-        values: &[("typed_dns_resolver_config", "the c-ares resolver")],
-        no_effect: &[],
-    },
-    part("envoy.extensions.common.dynamic_forward_proxy.v3.DnsCacheCircuitBreakers", &["max_pending_requests"]),
-    part("envoy.type.matcher.v3.AddressMatcher", &["ranges", "invert_match"]),
-    part("xds.core.v3.CidrRange", &["address_prefix", "prefix_len"]),
-    MessageSupport {
-        name: "envoy.extensions.filters.http.fault.v3.HTTPFault",
-        role: Extension,
-        full: &["delay", "abort", "upstream_cluster", "headers", "downstream_nodes", "max_active_faults", "response_rate_limit",
-            "disable_downstream_cluster_stats", "filter_metadata"],
-        values: &[],
-        no_effect: &[(NO_RUNTIME, &["delay_percent_runtime", "abort_percent_runtime", "delay_duration_runtime",
-            "abort_http_status_runtime", "max_active_faults_runtime", "response_rate_limit_percent_runtime",
-            "abort_grpc_status_runtime"])],
-    },
-    part("envoy.extensions.filters.http.fault.v3.FaultAbort", &["http_status", "grpc_status", "header_abort", "percentage"]),
-    part("envoy.extensions.filters.http.fault.v3.FaultAbort.HeaderAbort", &[]),
-    part("envoy.extensions.filters.common.fault.v3.FaultDelay", &["fixed_delay", "header_delay", "percentage"]),
-    part("envoy.extensions.filters.common.fault.v3.FaultDelay.HeaderDelay", &[]),
-    part("envoy.extensions.filters.common.fault.v3.FaultRateLimit", &["fixed_limit", "header_limit", "percentage"]),
-    part("envoy.extensions.filters.common.fault.v3.FaultRateLimit.FixedLimit", &["limit_kbps"]),
-    part("envoy.extensions.filters.common.fault.v3.FaultRateLimit.HeaderLimit", &[]),
-    extension("envoy.extensions.filters.http.grpc_stats.v3.FilterConfig",
-        &["emit_filter_state", "stats_for_all_methods", "individual_method_stats_allowlist", "enable_upstream_stats",
-          "replace_dots_in_grpc_service_name"]),
-    part("envoy.config.core.v3.GrpcMethodList", &["services"]),
-    part("envoy.config.core.v3.GrpcMethodList.Service", &["name", "method_names"]),
-    extension("envoy.extensions.filters.http.grpc_web.v3.GrpcWeb", &[]),
-    extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
-        &["mutations", "most_specific_header_mutations_wins"]),
-    extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute", &["mutations"]),
-    part("envoy.extensions.filters.http.header_mutation.v3.Mutations",
-        &["request_mutations", "query_parameter_mutations", "request_trailers_mutations", "response_mutations",
-          "response_trailers_mutations"]),
-    part("envoy.config.core.v3.KeyValueMutation", &["append", "remove"]),
-    part("envoy.config.core.v3.KeyValueAppend", &["record", "action"]),
-    part("envoy.config.core.v3.KeyValuePair", &["key", "value"]),
-    extension("envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
-        &["providers", "rules", "filter_state_rules", "bypass_cors_preflight", "requirement_map", "strip_failure_response",
-          "stat_prefix"]),
-    extension("envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig", &["disabled", "requirement_name"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtProvider",
-        &["issuer", "audiences", "subjects", "require_expiration", "max_lifetime", "remote_jwks", "local_jwks", "forward",
-          "from_headers", "from_params", "from_cookies", "forward_payload_header", "pad_forward_payload_header",
-          "payload_in_metadata", "normalize_payload_in_metadata", "header_in_metadata", "failed_status_in_metadata",
-          "clock_skew_seconds", "jwt_cache_config", "claim_to_headers", "clear_route_cache"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtProvider.NormalizePayload", &["space_delimited_claims"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtCacheConfig", &["jwt_cache_size", "jwt_max_token_size"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.RemoteJwks",
-        &["http_uri", "cache_duration", "async_fetch", "retry_policy"]),
-    MessageSupport {
-        name: "envoy.extensions.filters.http.jwt_authn.v3.JwksAsyncFetch",
-        role: Part,
-        full: &["failed_refetch_duration"],
-        values: &[],
-        no_effect: &[("listeners never wait for keys; requests do", &["fast_listener"])],
-    },
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtHeader", &["name", "value_prefix"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.ProviderWithAudiences", &["provider_name", "audiences"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtRequirement",
-        &["provider_name", "provider_and_audiences", "requires_any", "requires_all", "allow_missing_or_failed",
-          "allow_missing", "extract_only_without_validation"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.ExtractOnlyWithoutValidation", &["verification_status_header"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtRequirementOrList", &["requirements"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtRequirementAndList", &["requirements"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.RequirementRule", &["match", "requires", "requirement_name"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.FilterStateRule", &["name", "requires"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtClaimToHeader", &["header_name", "claim_name", "claim_path"]),
-    part("envoy.extensions.filters.http.jwt_authn.v3.JwtClaimToHeader.PathSegment", &["key"]),
     extension("envoy.extensions.filters.http.on_demand.v3.OnDemand", &["odcds"]),
     part("envoy.extensions.filters.http.on_demand.v3.OnDemandCds", &["source", "timeout"]),
-    extension("envoy.extensions.filters.http.rbac.v3.RBAC",
-        &["rules", "shadow_rules", "shadow_rules_stat_prefix", "rules_stat_prefix"]),
-    extension("envoy.extensions.filters.http.rbac.v3.RBACPerRoute", &["rbac"]),
-    extension("envoy.extensions.filters.http.stateful_session.v3.StatefulSession",
-        &["session_state", "strict", "status_on_strict_destination_not_found"]),
-    extension("envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute",
-        &["disabled", "stateful_session"]),
-    extension("envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState", &["cookie"]),
     part("envoy.type.http.v3.Cookie", &["name", "ttl", "path", "attributes"]),
     part("envoy.type.http.v3.CookieAttribute", &["name", "value"]),
-    extension("envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState", &["name"]),
 
     // Routes
     extension("envoy.config.route.v3.FilterConfig", &["config", "is_optional", "disabled"]),

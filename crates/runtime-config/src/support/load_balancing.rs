@@ -1,7 +1,7 @@
 //! Load balancing: policies and their options, subsets, hash policies.
 
-use super::MessageSupport;
-use super::Role::{Extension, Part};
+use super::message::MessageSupport;
+use super::message::Role::{Extension, Part};
 
 const NO_STREAM: &str = "it needs enable_oob_load_report, which is rejected";
 const NO_RUNTIME: &str = "no runtime layer can set this key; the default value applies";

@@ -3,11 +3,12 @@
 //! A field that is set but not in the table is rejected, by its full path. A field is listed as accepted without effect
 //! only if ignoring it cannot change what a user sees, with the reason.
 
-mod authorization;
 mod extensions;
 mod load_balancing;
+pub(crate) mod message;
 mod render;
 mod resources;
+mod services;
 mod tracing;
 mod wire;
 
@@ -16,65 +17,22 @@ use std::sync::LazyLock;
 use evenkeel_xds::fields::{Descend, Visit, walk_any};
 use evenkeel_xds::{Any, Schema, type_url};
 
-use crate::FastMap;
+use crate::filters::custom::CustomFilterKind;
 use crate::rejection::Problem;
+use crate::{FastMap, http_filters, network_filters};
 
+pub use message::{MessageSupport, Role, Support};
 pub use render::markdown;
 pub(crate) use wire::{field, is_supported};
-
-/// How a field is treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Support {
-    /// Supported.
-    Full,
-    /// Supported for these values; others are rejected.
-    Values(&'static str),
-    /// Accepted without effect, for this reason.
-    NoEffect(&'static str),
-}
-
-/// The kind of a message type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// A resource or a part of one.
-    Part,
-    /// An extension: the message in a `typed_config`.
-    Extension,
-}
-
-/// The supported fields of one message.
-#[derive(Debug)]
-pub struct MessageSupport {
-    /// Full name.
-    pub name: &'static str,
-    /// Its kind.
-    pub role: Role,
-    /// Supported fields.
-    pub full: &'static [&'static str],
-    /// Fields supported for some values.
-    pub values: &'static [(&'static str, &'static str)],
-    /// Reasons, each with the fields it applies to.
-    pub no_effect: &'static [(&'static str, &'static [&'static str])],
-}
-
-impl MessageSupport {
-    /// How a field is treated; `None`: rejected.
-    pub fn field(&self, field: &str) -> Option<Support> {
-        if self.full.contains(&field) {
-            return Some(Support::Full);
-        }
-        let values = self.values.iter().find(|(name, _)| *name == field).map(|(_, what)| Support::Values(what));
-        let no_effect = self.no_effect.iter().find(|(_, fields)| fields.contains(&field));
-        values.or_else(|| no_effect.map(|(reason, _)| Support::NoEffect(reason)))
-    }
-}
 
 /// The table.
 pub fn messages() -> impl Iterator<Item = &'static MessageSupport> {
     resources::MESSAGES
         .iter()
         .chain(extensions::MESSAGES)
-        .chain(authorization::MESSAGES)
+        .chain(http_filters::SUPPORTED.iter().copied().flatten())
+        .chain(network_filters::SUPPORTED.iter().copied().flatten())
+        .chain(services::MESSAGES)
         .chain(load_balancing::MESSAGES)
         .chain(tracing::MESSAGES)
 }
@@ -88,10 +46,12 @@ pub fn message(full_name: &str) -> Option<&'static MessageSupport> {
 
 /// Checks all fields set in a resource. Nearly free if all are supported.
 pub fn check(resource: &Any) -> Vec<Problem> {
-    match wire::only_supported(resource) {
-        true => Vec::new(),
-        false => named_problems(&Schema::acquire(), resource),
-    }
+    check_with(resource, &[])
+}
+
+/// Like [`check`]; the messages of these custom filters are theirs to check.
+pub(crate) fn check_with(resource: &Any, custom: &[CustomFilterKind]) -> Vec<Problem> {
+    if wire::only_supported(resource) { Vec::new() } else { problems(&Schema::acquire(), resource, custom) }
 }
 
 /// Messages whose extension may be unknown if `is_optional` is set, and the field that holds it.
@@ -109,6 +69,11 @@ fn forgive(problems: &mut Vec<Problem>, holder: &str, path: &str) {
 
 /// The unsupported fields of a resource, by the descriptors. [`check`] gives the same result, faster.
 pub fn named_problems(schema: &Schema, resource: &Any) -> Vec<Problem> {
+    problems(schema, resource, &[])
+}
+
+fn problems(schema: &Schema, resource: &Any, custom: &[CustomFilterKind]) -> Vec<Problem> {
+    let is_custom = |name: &str| custom.iter().any(|kind| kind.message == name);
     let mut problems = Vec::new();
     walk_any(schema, resource, &mut |path, visit| {
         let reason = match visit {
@@ -126,6 +91,8 @@ pub fn named_problems(schema: &Schema, resource: &Any) -> Vec<Problem> {
                 Some(_) => return Descend::Yes,
                 None => "not supported".to_owned(),
             },
+            Visit::Extension { message: name } if is_custom(name) => return Descend::No,
+            Visit::OpaqueAny { type_url: url } if is_custom(type_url::message_name(url)) => return Descend::No,
             Visit::Extension { message: name } => match message(name) {
                 Some(MessageSupport { role: Role::Extension, .. }) => return Descend::Yes,
                 _ => format!("extension {name} is not supported"),

@@ -26,7 +26,7 @@ every other extension type: with a NACK, or with an error at start-up. The messa
 - *works*: the field has the same effect as in Envoy; values in the table are the supported ones;
 - *accepted without effect*: the field changes nothing here, for the stated reason.
 
-The page is generated from `crates/runtime-config/src/support`; do not edit it. A test fails if it is out of date;
+The page is generated from `crates/runtime-config/src/support` and `filters`; do not edit it. A test fails if it is out of date;
 `make bless` writes it.
 ";
 

@@ -1,6 +1,6 @@
 //! Resources: listeners, routes, clusters, endpoints, secrets, the bootstrap, and the messages they share.
 
-use super::Role::{Extension, Part};
+use super::message::Role::{Extension, Part};
 use super::{MessageSupport, Role};
 
 const METADATA: &str = "this metadata is informational; no decision depends on it";

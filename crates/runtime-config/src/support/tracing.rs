@@ -1,7 +1,7 @@
 //! Tracing: connection managers, routes, providers.
 
-use super::MessageSupport;
-use super::Role::{Extension, Part};
+use super::message::MessageSupport;
+use super::message::Role::{Extension, Part};
 
 const NO_LOGS: &str = "spans have no log entries";
 

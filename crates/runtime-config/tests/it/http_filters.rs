@@ -3,15 +3,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::custom::{CustomFilter, CustomFilterKind};
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::fault::{AbortStatus, Fault};
-use evenkeel_runtime_config::hcm::{HttpConnectionManager, RouteSource};
+use evenkeel_runtime_config::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::view::{PlainRequest, RequestView};
+use evenkeel_runtime_config::{Builder, Environment};
+use evenkeel_tls::SecretStore;
 
 use crate::input;
 
@@ -27,7 +30,11 @@ const WRAPPED: &str = "type.googleapis.com/envoy.config.route.v3.FilterConfig";
 
 /// A connection manager with these filters before the router, and this route table.
 fn manager(filters: &str, table: &str) -> Result<Arc<HttpConnectionManager>, String> {
-    let text = format!(
+    manager_of(&mut input::builder(), &text_of(filters, table))
+}
+
+fn text_of(filters: &str, table: &str) -> String {
+    format!(
         "name: l
 address: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}
 filter_chains:
@@ -42,9 +49,11 @@ filter_chains:
         validate_clusters: false
 {}",
         input::indent(table, 8)
-    );
-    let mut builder = input::builder();
-    builder.set_listener(&input::listener(&text)).map_err(|rejection| rejection.to_string())?;
+    )
+}
+
+fn manager_of(builder: &mut Builder, text: &str) -> Result<Arc<HttpConnectionManager>, String> {
+    builder.set_listener(&input::listener(text)).map_err(|rejection| rejection.to_string())?;
     match &builder.build().listeners["l"].filter_chains[0].terminal {
         Terminal::Http(manager) => Ok(Arc::clone(manager)),
         Terminal::Tcp(_) => panic!("a connection manager was configured"),
@@ -390,4 +399,37 @@ fn mistakes_in_what_tokens_requests_need_are_rejected() {
         rule("requires: { provider_name: p }")
     );
     manager(&filter, "virtual_hosts: []\n").expect("accepted");
+}
+
+#[test]
+fn filters_of_kinds_that_the_process_adds_are_compiled_by_them() {
+    const KIND: CustomFilterKind = CustomFilterKind {
+        message: "envoy.extensions.filters.http.lua.v3.Lua",
+        compile: |message| match message {
+            [] => Err("has no code".to_owned()),
+            message => {
+                Ok(CustomFilter { message: "Lua", clusters: vec!["called".into()], factory: Arc::new(message.len()) })
+            }
+        },
+    };
+    let with_kinds = |custom_filters: Vec<CustomFilterKind>, config: &str| {
+        let environment = Environment { custom_filters, ..Environment::process() };
+        let text = text_of(&format!("      - {{ name: own, typed_config: {{ \"@type\": {LUA}{config} }} }}\n"), "");
+        let mut builder = Builder::new(environment, SecretStore::new());
+        manager_of(&mut builder, &text).map(|manager| match manager.filters.as_slice() {
+            [filter] => match &filter.config {
+                HttpFilterConfig::Custom(custom) => custom.factory.downcast_ref::<usize>().copied(),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        })
+    };
+    let code = ", inline_code: x";
+    assert_eq!(with_kinds(vec![KIND], code), Ok(Some(3)));
+    let fails = |kinds, config, reason: &str| {
+        let error = with_kinds(kinds, config).expect_err(reason);
+        assert!(error.contains(reason), "{error}");
+    };
+    fails(vec![KIND], "", "has no code");
+    fails(Vec::new(), code, "lua.v3.Lua is not supported");
 }

@@ -7,11 +7,11 @@ use evenkeel_jwt::{Audiences, Jwks};
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::jwt_authn::v3 as filter;
 
-use super::Cx;
-use super::address::data_source;
-use super::matcher::string;
-use super::route::route_match;
-use crate::jwt_authn::{
+use crate::compile::Cx;
+use crate::compile::address::data_source;
+use crate::compile::matcher::string;
+use crate::compile::route::route_match;
+use crate::filters::jwt_authn::{
     ClaimHeader, FilterStateRules, HeaderLocation, Issuers, JwtAuthn, KeySource, Lenience, Locations,
     MAX_CACHED_TOKENS, PerRoute, Provider, RemoteJwks, Requirement, Rule, TokenCache,
 };

@@ -10,12 +10,12 @@ use evenkeel_xds::pb::envoy::extensions::common::dynamic_forward_proxy::v3 as co
 use evenkeel_xds::pb::envoy::extensions::filters::http::dynamic_forward_proxy::v3 as http;
 use evenkeel_xds::pb::envoy::extensions::filters::network::sni_dynamic_forward_proxy::v3 as network;
 
-use super::address::cidr;
-use super::dns::{failure_refresh, lookup_family, resolver_config};
-use super::{Cx, type_name};
 use crate::cluster::{Discovery, UpstreamHttp};
+use crate::compile::address::cidr;
+use crate::compile::dns::{failure_refresh, lookup_family, resolver_config};
+use crate::compile::{Cx, type_name};
 use crate::dns::DnsOptions;
-use crate::dynamic_forward_proxy::{
+use crate::filters::dynamic_forward_proxy::{
     AddressSet, DnsCache, ForwardProxyCluster, HostRewrite, HttpForwardProxy, SniForwardProxy,
 };
 

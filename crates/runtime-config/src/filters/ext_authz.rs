@@ -1,6 +1,8 @@
 //! `envoy.filters.http.ext_authz` and `envoy.filters.network.ext_authz`, compiled. Their implementation is in crate
 //! `filters`.
 
+pub(crate) mod compile;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,9 @@ use crate::fraction::Fraction;
 use crate::header_edits::HeaderAddition;
 use crate::retry::RetryPolicy;
 use crate::string_match::StringMatcher;
+use crate::support::message::{
+    MessageSupport, NO_READER, NO_SPAN, NO_TYPED_METADATA, Role::Extension, Role::Part, part,
+};
 
 /// The HTTP filter.
 #[derive(Debug)]
@@ -285,6 +290,121 @@ impl FilterNeeds for NetworkExtAuthz {
         self.told.peer_certificate
     }
 }
+
+/// The supported fields of its messages.
+pub(crate) const FIELDS: &[MessageSupport] = &[
+    MessageSupport {
+        name: "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
+        role: Extension,
+        full: &[
+            "grpc_service",
+            "http_service",
+            "failure_mode_allow",
+            "failure_mode_allow_header_add",
+            "with_request_body",
+            "clear_route_cache",
+            "status_on_error",
+            "validate_mutations",
+            "metadata_context_namespaces",
+            "route_metadata_context_namespaces",
+            "filter_enabled",
+            "filter_enabled_metadata",
+            "deny_at_disable",
+            "include_peer_certificate",
+            "include_tls_session",
+            "stat_prefix",
+            "allowed_headers",
+            "disallowed_headers",
+            "charge_cluster_response_stats",
+            "encode_raw_headers",
+            "decoder_header_mutation_rules",
+            "enable_dynamic_metadata_ingestion",
+            "emit_filter_state_stats",
+            "max_denied_response_body_bytes",
+        ],
+        values: &[("transport_api_version", "V3")],
+        no_effect: &[
+            (NO_TYPED_METADATA, &["typed_metadata_context_namespaces", "route_typed_metadata_context_namespaces"]),
+            (NO_READER, &["filter_metadata"]),
+            (NO_SPAN, &["emit_client_span"]),
+        ],
+    },
+    MessageSupport {
+        name: "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute",
+        role: Extension,
+        full: &["disabled", "check_settings"],
+        values: &[],
+        no_effect: &[],
+    },
+    MessageSupport {
+        name: "envoy.extensions.filters.http.ext_authz.v3.CheckSettings",
+        role: Part,
+        full: &[
+            "context_extensions",
+            "disable_request_body_buffering",
+            "with_request_body",
+            "grpc_service",
+            "http_service",
+        ],
+        values: &[],
+        no_effect: &[(NO_SPAN, &["emit_client_span"])],
+    },
+    part(
+        "envoy.extensions.filters.http.ext_authz.v3.BufferSettings",
+        &["max_request_bytes", "allow_partial_message", "pack_as_bytes"],
+    ),
+    part(
+        "envoy.extensions.filters.http.ext_authz.v3.HttpService",
+        &[
+            "server_uri",
+            "path_prefix",
+            "path_override",
+            "authorization_request",
+            "authorization_response",
+            "retry_policy",
+        ],
+    ),
+    part("envoy.extensions.filters.http.ext_authz.v3.AuthorizationRequest", &["allowed_headers", "headers_to_add"]),
+    part(
+        "envoy.extensions.filters.http.ext_authz.v3.AuthorizationResponse",
+        &[
+            "allowed_upstream_headers",
+            "allowed_upstream_headers_to_append",
+            "allowed_client_headers",
+            "allowed_client_headers_on_success",
+            "dynamic_metadata_from_headers",
+        ],
+    ),
+    part(
+        "envoy.config.common.mutation_rules.v3.HeaderMutationRules",
+        &[
+            "allow_all_routing",
+            "allow_envoy",
+            "disallow_system",
+            "disallow_all",
+            "allow_expression",
+            "disallow_expression",
+            "disallow_is_error",
+        ],
+    ),
+];
+
+/// The supported fields of the network filter.
+pub(crate) const NETWORK_FIELDS: &[MessageSupport] = &[MessageSupport {
+    name: "envoy.extensions.filters.network.ext_authz.v3.ExtAuthz",
+    role: Extension,
+    full: &[
+        "stat_prefix",
+        "grpc_service",
+        "failure_mode_allow",
+        "include_peer_certificate",
+        "filter_enabled_metadata",
+        "include_tls_session",
+        "metadata_context_namespaces",
+    ],
+    values: &[("transport_api_version", "V3")],
+    no_effect: &[(NO_TYPED_METADATA, &["typed_metadata_context_namespaces"])],
+}];
 
 #[cfg(test)]
 mod tests {

@@ -10,8 +10,8 @@ use std::borrow::Cow;
 
 use crate::FastMap;
 use crate::dynamic_metadata::{DynamicMetadata, MetadataMatcher, ValueMatcher};
+use crate::filters::rbac::policy::{Permission, Policy, Principal};
 use crate::metadata::MetadataValue;
-use crate::rbac::policy::{Permission, Policy, Principal};
 use crate::string_match::StringMatcher;
 use crate::view::PeerIdentity;
 
@@ -289,7 +289,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::rbac::policy::OutcomeMetadata;
+    use crate::filters::rbac::policy::OutcomeMetadata;
     use evenkeel_base::re2::Regex;
 
     fn exact(text: &str) -> StringMatcher {

@@ -1,4 +1,4 @@
-//! `HeaderMutation` and `HeaderMutationPerRoute`.
+//! `envoy.filters.http.header_mutation`, compiled: edits of headers and trailers.
 
 use std::sync::Arc;
 
@@ -6,10 +6,58 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::header_mutation::v3 as filter;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 
-use super::{Cx, headers};
-use crate::header_edits::AppendAction;
-use crate::header_mutation::{HeaderMutationFilter, Mutations, QueryMutation};
+use crate::compile::{Cx, headers};
+use crate::filter_needs::FilterNeeds;
+use crate::header_edits::{AppendAction, HeaderMutation};
 use crate::substitution_format::Format;
+use crate::support::message::{MessageSupport, extension, part};
+
+/// The filter's configuration.
+#[derive(Debug)]
+pub struct HeaderMutationFilter {
+    /// Edits of every message; per-route edits follow.
+    pub mutations: Arc<Mutations>,
+    /// Edits of the most specific level are applied last, and win (`most_specific_header_mutations_wins`); otherwise
+    /// they are applied first.
+    pub most_specific_wins: bool,
+}
+
+impl FilterNeeds for HeaderMutationFilter {
+    fn may_stand_upstream(&self) -> bool {
+        true
+    }
+}
+
+/// The edits of each part of a message, in order.
+#[derive(Debug, Default)]
+pub struct Mutations {
+    /// Request headers.
+    pub request: Vec<HeaderMutation>,
+    /// Parameters of the request's query, after its headers.
+    pub query: Vec<QueryMutation>,
+    /// Request trailers.
+    pub request_trailers: Vec<HeaderMutation>,
+    /// Response headers.
+    pub response: Vec<HeaderMutation>,
+    /// Response trailers.
+    pub response_trailers: Vec<HeaderMutation>,
+}
+
+/// An edit of a query (`KeyValueMutation`).
+#[derive(Debug)]
+pub enum QueryMutation {
+    /// Removes all parameters of this name.
+    Remove(Box<str>),
+    /// Adds a parameter, or replaces those of its name.
+    Add {
+        /// Its name.
+        key: Box<str>,
+        /// Its value.
+        value: Format,
+        /// How to treat existing parameters of this name.
+        action: AppendAction,
+    },
+}
 
 pub(crate) fn header_mutation(cx: &mut Cx<'_>, config: &filter::HeaderMutation) -> Option<HeaderMutationFilter> {
     Some(HeaderMutationFilter {
@@ -71,3 +119,17 @@ fn query_mutation(cx: &mut Cx<'_>, mutation: &core::KeyValueMutation) -> Option<
         }),
     }
 }
+
+/// The supported fields of its messages.
+#[rustfmt::skip]
+pub(crate) const FIELDS: &[MessageSupport] = &[
+    extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        &["mutations", "most_specific_header_mutations_wins"]),
+    extension("envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute", &["mutations"]),
+    part("envoy.extensions.filters.http.header_mutation.v3.Mutations",
+        &["request_mutations", "query_parameter_mutations", "request_trailers_mutations", "response_mutations",
+          "response_trailers_mutations"]),
+    part("envoy.config.core.v3.KeyValueMutation", &["append", "remove"]),
+    part("envoy.config.core.v3.KeyValueAppend", &["record", "action"]),
+    part("envoy.config.core.v3.KeyValuePair", &["key", "value"]),
+];

@@ -1,5 +1,6 @@
 //! `envoy.config.rbac.v3.RBAC`, compiled. Evaluation lives in crate `filters`.
 
+pub(crate) mod compile;
 mod index;
 pub mod policy;
 
@@ -9,8 +10,9 @@ use std::time::Duration;
 use self::index::PolicyIndex;
 use crate::dynamic_metadata::{DynamicMetadata, FilterMetadata};
 use crate::filter_needs::FilterNeeds;
+use crate::filters::rbac::policy::{OutcomeMetadata, Permission, Policy};
 use crate::metadata::MetadataValue;
-use crate::rbac::policy::{OutcomeMetadata, Permission, Policy};
+use crate::support::message::{MessageSupport, extension};
 use crate::view::PeerIdentity;
 
 /// An RBAC filter, network or HTTP.
@@ -146,3 +148,18 @@ pub enum RbacAction {
     /// Allowed; a match sets metadata for the log.
     Log,
 }
+
+/// The supported fields of its messages.
+#[rustfmt::skip]
+pub(crate) const FIELDS: &[MessageSupport] = &[
+    extension("envoy.extensions.filters.http.rbac.v3.RBAC",
+        &["rules", "shadow_rules", "shadow_rules_stat_prefix", "rules_stat_prefix"]),
+    extension("envoy.extensions.filters.http.rbac.v3.RBACPerRoute", &["rbac"]),
+];
+
+/// The supported fields of the network filter.
+#[rustfmt::skip]
+pub(crate) const NETWORK_FIELDS: &[MessageSupport] = &[
+    extension("envoy.extensions.filters.network.rbac.v3.RBAC",
+        &["rules", "shadow_rules", "shadow_rules_stat_prefix", "stat_prefix", "enforcement_type", "delay_deny"]),
+];

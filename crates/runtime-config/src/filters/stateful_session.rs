@@ -1,4 +1,4 @@
-//! `StatefulSession` and `StatefulSessionPerRoute`.
+//! `envoy.filters.http.stateful_session`, compiled: requests of one session go to the host that served the first one.
 
 use std::sync::Arc;
 
@@ -7,9 +7,41 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as 
 use evenkeel_xds::pb::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
 use evenkeel_xds::pb::envoy::extensions::http::stateful_session::header::v3::HeaderBasedSessionState;
 
-use super::{Cx, type_name};
+use crate::compile::{Cx, type_name};
 use crate::cookie::Cookie;
-use crate::stateful_session::{SessionState, StatefulSession, StatefulSessionPerRoute};
+use crate::filter_needs::FilterNeeds;
+use crate::support::message::{MessageSupport, extension};
+
+/// The filter's configuration, or that of a route.
+#[derive(Debug)]
+pub struct StatefulSession {
+    /// The storage of the session's host; `None`: there are no sessions.
+    pub state: Option<SessionState>,
+    /// Whether no other host may be used.
+    pub strict: bool,
+    /// Status of the response if `strict` and the host is gone (503 when unset).
+    pub status_on_missing_host: u16,
+}
+
+impl FilterNeeds for StatefulSession {}
+
+/// The storage of a session's host, in Envoy's encoding, so that sessions survive an exchange of the proxies.
+#[derive(Debug)]
+pub enum SessionState {
+    /// `CookieBasedSessionState`: in a client cookie, for requests below the cookie's path.
+    Cookie(Cookie),
+    /// `HeaderBasedSessionState`: in this header (lower case), which the client has to send back.
+    Header(Box<str>),
+}
+
+/// `StatefulSessionPerRoute`.
+#[derive(Debug, Clone)]
+pub enum StatefulSessionPerRoute {
+    /// No sessions.
+    Disabled,
+    /// Replaces the filter's configuration.
+    Session(Arc<StatefulSession>),
+}
 
 const COOKIE: &str = "envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState";
 const HEADER: &str = "envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState";
@@ -64,3 +96,14 @@ fn session_state(cx: &mut Cx<'_>, extension: &TypedExtensionConfig) -> Option<Se
         name => cx.fail(format!("{name} keeps no session")),
     })
 }
+
+/// The supported fields of its messages.
+#[rustfmt::skip]
+pub(crate) const FIELDS: &[MessageSupport] = &[
+    extension("envoy.extensions.filters.http.stateful_session.v3.StatefulSession",
+        &["session_state", "strict", "status_on_strict_destination_not_found"]),
+    extension("envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute",
+        &["disabled", "stateful_session"]),
+    extension("envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState", &["cookie"]),
+    extension("envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState", &["name"]),
+];

@@ -1,5 +1,7 @@
 //! `envoy.filters.http.jwt_authn`, compiled: which tokens (JWT) requests have to carry.
 
+pub(crate) mod compile;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use crate::filter_needs::FilterNeeds;
 use crate::retry::RetryPolicy;
 use crate::route::RouteMatch;
 use crate::string_match::StringMatcher;
+use crate::support::message::{MessageSupport, Role::Part, extension, part};
 
 /// The namespace of the filter's dynamic metadata, whatever its name.
 pub const METADATA: &str = "envoy.filters.http.jwt_authn";
@@ -297,3 +300,40 @@ pub enum PerRoute {
     /// The requirement of this name.
     Named(Box<str>),
 }
+
+/// The supported fields of its messages.
+#[rustfmt::skip]
+pub(crate) const FIELDS: &[MessageSupport] = &[
+    extension("envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        &["providers", "rules", "filter_state_rules", "bypass_cors_preflight", "requirement_map", "strip_failure_response",
+          "stat_prefix"]),
+    extension("envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig", &["disabled", "requirement_name"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtProvider",
+        &["issuer", "audiences", "subjects", "require_expiration", "max_lifetime", "remote_jwks", "local_jwks", "forward",
+          "from_headers", "from_params", "from_cookies", "forward_payload_header", "pad_forward_payload_header",
+          "payload_in_metadata", "normalize_payload_in_metadata", "header_in_metadata", "failed_status_in_metadata",
+          "clock_skew_seconds", "jwt_cache_config", "claim_to_headers", "clear_route_cache"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtProvider.NormalizePayload", &["space_delimited_claims"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtCacheConfig", &["jwt_cache_size", "jwt_max_token_size"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.RemoteJwks",
+        &["http_uri", "cache_duration", "async_fetch", "retry_policy"]),
+    MessageSupport {
+        name: "envoy.extensions.filters.http.jwt_authn.v3.JwksAsyncFetch",
+        role: Part,
+        full: &["failed_refetch_duration"],
+        values: &[],
+        no_effect: &[("listeners never wait for keys; requests do", &["fast_listener"])],
+    },
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtHeader", &["name", "value_prefix"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.ProviderWithAudiences", &["provider_name", "audiences"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtRequirement",
+        &["provider_name", "provider_and_audiences", "requires_any", "requires_all", "allow_missing_or_failed",
+          "allow_missing", "extract_only_without_validation"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.ExtractOnlyWithoutValidation", &["verification_status_header"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtRequirementOrList", &["requirements"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtRequirementAndList", &["requirements"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.RequirementRule", &["match", "requires", "requirement_name"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.FilterStateRule", &["name", "requires"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtClaimToHeader", &["header_name", "claim_name", "claim_path"]),
+    part("envoy.extensions.filters.http.jwt_authn.v3.JwtClaimToHeader.PathSegment", &["key"]),
+];

@@ -4,6 +4,8 @@
 //! The filters (`envoy.filters.http.dynamic_forward_proxy`, `envoy.filters.network.sni_dynamic_forward_proxy`) resolve the
 //! name and leave a [`DynamicHost`]; a cluster of type `envoy.clusters.dynamic_forward_proxy` connects to it.
 
+pub(crate) mod compile;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use ipnet::IpNet;
 
 use crate::dns::DnsOptions;
 use crate::filter_needs::FilterNeeds;
+use crate::support::message::{MessageSupport, NO_UPSTREAM_MATCHER, Role::Extension, Role::Part, extension, part};
 
 /// `DnsCacheConfig`. Filters with equal settings share one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +115,45 @@ impl DynamicHost {
         address.port() == self.port && self.addresses.contains(&address.ip())
     }
 }
+
+/// The supported fields of its messages.
+#[rustfmt::skip]
+pub(crate) const FIELDS: &[MessageSupport] = &[
+    MessageSupport {
+        name: "envoy.extensions.filters.http.dynamic_forward_proxy.v3.FilterConfig",
+        role: Extension,
+        full: &["dns_cache_config"],
+        values: &[],
+        no_effect: &[(NO_UPSTREAM_MATCHER, &["save_upstream_address"]),
+            ("no filter sets such a state", &["allow_dynamic_host_from_filter_state"])],
+    },
+    extension("envoy.extensions.filters.http.dynamic_forward_proxy.v3.PerRouteConfig",
+        &["host_rewrite_literal", "host_rewrite_header"]),
+    MessageSupport {
+        name: "envoy.extensions.common.dynamic_forward_proxy.v3.DnsCacheConfig",
+        role: Part,
+        full: &["name", "dns_lookup_family", "dns_refresh_rate", "dns_min_refresh_rate", "host_ttl", "max_hosts",
+            "disable_dns_refresh_on_failure", "dns_failure_refresh_rate", "dns_cache_circuit_breaker",
+            "dns_query_timeout", "resolved_address_filter"],
+        values: &[("typed_dns_resolver_config", "the c-ares resolver")],
+        no_effect: &[],
+    },
+    part("envoy.extensions.common.dynamic_forward_proxy.v3.DnsCacheCircuitBreakers", &["max_pending_requests"]),
+    part("envoy.type.matcher.v3.AddressMatcher", &["ranges", "invert_match"]),
+    part("xds.core.v3.CidrRange", &["address_prefix", "prefix_len"]),
+];
+
+/// The supported fields of the network filter.
+#[rustfmt::skip]
+pub(crate) const NETWORK_FIELDS: &[MessageSupport] = &[
+    MessageSupport {
+        name: "envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig",
+        role: Extension,
+        full: &["dns_cache_config", "port_value"],
+        values: &[],
+        no_effect: &[(NO_UPSTREAM_MATCHER, &["save_upstream_address"])],
+    },
+];
 
 #[cfg(test)]
 mod tests {

@@ -8,13 +8,13 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http;
 use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network;
 use evenkeel_xds::pb::envoy::r#type::matcher::v3::{MetadataMatcher as MetadataMatcherPb, PathMatcher, path_matcher};
 
-use super::Cx;
-use super::address::{cidr, port_number};
-use super::matcher::{header, metadata, string};
+use crate::compile::Cx;
+use crate::compile::address::{cidr, port_number};
+use crate::compile::matcher::{header, metadata, string};
 use crate::dynamic_metadata::MetadataMatcher;
+use crate::filters::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
+use crate::filters::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
 use crate::matching::CidrSet;
-use crate::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
-use crate::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
 use crate::string_match::StringMatcher;
 
 /// The kind of filter; rules about requests are not allowed in network filters.

@@ -9,11 +9,11 @@ use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matchers;
 use evenkeel_xds::pb::envoy::r#type::v3 as types;
 use evenkeel_xds::pb::google::protobuf;
 
-use super::fraction::runtime_fraction;
-use super::grpc_service::{grpc_target, header, http_target};
-use super::{Cx, matcher};
+use crate::compile::fraction::runtime_fraction;
+use crate::compile::grpc_service::{grpc_target, header, http_target};
+use crate::compile::{Cx, matcher};
 use crate::dynamic_metadata::MetadataMatcher;
-use crate::ext_authz::{
+use crate::filters::ext_authz::{
     AuthzService, BodyOverride, CheckAttributes, ExtAuthz, ExtAuthzPerRoute, HttpTarget, MutationRules, Names,
     NetworkExtAuthz, PathChange, RequestBody, When,
 };

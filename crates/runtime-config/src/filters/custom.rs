@@ -1,0 +1,45 @@
+//! HTTP filters whose implementation the registries do not know: the open arm, for filters of programs that embed the proxy and of virtual
+//! machines. [`Environment::custom_filters`](crate::Environment) lists the kinds that a process has.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::filter_needs::FilterNeeds;
+
+/// A kind of custom filters.
+#[derive(Debug, Clone, Copy)]
+pub struct CustomFilterKind {
+    /// The full name of its message.
+    pub message: &'static str,
+    /// Compiles the encoded message, or says what is wrong with it.
+    pub compile: fn(&[u8]) -> Result<CustomFilter, String>,
+}
+
+/// A configured custom filter.
+#[derive(Clone)]
+pub struct CustomFilter {
+    /// The full name of its message.
+    pub message: &'static str,
+    /// Clusters that it calls.
+    pub clusters: Vec<Arc<str>>,
+    /// What crate `filters` creates the filter from: its `CustomFactory`.
+    pub factory: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for CustomFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CustomFilter({})", self.message)
+    }
+}
+
+impl FilterNeeds for CustomFilter {
+    fn clusters(&self) -> Vec<&Arc<str>> {
+        self.clusters.iter().collect()
+    }
+
+    /// Nobody knows what it reads.
+    fn reads(&self, _name: &str) -> bool {
+        true
+    }
+}

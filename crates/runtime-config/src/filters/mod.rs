@@ -1,0 +1,16 @@
+//! The filters that the proxy has, one file each: the compiled type, what others have to know of it, the function that compiles its message,
+//! and the supported fields. The registries ([`crate::http_filters`], [`crate::network_filters`]) list them.
+
+pub mod buffer;
+pub mod connection_limit;
+pub mod cors;
+pub mod custom;
+pub mod dynamic_forward_proxy;
+pub mod ext_authz;
+pub mod fault;
+pub mod grpc_stats;
+pub mod grpc_web;
+pub mod header_mutation;
+pub mod jwt_authn;
+pub mod rbac;
+pub mod stateful_session;
