@@ -1,41 +1,33 @@
-//! The loop that keeps the world up to date: it collects notices, debounces them, reads files, builds the snapshot and
+//! The loop that keeps the world up to date: it takes over changes of the sources when they are due, builds the snapshot and
 //! publishes it.
 
+mod book;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use std::{fs, io};
 
-use evenkeel_api::{Kind, in_force};
-use evenkeel_base::{Diagnostic, Diagnostics, Severity};
-use evenkeel_model::{AddressBook, Builder, Built, JwksFetching, MeshConfig, Source};
-use evenkeel_store::{Readers, Store};
+use evenkeel_api::{Kind, Object, in_force};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources};
+use evenkeel_model::{Builder, Built, JwksFetching, MeshConfig, Source, SourceEvent};
+use evenkeel_store::Store;
 use tokio::sync::watch;
 
+pub use self::book::{ADDRESS_BOOK, AddressBookError};
+use self::book::{StoredBook, read_book};
 use crate::barrier::Barrier;
-use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
+use crate::history::log::{Change as Written, Checkpoint, EventLog, Running, Writer, split, unix_micros};
+use crate::history::recall::LoggedContents;
 use crate::memory;
 use crate::metrics::{Event, Metrics, Trigger, plane};
+use crate::noticed::Noticed;
 use crate::proxies::{Proxies, Settled};
 use crate::shrunk::{Advice, Shrunk};
-use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
-use crate::source::files::{Difference, Files, RECALLED, Refresh};
-use crate::source::watch::{FileState, Notice, Watch};
-use crate::world::{Cause, Noticed, World};
-
-/// Key of the assigned virtual addresses in the store.
-pub const ADDRESS_BOOK: &str = "addresses.json";
-/// Minimum interval between two writes of that file, except at shutdown. An address that a crash loses is found again from
-/// the hash of its name.
-const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Delay before a failed write is retried.
-const ADDRESS_BOOK_RETRY: Duration = Duration::from_secs(30);
-
-/// How long files that change while they are read are read again, at most: a writer who never pauses must not keep the change
-/// from proxies.
-const MAX_READING: Duration = Duration::from_millis(500);
+use crate::source::debounce::DebounceOptions;
+use crate::source::lanes::{Lanes, SourceEnded};
+use crate::source::{EntryName, LiveSource, Refresh};
+use crate::world::{Cause, World};
 
 /// How often the history records what proxies run; it also records that before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,31 +39,10 @@ const HISTORY_RETRY: Duration = Duration::from_secs(30);
 /// `evenkeel analyze`.
 const MAX_ANALYSED: usize = 1000;
 
-/// Why the configuration cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigurationError {
-    /// A directory does not exist or cannot be read.
-    #[error("--config {}: {reason}", .path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The error of the operating system.
-        reason: io::Error,
-    },
-    /// The address book cannot be read.
-    #[error("{}: {reason}; remove the file to allot virtual addresses anew", .path.display())]
-    AddressBook {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        reason: String,
-    },
-}
-
-/// Everything between the files and the world.
+/// Everything between the sources and the world.
 #[derive(Debug)]
 pub struct Configuration {
-    files: Files,
+    lanes: Lanes,
     builder: Builder,
     stored: StoredBook,
     store: Store,
@@ -94,11 +65,12 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Checks the directories and reads the address book. `mesh` has the settings that files may override.
-    pub fn open(roots: Vec<PathBuf>, store: impl Into<Store>, mesh: MeshConfig) -> Result<Self, ConfigurationError> {
-        for path in &roots {
-            fs::read_dir(path).map_err(|reason| ConfigurationError::Directory { path: path.clone(), reason })?;
-        }
+    /// Reads the address book. `mesh` has the settings that objects may override.
+    pub fn open(
+        sources: Vec<Box<dyn LiveSource>>,
+        store: impl Into<Store>,
+        mesh: MeshConfig,
+    ) -> Result<Self, AddressBookError> {
         let store = store.into();
         let book = read_book(&store)?;
         let stored =
@@ -107,7 +79,7 @@ impl Configuration {
         let (on_one_machine, jwks_fetching) = (mesh.on_one_machine, mesh.jwks_fetching);
         let builder = Builder::new(mesh, book);
         Ok(Self {
-            files: Files::new(roots),
+            lanes: Lanes::new(sources),
             builder,
             stored,
             history: EventLog::new(&store),
@@ -124,14 +96,20 @@ impl Configuration {
         })
     }
 
-    /// Reads all files for the first time.
+    /// Takes over everything for the first time. What is refused now and was good before the restart is restored from the
+    /// history.
     pub fn first(&mut self) -> World {
         let _apart = memory::apart();
-        let mut refresh = self.files.refresh(SystemTime::now());
-        self.recall(&mut refresh);
+        let mut refresh = Refresh::default();
+        let mut past = LoggedContents(&self.store);
+        for source in self.lanes.sources_mut() {
+            let mut own = source.first();
+            source.recall(&mut past, &mut own);
+            refresh.join(own);
+        }
         let causes = Cause::of(&refresh.objects);
         self.events = refresh.events;
-        let built = self.builder.apply(self.files.tell());
+        let built = self.builder.apply(self.lanes.events());
         self.store_book();
         let begun = self.history.begin(self.checkpoint(1));
         self.history_written(begun);
@@ -139,84 +117,19 @@ impl Configuration {
         self.world(1, Noticed::now(), causes, built)
     }
 
-    /// Restores, for each file that is refused now, its last content without errors from the history: that was in force
-    /// before the restart.
-    fn recall(&mut self, refresh: &mut Refresh) {
-        let refused: Vec<PathBuf> = self.files.never_accepted().iter().map(|path| PathBuf::from(&**path)).collect();
-        if refused.is_empty() {
-            return;
-        }
-        let texts = match texts(&self.store, |path| refused.iter().any(|refused| path.starts_with(refused))) {
-            Ok(texts) => texts,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => {
-                tracing::warn!(%error, "the history cannot be read for what refused files said last without errors");
-                return;
-            }
-        };
-        for (path, texts) in texts {
-            _ = texts.iter().rev().any(|text| self.files.recall(&path, text, refresh));
-        }
-        refresh.news.extend(self.files.diagnostics().into_iter().filter(|finding| finding.code == RECALLED));
-    }
-
-    /// Reads the files that have changed, as they were at one moment: files that change during the reading are read as well.
-    /// Otherwise a route might be read before, and the service that it named until then after, the two were replaced. Also
-    /// returns the notices that are to wait.
-    async fn refresh(&mut self, changed: &Changed, trigger: Trigger, watch: &mut Watch) -> (Refresh, Vec<Notice>) {
-        let mut refresh = self.read_files(changed);
-        let mut waiting = Vec::new();
-        // Changes of endpoints do not take other files along, as these may be half written.
-        if trigger == Trigger::Endpoint {
-            return (refresh, waiting);
-        }
-        let begun = Instant::now();
-        loop {
-            let is_late = begun.elapsed() >= MAX_READING;
-            let (read, kept): (Vec<_>, _) =
-                waiting.into_iter().chain(watch.caught_up().await).partition(|notice: &Notice| match notice.state {
-                    FileState::Complete => true,
-                    FileState::Partial => false,
-                    // A service that came and went meanwhile is unknown. The route to it, which is known, is read as well.
-                    FileState::Gone => refresh.missed && notice.has_gone(),
-                });
-            waiting = kept;
-            if read.is_empty() {
-                break;
-            }
-            if is_late {
-                tracing::warn!("files change without a pause; what was read of them is not of one moment");
-                waiting.extend(read);
-                break;
-            }
-            let mut more = Changed::default();
-            read.into_iter().for_each(|notice| more.add(notice));
-            refresh.join(self.read_files(&more));
-        }
-        (refresh, waiting)
-    }
-
-    fn read_files(&mut self, changed: &Changed) -> Refresh {
-        let _apart = memory::apart();
-        match changed.anywhere {
-            true => self.files.refresh(SystemTime::now()),
-            false => self.files.refresh_only(&changed.paths, SystemTime::now()),
-        }
-    }
-
     /// Builds the next world from what was read. Returns `None` when nothing has changed.
-    fn next(&mut self, last: &World, changed: &Changed, refresh: Refresh) -> Option<World> {
-        if !refresh.files_changed && refresh.news.is_empty() {
+    fn next(&mut self, last: &World, refresh: Refresh) -> Option<World> {
+        if !refresh.entries_changed && refresh.news.is_empty() {
             return None;
         }
-        let Refresh { objects, news, read, events, .. } = refresh;
+        let Refresh { objects, news, read, events, noticed, .. } = refresh;
         self.events = events;
-        let built = self.builder.apply(self.files.tell());
+        let built = self.builder.apply(self.lanes.events());
         self.store_book();
         self.tell(news, &built);
         // A comment, or an error that is refused, leaves the snapshot as it is.
         let same = Arc::ptr_eq(&built.snapshot, &last.snapshot);
-        let noticed = changed.noticed.unwrap_or_else(Noticed::now);
+        let noticed = noticed.unwrap_or_else(Noticed::now);
         let world = match same {
             true => self.world(last.generation, last.noticed, last.causes.clone(), built),
             false => self.world(last.generation + 1, noticed, Cause::of(&objects), built),
@@ -225,40 +138,27 @@ impl Configuration {
         Some(world)
     }
 
-    /// Reads the files that have changed, and informs the proxies concerned. Returns notices that arrived meanwhile and are
-    /// to wait.
-    async fn act(
-        &mut self,
-        changed: &Changed,
-        trigger: Trigger,
-        watch: &mut Watch,
-        world: &watch::Sender<Arc<World>>,
-        proxies: &Proxies,
-        metrics: &Metrics,
-    ) -> Vec<Notice> {
+    /// Takes over changes, and informs the proxies concerned.
+    async fn act(&mut self, sinks: &Sinks, take: Take) {
         // The configuration that proxies run is about to be replaced; it is recorded once the proxies have been told of the
         // change.
-        let (now, settled) = (SystemTime::now(), proxies.take_settled());
-        let (refresh, waiting) = self.refresh(changed, trigger, watch).await;
-        if self.read(changed, refresh, world, metrics) {
-            metrics.triggered(trigger);
-            proxies.publish().await;
+        let (now, settled) = (SystemTime::now(), sinks.proxies.take_settled());
+        let (refresh, trigger) = match take {
+            Take::Due => self.lanes.refresh_due().await,
+            Take::All => (self.lanes.refresh_all().await, Trigger::Config),
+        };
+        if self.publish(refresh, &sinks.world, &sinks.metrics) {
+            sinks.metrics.triggered(trigger);
+            sinks.proxies.publish().await;
         }
         self.remember_proxies(now, settled);
-        waiting
     }
 
-    /// Applies what was read. Returns whether there is a new world for proxies.
-    fn read(
-        &mut self,
-        changed: &Changed,
-        refresh: Refresh,
-        world: &watch::Sender<Arc<World>>,
-        metrics: &Metrics,
-    ) -> bool {
+    /// Applies what was taken over. Returns whether there is a new world for proxies.
+    fn publish(&mut self, refresh: Refresh, world: &watch::Sender<Arc<World>>, metrics: &Metrics) -> bool {
         let last = world.borrow().clone();
         let _apart = memory::apart();
-        let Some(next) = self.next(&last, changed, refresh) else { return false };
+        let Some(next) = self.next(&last, refresh) else { return false };
         count(&next, metrics);
         metrics.noticed(std::mem::take(&mut self.events));
         let differs = next.generation != last.generation;
@@ -277,7 +177,8 @@ impl Configuration {
     fn build_anew(&mut self, world: &watch::Sender<Arc<World>>) {
         memory::renew();
         let _apart = memory::apart();
-        let built = self.builder.rebuild([(self.files.id().clone(), self.files.renew())]);
+        let all: Vec<_> = self.lanes.sources_mut().map(|source| (source.id().clone(), source.renew())).collect();
+        let built = self.builder.rebuild(all);
         self.told = built.diagnostics;
         let causes = world.borrow().causes.iter().map(Cause::renewed).collect();
         let next = World { snapshot: built.snapshot, causes, ..World::clone(&world.borrow()) };
@@ -285,14 +186,13 @@ impl Configuration {
     }
 
     /// Records in the history what was read.
-    fn remember(&mut self, world: &World, noticed: Noticed, read: &[Arc<Path>]) {
-        let text = |path: &Arc<Path>| (path.to_path_buf(), self.files.text(path).map(str::to_owned));
-        let change = Written {
-            at: noticed.unix_micros(),
-            generation: world.generation,
-            files: read.iter().map(text).collect(),
-            causes: world.causes.iter().map(ToString::to_string).collect(),
+    fn remember(&mut self, world: &World, noticed: Noticed, read: &[EntryName]) {
+        let content = |entry: &EntryName| {
+            let content = self.lanes.sources().find_map(|source| source.content(entry));
+            (entry.clone(), content)
         };
+        let causes = world.causes.iter().map(ToString::to_string).collect();
+        let change = Written::new(noticed.unix_micros(), world.generation, causes, read.iter().map(content));
         let written = self.history.change(change);
         self.history_written(written);
         if self.history.is_full() && self.history_due.is_none() {
@@ -342,9 +242,7 @@ impl Configuration {
     }
 
     fn checkpoint(&self, generation: u64) -> Checkpoint {
-        let text = |(path, good, present): (&Path, Option<&str>, &str)| {
-            (path.to_owned(), FileText { good: good.map(str::to_owned), present: present.to_owned() })
-        };
+        let (files, objects) = split(self.lanes.sources().flat_map(LiveSource::contents));
         Checkpoint {
             at: unix_micros(SystemTime::now()),
             writer: Writer { name: crate::discovery::identifier(), started: unix_micros(self.started) },
@@ -354,7 +252,8 @@ impl Configuration {
             on_one_machine: self.on_one_machine,
             jwks_fetching: self.jwks_fetching,
             addresses: self.builder.book().clone(),
-            files: self.files.texts().map(text).collect(),
+            files,
+            objects,
             proxies: Vec::new(),
         }
     }
@@ -365,19 +264,20 @@ impl Configuration {
 
     /// Reports findings: as statuses to the sources of the objects, and for files in the log.
     fn tell(&mut self, news: Vec<Diagnostic>, built: &Built) {
-        built.write_statuses(&mut [&mut self.files]);
+        let mut sources: Vec<&mut dyn Source> = self.lanes.sources_mut().map(|source| &mut **source as _).collect();
+        built.write_statuses(&mut sources);
         let mut findings: Diagnostics = news.into_iter().collect();
         if !Arc::ptr_eq(&self.told, &built.diagnostics) {
             findings.extend(built.diagnostics.iter().filter(|d| !self.told.iter().any(|told| told == *d)).cloned());
             self.told = built.diagnostics.clone();
         }
         let analysed = match self.builder.objects() <= MAX_ANALYSED {
-            true => evenkeel_analyze::unsuppressed(&in_force(self.files.objects()), &built.snapshot),
+            true => evenkeel_analyze::unsuppressed(&in_force(self.objects()), &built.snapshot),
             false => Diagnostics::new(),
         };
         findings.extend(analysed.iter().filter(|d| !self.analysed.iter().any(|told| told == *d)).cloned());
         self.analysed = analysed;
-        let sources = self.files.sources(&findings);
+        let sources = self.texts(&findings);
         for finding in &findings {
             let text = finding.render(&sources, false);
             match finding.severity {
@@ -389,7 +289,7 @@ impl Configuration {
     }
 
     fn world(&self, generation: u64, noticed: Noticed, causes: Arc<[Cause]>, built: Built) -> World {
-        let mut diagnostics = self.files.findings();
+        let mut diagnostics: Diagnostics = self.lanes.sources().flat_map(|source| source.findings()).collect();
         diagnostics.extend(built.diagnostics.iter().cloned());
         diagnostics.extend(self.analysed.iter().cloned());
         diagnostics.sort();
@@ -398,11 +298,26 @@ impl Configuration {
             noticed,
             causes,
             snapshot: built.snapshot,
-            sources: Arc::new(self.files.sources(&diagnostics)),
+            sources: Arc::new(self.texts(&diagnostics)),
             diagnostics: Arc::new(diagnostics),
-            refused: self.files.refused().into(),
-            never_accepted: self.files.never_accepted().into(),
+            refused: self.lanes.sources().flat_map(LiveSource::refused).collect(),
         }
+    }
+
+    /// Returns the objects of all sources.
+    fn objects(&self) -> Vec<Object> {
+        let entries = self.builder.events().into_iter().flat_map(|(_, event)| match event {
+            SourceEvent::Snapshot(entries) => entries,
+            _ => Vec::new(),
+        });
+        entries.flat_map(|entry| entry.objects).map(|object| (*object).clone()).collect()
+    }
+
+    /// Returns the texts that findings point into.
+    fn texts(&self, findings: &Diagnostics) -> Sources {
+        let mut texts = Sources::new();
+        self.lanes.sources().for_each(|source| source.texts(findings, &mut texts));
+        texts
     }
 }
 
@@ -414,130 +329,52 @@ impl Drop for Configuration {
     }
 }
 
-/// The address book as it is stored.
+/// What the loop publishes to.
 #[derive(Debug)]
-struct StoredBook {
-    store: Store,
-    /// Whether the last write failed, which has been logged; it is retried.
-    failed: bool,
-    /// Number of addresses when the book was last checked: it rarely changes except by growing.
-    addresses: usize,
-    /// When the book is to be written, if it has changed.
-    due: Option<Instant>,
-    written: Option<Instant>,
-}
-
-impl StoredBook {
-    fn note(&mut self, book: &AddressBook, now: Instant) {
-        if book.len() != self.addresses {
-            self.addresses = book.len();
-            let next = self.written.map_or(now, |written| (written + ADDRESS_BOOK_INTERVAL).max(now));
-            self.due.get_or_insert(next);
-        }
-        if self.due.is_some_and(|due| due <= now) {
-            self.write(book, now);
-        }
-    }
-
-    fn write(&mut self, book: &AddressBook, now: Instant) {
-        self.written = Some(now);
-        let result = write_book(&self.store, book);
-        self.due = result.is_err().then(|| now + ADDRESS_BOOK_RETRY);
-        let had_failed = std::mem::replace(&mut self.failed, result.is_err());
-        if let (Err(error), false) = (result, had_failed) {
-            tracing::error!(
-                path = %self.store.place(ADDRESS_BOOK).display(), %error,
-                "virtual addresses cannot be kept for a restart; tried again every {} s", ADDRESS_BOOK_RETRY.as_secs()
-            );
-        }
-    }
-}
-
-/// Changes that were noticed and are not read yet.
-#[derive(Debug, Default)]
-struct Changed {
-    /// The files, and whether a notice said that the file may be gone.
-    paths: BTreeMap<PathBuf, bool>,
-    /// Whether anything may have changed, not only these files.
-    anywhere: bool,
-    /// When the first of these changes was noticed.
-    noticed: Option<Noticed>,
-}
-
-impl Changed {
-    fn add(&mut self, notice: Notice) {
-        self.anywhere |= notice.paths.is_empty();
-        for path in notice.paths {
-            *self.paths.entry(path).or_default() |= notice.state == FileState::Gone;
-        }
-        self.noticed.get_or_insert_with(Noticed::now);
-    }
-
-    fn join(&mut self, other: Self) {
-        other.paths.into_iter().for_each(|(path, gone)| *self.paths.entry(path).or_default() |= gone);
-        self.anywhere |= other.anywhere;
-        let first = self.noticed.into_iter().chain(other.noticed).min_by_key(|noticed| noticed.instant);
-        self.noticed = first;
-    }
+pub struct Sinks {
+    /// The world, for all parts of the control plane.
+    pub world: watch::Sender<Arc<World>>,
+    /// The connected proxies.
+    pub proxies: Arc<Proxies>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Callers that wait until everything is read.
+    pub barrier: Arc<Barrier>,
 }
 
 /// Keeps the world up to date until `stop` is set. Dropping `configuration` stores the addresses that the last change assigned.
 pub async fn keep(
     mut configuration: Configuration,
-    mut watch: Watch,
     options: DebounceOptions,
-    world: watch::Sender<Arc<World>>,
-    (proxies, metrics, barrier): (Arc<Proxies>, Arc<Metrics>, Arc<Barrier>),
+    sinks: Sinks,
     mut stop: watch::Receiver<bool>,
 ) {
+    let Sinks { world, proxies, metrics, barrier } = &sinks;
     memory::at_once(false);
-    count(&world.borrow(), &metrics);
+    count(&world.borrow(), metrics);
     metrics.noticed(std::mem::take(&mut configuration.events));
-    let mut debounce = Debounce::new(options);
+    configuration.lanes.set_options(options);
     let mut look_at_proxies = tokio::time::interval(PROXIES_INTERVAL);
     look_at_proxies.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut shrunk = Shrunk::default();
-    let (mut everything, mut endpoints) = (Changed::default(), Changed::default());
-    let mut noticed = Vec::new();
     loop {
-        for notice in std::mem::take(&mut noticed) {
-            let Some(change) = classify(&mut configuration.files, &notice) else { continue };
-            match debounce.lane(change) {
-                Lane::Endpoints => endpoints.add(notice),
-                Lane::Everything => everything.add(notice),
-            }
-            debounce.change(change, Instant::now());
-        }
-        let due = debounce.due();
+        let due = configuration.lanes.due();
         let store = configuration.stored.due;
         tokio::select! {
             biased;
             () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
             // Due work comes next: it waits for no notice, and above all not for a timer's next tick.
-            () = wait_until(due) => {
-                let mut changed = std::mem::take(&mut endpoints);
-                let trigger = match debounce.act(Instant::now()) {
-                    Lane::Endpoints => Trigger::Endpoint,
-                    Lane::Everything => {
-                        changed.join(std::mem::take(&mut everything));
-                        Trigger::Config
-                    }
-                };
-                noticed = configuration.act(&changed, trigger, &mut watch, &world, &proxies, &metrics).await;
-            }
-            // A caller that waits until its files are read skips the debounce.
+            () = wait_until(due) => configuration.act(&sinks, Take::Due).await,
+            // A caller that waits until everything is read skips the debounce.
             () = barrier.asked() => {
                 let ticket = barrier.begin();
-                let mut changed = std::mem::take(&mut endpoints);
-                changed.join(std::mem::take(&mut everything));
-                changed.anywhere = true;
-                noticed = configuration.act(&changed, Trigger::Config, &mut watch, &world, &proxies, &metrics).await;
+                configuration.act(&sinks, Take::All).await;
                 barrier.served(ticket);
             }
-            notice = watch.next() => {
-                let Some(notice) = notice else { return };
-                noticed.push(notice);
-            }
+            changed = configuration.lanes.changed() => if let Err(SourceEnded(source)) = changed {
+                tracing::error!(%source, "the source has ended");
+                return;
+            },
             () = wait_until(store) => configuration.store_book(),
             _ = look_at_proxies.tick() => {
                 configuration.remember_proxies(SystemTime::now(), proxies.take_settled());
@@ -546,7 +383,7 @@ pub async fn keep(
                     Advice::Nothing => {}
                     Advice::Rebuild => {
                         memory::at_once(true);
-                        configuration.rebuild(&world, &proxies).await;
+                        configuration.rebuild(world, proxies).await;
                         memory::at_once(false);
                     }
                     Advice::GiveBack => proxies.give_back(),
@@ -554,6 +391,15 @@ pub async fn keep(
             }
         }
     }
+}
+
+/// Which changes to take over.
+#[derive(Debug, Clone, Copy)]
+enum Take {
+    /// Those that are due.
+    Due,
+    /// All until now.
+    All,
 }
 
 async fn wait_until(due: Option<Instant>) {
@@ -565,53 +411,11 @@ async fn wait_until(due: Option<Instant>) {
     }
 }
 
-/// Returns the change that a notice stands for; `None`: no change, as when the kernel reports one renamed file twice.
-fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
-    // The file is read to classify the notice, and its content is kept.
-    let _apart = memory::apart();
-    let gone = |files: &Files, path: &PathBuf| files.holds_only_endpoints(path) && !path.exists();
-    if notice.paths.is_empty() {
-        return Some(Change::Partial);
-    }
-    if notice.state != FileState::Complete {
-        return Some(if notice.paths.iter().all(|path| gone(files, path)) {
-            Change::EndpointsGone
-        } else {
-            Change::Partial
-        });
-    }
-    let differences = notice.paths.iter().map(|path| match gone(files, path) {
-        true => Difference::Endpoints,
-        false => files.difference(path),
-    });
-    let differences: Vec<Difference> = differences.filter(|difference| *difference != Difference::None).collect();
-    match differences.iter().all(|difference| *difference == Difference::Endpoints) {
-        _ if differences.is_empty() => None,
-        true => Some(Change::Endpoints),
-        false => Some(Change::Complete),
-    }
-}
-
 fn count(world: &World, metrics: &Metrics) {
     let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     metrics.plane.set(plane::Gauge::pilot_services, number(world.snapshot.services.len()));
     metrics.plane.set(plane::Gauge::pilot_virt_services, number(world.snapshot.route_sets.len()));
     metrics.plane.set(plane::Gauge::evenkeel_config_refused_files, number(world.refused.len()));
-}
-
-fn read_book(store: &Store) -> Result<AddressBook, ConfigurationError> {
-    let broken = |reason: String| ConfigurationError::AddressBook { path: store.place(ADDRESS_BOOK), reason };
-    match store.get(ADDRESS_BOOK).map_err(|error| broken(error.to_string()))? {
-        Some(text) => serde_json::from_slice(&text).map_err(|error| broken(error.to_string())),
-        None => Ok(AddressBook::default()),
-    }
-}
-
-/// Stores the address book. Holds a lease, so that addresses that another control plane has written meanwhile are kept.
-fn write_book(store: &Store, book: &AddressBook) -> io::Result<()> {
-    let _lease = store.lease("addresses")?;
-    let book = read_book(store).map_err(io::Error::other)?.joined(book);
-    store.put(ADDRESS_BOOK, &serde_json::to_vec_pretty(&book)?, Readers::All)
 }
 
 #[cfg(test)]

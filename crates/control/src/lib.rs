@@ -1,8 +1,8 @@
 //! The control plane process: sources → snapshot → pushes → connections; debug pages.
 //!
 //! ```text
-//! source::files ─ source::watch ─ source::debounce     what the files say, and when a change takes effect
-//!         └──────────► configuration ──► world         read, build the Snapshot, publish
+//! source (directories, feeds), each in its lane        what the objects are, and when a change takes effect
+//!         └──────────► configuration ──► world         take over, build the Snapshot, publish
 //!                                         │
 //!            proxies (translate::Translator: which resources each proxy holds; one set per class, one notice per stream)
 //!                                         │
@@ -31,6 +31,7 @@ pub mod jwks;
 pub mod listen;
 pub mod memory;
 pub mod metrics;
+pub mod noticed;
 mod observe;
 pub mod options;
 mod places;

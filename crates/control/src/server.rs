@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use crate::authorities::{Authorities, AuthoritiesError};
 use crate::barrier::Barrier;
 use crate::certificates::{self, Certificates};
-use crate::configuration::{self, Configuration, ConfigurationError};
+use crate::configuration::{self, AddressBookError, Configuration, Sinks};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
 use crate::environment;
@@ -43,8 +43,10 @@ use crate::publish::{PublishError, PublishOptions};
 use crate::registration::{self, GraceError, Registrations};
 use crate::scope::{ScopeServer, Scopes};
 use crate::server_certificate::{ServerCertificateError, ServerCertificates};
+use crate::source::LiveSource;
 use crate::source::debounce::{DebounceError, DebounceOptions};
-use crate::source::watch::Watch;
+use crate::source::directories::{Directories, DirectoryError};
+use crate::source::stored::StoredObjects;
 use crate::tasks::{TaskEnded, Tasks};
 use crate::world::World;
 
@@ -77,9 +79,12 @@ pub enum ControlError {
     /// A listening socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The configuration directories or the address book.
+    /// The configuration directories.
     #[error(transparent)]
-    Configuration(#[from] ConfigurationError),
+    Directory(#[from] DirectoryError),
+    /// The address book.
+    #[error(transparent)]
+    AddressBook(#[from] AddressBookError),
     /// An environment variable of the debounce.
     #[error(transparent)]
     Debounce(#[from] DebounceError),
@@ -98,9 +103,6 @@ pub enum ControlError {
     /// An environment variable of the outgoing HTTP proxy.
     #[error(transparent)]
     OutgoingProxy(#[from] OutgoingProxyError),
-    /// The watch on the directories.
-    #[error("cannot watch the configuration directories: {0}")]
-    Watch(#[from] notify::Error),
     /// The state directory.
     #[error("--state {}: {reason}", .path.display())]
     State {
@@ -158,7 +160,8 @@ struct Parts {
     http: tokio::net::TcpListener,
     store: Store,
     configuration: Configuration,
-    watch: Watch,
+    /// The control plane's own objects.
+    stored: [Arc<StoredObjects>; 2],
     debounce: DebounceOptions,
     world: watch::Sender<Arc<crate::world::World>>,
     proxies: Arc<Proxies>,
@@ -176,6 +179,11 @@ impl ControlPlane {
     /// Binds the sockets, opens the authority, and reads the configuration. Everything that can fail fails here, with the
     /// flag's name. Errors in the configuration are reported and are no failure.
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
+        Self::start_with(options, Vec::new()).await
+    }
+
+    /// Starts with further sources beside the configuration directories, each with everything that it has at the start.
+    pub async fn start_with(options: &Options, further: Vec<Box<dyn LiveSource>>) -> Result<Self, ControlError> {
         environment::report();
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
@@ -205,13 +213,14 @@ impl ControlPlane {
         // addresses, the others find them.
         let store = Store::from(&options.state);
         let lease = store.lease("start").map_err(state)?;
-        // The watch begins before the files are read, so that no change is missed. The WorkloadEntries of registered
-        // workloads are configuration like that of the user.
-        let registered = registration::folder(&options.state).map_err(state)?;
-        let jwks = jwks::folder(&options.state).map_err(state)?;
-        let directories: Vec<PathBuf> = options.config.iter().cloned().chain([registered, jwks.clone()]).collect();
-        let mut configuration = Configuration::open(directories.clone(), &store, mesh)?;
-        let watch = Watch::new(&directories)?;
+        let directories = Directories::watch(options.config.clone())?;
+        // The WorkloadEntries of registered workloads, and fetched keys, are configuration like that of the user.
+        let (registered, entries) =
+            StoredObjects::open(&store, registration::FOLDER, registration::source()).map_err(state)?;
+        let (keys, key_sets) = StoredObjects::open(&store, jwks::FOLDER, jwks::source()).map_err(state)?;
+        let own: [Box<dyn LiveSource>; 3] = [Box::new(directories), Box::new(entries), Box::new(key_sets)];
+        let sources = own.into_iter().chain(further).collect();
+        let mut configuration = Configuration::open(sources, &store, mesh)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
@@ -224,7 +233,7 @@ impl ControlPlane {
             let client = jwks::Client::new(&[authorities.current().roots.to_string()]);
             client.through(outgoing.clone()).without(blocked.clone())
         };
-        let fetcher = Fetcher::new(jwks, client(), fetching.refresh, metrics.clone());
+        let fetcher = Fetcher::new(keys.clone(), client(), fetching.refresh, metrics.clone());
         let federation = Federation::new(&store, client());
         drop(lease);
         let server_certificates =
@@ -241,7 +250,7 @@ impl ControlPlane {
             http: local("--http-address", &http)?,
         };
         let controller = crate::discovery::identifier();
-        let registrations = Registrations::open(&options.state, world.subscribe(), controller, grace).map_err(state)?;
+        let registrations = Registrations::new(registered.clone(), world.subscribe(), controller, grace);
         let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish).map_err(ControlError::Thread)?;
         let parts = Parts {
             grpc,
@@ -249,7 +258,7 @@ impl ControlPlane {
             http,
             store: store.clone(),
             configuration,
-            watch,
+            stored: [registered, keys],
             debounce,
             world,
             proxies,
@@ -276,7 +285,7 @@ impl ControlPlane {
 
     /// Serves with further tasks, which must not end either.
     async fn serve_with(self, mut tasks: Tasks, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Parts { grpc, secure_grpc, http, store, configuration, watch, debounce, world, proxies, metrics, .. } =
+        let Parts { grpc, secure_grpc, http, store, configuration, stored, debounce, world, proxies, metrics, .. } =
             self.parts;
         let barrier = Arc::new(Barrier::default());
         let registrations = self.parts.registrations;
@@ -321,8 +330,11 @@ impl ControlPlane {
         });
         tasks.spawn("scopes", scopes.clone().keep());
         tasks.spawn("pages", debug::serve(http, pages));
-        let sinks = (proxies.clone(), metrics, barrier);
-        storing.spawn("configuration", configuration::keep(configuration, watch, debounce, world, sinks, stopped));
+        for objects in stored {
+            tasks.spawn("stored objects", objects.keep());
+        }
+        let sinks = Sinks { world, proxies: proxies.clone(), metrics, barrier };
+        storing.spawn("configuration", configuration::keep(configuration, debounce, sinks, stopped));
         let at = self.addresses;
         tracing::info!(grpc = %at.grpc, secure_grpc = %at.secure_grpc, http = %at.http, "control plane ready");
         let manager = Manager::of_this_process();

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use evenkeel_api::Object;
-use evenkeel_base::{Diagnostics, Sources, Span};
+use evenkeel_base::{Diagnostics, ObjectRef, Sources, Span};
 use evenkeel_model::Snapshot;
+
+use crate::noticed::Noticed;
+use crate::source::Refused;
 
 /// Maximum number of objects named as causes of a generation.
 const MAX_CAUSES: usize = 100;
@@ -26,59 +28,51 @@ pub struct World {
     pub diagnostics: Arc<Diagnostics>,
     /// The texts that findings point into.
     pub sources: Arc<Sources>,
-    /// Files of which only an older content, or only a part, is in force.
-    pub refused: Arc<[Arc<str>]>,
-    /// Those of them that never had a content without errors: only a part is in force.
-    pub never_accepted: Arc<[Arc<str>]>,
-}
-
-/// A moment, by two clocks: one to measure with and one to show.
-#[derive(Debug, Clone, Copy)]
-pub struct Noticed {
-    /// By the monotonic clock.
-    pub instant: Instant,
-    /// By the wall clock.
-    pub time: SystemTime,
-}
-
-impl Noticed {
-    /// Returns the current moment.
-    pub fn now() -> Self {
-        Self { instant: Instant::now(), time: SystemTime::now() }
-    }
-
-    /// Returns the time in microseconds since 1970.
-    pub fn unix_micros(self) -> u64 {
-        self.time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-    }
+    /// Files and objects of which only an older content, or only a part, is in force.
+    pub refused: Arc<[Refused]>,
 }
 
 /// An object that was added, changed or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// Kind, namespace and name, as in `VirtualService default/reviews`.
-    pub object: String,
-    /// The place where it is or was written.
+    /// The object.
+    pub object: ObjectRef,
+    /// Its kind, namespace and name as it is written, as in `VirtualService default/reviews`.
+    pub name: String,
+    /// The place where it is or was written: a file with line and column, or the object's reference.
     pub place: Span,
 }
 
 impl Cause {
     /// Returns the causes that stand for these objects.
     pub fn of(objects: &[Arc<Object>]) -> Arc<[Self]> {
-        let cause = |object: &Arc<Object>| Self { object: object.to_string(), place: object.origin.clone() };
+        let cause = |object: &Arc<Object>| Self {
+            object: object.reference(),
+            name: object.to_string(),
+            place: object.origin.clone(),
+        };
         objects.iter().take(MAX_CAUSES).map(cause).collect()
     }
 
     /// Returns a copy that shares no memory with it.
     pub(crate) fn renewed(&self) -> Self {
-        Self { object: self.object.clone(), place: Span { file: (&*self.place.file).into(), ..self.place.clone() } }
+        let object = ObjectRef {
+            namespace: (&*self.object.namespace).into(),
+            name: (&*self.object.name).into(),
+            ..self.object.clone()
+        };
+        let place = Span { file: (&*self.place.file).into(), ..self.place.clone() };
+        Self { object, name: self.name.clone(), place }
     }
 }
 
-/// `VirtualService default/reviews (routes.yaml:4:9)`
+/// `VirtualService default/reviews (routes.yaml:4:9)`, `VirtualService default/reviews (from kubernetes)`
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.object, self.place)
+        match self.place.is_object() {
+            true => write!(f, "{} (from {})", self.name, self.object.source),
+            false => write!(f, "{} ({})", self.name, self.place),
+        }
     }
 }
 
@@ -94,7 +88,6 @@ impl World {
             diagnostics: Arc::default(),
             sources: Arc::default(),
             refused: Arc::default(),
-            never_accepted: Arc::default(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_base::{Diagnostic, Severity, suggest};
+use evenkeel_base::{Diagnostic, ObjectRef, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_stats::Exposition;
 use evenkeel_store::Store;
@@ -25,6 +25,7 @@ use crate::history::{self, HistoryError, HistoryQuery};
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, Proxies, StreamReport};
 use crate::registration::Registrations;
+use crate::source::Refused;
 use crate::world::World;
 
 /// The pages, with the data that they show.
@@ -193,6 +194,9 @@ impl Pages {
 
     fn diagnostics(&self) -> Value {
         let world = self.world();
+        let refused = |wanted: &dyn Fn(&Refused) -> bool| -> Vec<String> {
+            world.refused.iter().filter(|refused| wanted(refused)).map(|refused| refused.entry.to_string()).collect()
+        };
         let one = |d: &Diagnostic| {
             json!({
                 "severity": d.severity.as_str(),
@@ -201,14 +205,15 @@ impl Pages {
                 "file": d.span.path(),
                 "line": d.span.line,
                 "column": d.span.column,
+                "object": d.object.as_ref().map(|object| in_json(object)),
                 "help": d.help,
                 "rendered": d.render(&world.sources, false),
             })
         };
         json!({
             "generation": world.generation,
-            "refused_files": world.refused.iter().map(|file| &**file).collect::<Vec<_>>(),
-            "never_accepted": world.never_accepted.iter().map(|file| &**file).collect::<Vec<_>>(),
+            "refused_files": refused(&|_| true),
+            "never_accepted": refused(&|refused| refused.never_accepted),
             "diagnostics": world.diagnostics.iter().map(one).collect::<Vec<_>>(),
         })
     }
@@ -473,6 +478,14 @@ fn json_page(value: &Value) -> Page {
     (StatusCode::OK, "application/json", text + "\n")
 }
 
+/// Returns the name of an object and its source.
+fn in_json(object: &ObjectRef) -> Value {
+    json!({
+        "group": object.group, "kind": object.kind, "namespace": &*object.namespace, "name": &*object.name,
+        "source": object.source.name(),
+    })
+}
+
 /// The last change: its objects, and which proxies run it, after which time.
 fn change(world: &World, reports: &[StreamReport]) -> Value {
     let proxies: BTreeSet<&str> = reports.iter().map(|report| &*report.client.node).collect();
@@ -481,7 +494,11 @@ fn change(world: &World, reports: &[StreamReport]) -> Value {
         .filter(|(_, (generation, _))| *generation == world.generation)
         .map(|(report, (_, after))| (&*report.client.node, after))
         .collect();
-    let causes = world.causes.iter().map(|cause| json!({ "object": cause.object, "file": &*cause.place.file }));
+    let causes = world.causes.iter().map(|cause| {
+        json!({
+            "object": cause.name, "source": cause.object.source.name(), "file": &*cause.place.file,
+        })
+    });
     let changed: BTreeSet<&str> = concerned.iter().map(|(node, _)| *node).collect();
     json!({
         "causes": causes.collect::<Vec<_>>(),

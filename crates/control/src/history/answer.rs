@@ -12,7 +12,7 @@ use super::applied::as_applied;
 use super::error::HistoryError;
 use super::log::unix_micros;
 use super::past::{self, ChangeSince, MAX_CHANGES, Past};
-use super::timeline::{Entry, timeline};
+use super::timeline::{Entry, Logged, timeline};
 
 /// Maximum number of resources of one change that are told.
 const MAX_TOUCHED: usize = 20;
@@ -74,21 +74,30 @@ fn latest(store: &Store, mut told: Vec<(&Entry<'_>, Option<&ChangeSince>)>) -> V
 }
 
 fn change_in_json(store: &Store, entry: &Entry<'_>, touched: Option<&ChangeSince>) -> Value {
-    let files = entry.files.iter().map(|file| {
+    let files = entry.entries.iter().map(|file| {
         let text = |text: &Option<std::sync::Arc<str>>| {
             let text = text.as_deref().unwrap_or_default();
             as_applied(text).map_or_else(|| text.to_owned(), |(_, object)| object)
         };
         let applied = [&file.new, &file.old].into_iter().flatten().find_map(|text| as_applied(text));
-        let name = applied.map_or_else(|| file.path.display().to_string(), |(from, _)| from);
+        let name = match &file.entry {
+            Logged::File(path) => applied.map_or_else(|| path.display().to_string(), |(from, _)| from),
+            Logged::Object(id) => id.to_string(),
+        };
         let observed = file.is_observed(store);
         let mut diff = if observed { Vec::new() } else { unified(&text(&file.old), &text(&file.new)) };
         let more_lines = diff.len().saturating_sub(MAX_DIFF_LINES);
         diff.truncate(MAX_DIFF_LINES);
-        json!({
+        let mut change = json!({
             "file": name, "what": file.what(), "observed": observed,
             "diff": diff, "more_lines": more_lines,
-        })
+        });
+        if let Logged::Object(id) = &file.entry {
+            let namespace = if id.namespace.is_empty() { String::new() } else { format!("{}/", id.namespace) };
+            change["object"] = format!("{} {namespace}{}", id.kind, id.name).into();
+            change["source"] = id.source.as_str().into();
+        }
+        change
     });
     let mut change = json!({
         "generation": entry.generation,

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_api::istio::InterceptionMode;
+use evenkeel_base::ObjectRef;
 use evenkeel_base::replica::match_name;
 use evenkeel_model::{AddressBook, JwksFetching};
 use evenkeel_store::{Begin, Log, Store};
@@ -21,7 +22,10 @@ use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
 use serde::{Deserialize, Serialize};
 
+use super::object::{ObjectChange, ObjectContent, ObjectId, ObjectState};
 use super::redact::without_secrets;
+use crate::source::objects::PastObject;
+use crate::source::{Content, EntryName, PastContent};
 
 /// Folder of the segments in the store.
 const FOLDER: &str = "history";
@@ -91,6 +95,9 @@ pub struct Checkpoint {
     pub addresses: AddressBook,
     /// Texts of all files by path.
     pub files: BTreeMap<PathBuf, FileText>,
+    /// All objects of sources without files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ObjectState>,
     /// What each proxy ran.
     pub proxies: Vec<Run>,
 }
@@ -123,8 +130,71 @@ pub struct Change {
     pub generation: u64,
     /// The files' new texts; `None`: the file was deleted.
     pub files: BTreeMap<PathBuf, Option<String>>,
+    /// The objects of sources without files that changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ObjectChange>,
     /// The objects that changed, with their places.
     pub causes: Vec<String>,
+}
+
+impl Change {
+    /// The change of these entries (`None`: the entry is gone), noticed `at` this time in µs since 1970.
+    pub fn new(
+        at: u64,
+        generation: u64,
+        causes: Vec<String>,
+        entries: impl IntoIterator<Item = (EntryName, Option<Content>)>,
+    ) -> Self {
+        let mut this = Self { at, generation, files: BTreeMap::new(), objects: Vec::new(), causes };
+        for (entry, content) in entries {
+            match (entry, content) {
+                (EntryName::File(path), Some(Content::Text(text))) => {
+                    this.files.insert(path.to_path_buf(), Some(text));
+                }
+                (EntryName::File(path), _) => {
+                    this.files.insert(path.to_path_buf(), None);
+                }
+                (EntryName::Object(object), content) => {
+                    this.objects.push(ObjectChange { id: ObjectId::from(&object), new: content.and_then(object_of) });
+                }
+            }
+        }
+        this
+    }
+}
+
+fn object_of(content: Content) -> Option<ObjectContent> {
+    match content {
+        Content::Object(object) => Some(object.into()),
+        Content::Text(_) => None,
+    }
+}
+
+fn text_of(content: Content) -> Option<String> {
+    match content {
+        Content::Text(text) => Some(text),
+        Content::Object(_) => None,
+    }
+}
+
+/// Returns the files and the objects among all entries, as a checkpoint has them.
+pub fn split(
+    entries: impl IntoIterator<Item = (EntryName, PastContent)>,
+) -> (BTreeMap<PathBuf, FileText>, Vec<ObjectState>) {
+    let (mut files, mut objects) = (BTreeMap::new(), Vec::new());
+    for (entry, PastContent { good, present }) in entries {
+        match entry {
+            EntryName::File(path) => {
+                let Some(present) = text_of(present) else { continue };
+                files.insert(path.to_path_buf(), FileText { good: good.and_then(text_of), present });
+            }
+            EntryName::Object(object) => {
+                let Some(present) = object_of(present) else { continue };
+                objects.push(ObjectState { id: ObjectId::from(&object), good: good.and_then(object_of), present });
+            }
+        }
+    }
+    (files, objects)
 }
 
 /// What a proxy runs: it has acknowledged everything of this generation.
@@ -343,6 +413,7 @@ impl EventLog {
             let texts = text.good.iter_mut().chain([&mut text.present]);
             texts.for_each(|text| *text = without_secrets(text));
         }
+        checkpoint.objects.retain(|object| !object.id.is_secret());
         // Generations made while the log was closed are unknown; proxies that run them are recorded again later.
         let is_told = |run: &Run| run.generation <= self.generation || run.generation >= checkpoint.generation;
         let mut proxies: Vec<Run> = self.proxies.values().map(|(_, run)| run.clone()).filter(is_told).collect();
@@ -361,6 +432,7 @@ impl EventLog {
     /// Records a change of files.
     pub fn change(&mut self, mut change: Change) -> io::Result<()> {
         change.files.values_mut().flatten().for_each(|text| *text = without_secrets(text));
+        change.objects.retain(|object| !object.id.is_secret());
         let generation = change.generation;
         self.changes += 1;
         self.append(&Record::Change(change))?;
@@ -480,6 +552,44 @@ pub fn texts(store: &Store, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeM
         }
     }
     Ok(all.files)
+}
+
+/// Returns the past contents of the wanted objects in chronological order, each since the object was last created; at most
+/// [`MAX_PAST_TEXTS`] of each.
+pub fn objects(store: &Store, wanted: impl Fn(&ObjectRef) -> bool) -> io::Result<BTreeMap<ObjectRef, Vec<PastObject>>> {
+    let mut all: BTreeMap<ObjectRef, Vec<PastObject>> = BTreeMap::new();
+    let reference = |id: &ObjectId| id.key().map(|key| key.at(&id.source())).filter(|object| wanted(object));
+    let add = |contents: &mut Vec<PastObject>, content: &ObjectContent| {
+        contents.push(content.into());
+        let surplus = contents.len().saturating_sub(MAX_PAST_TEXTS);
+        contents.drain(..surplus).for_each(drop);
+    };
+    for key in existing(store)? {
+        let Some(bytes) = store.get(&key)? else { continue };
+        for record in bytes.split_inclusive(|byte| *byte == b'\n').map_while(read_line) {
+            match record {
+                Record::Checkpoint(checkpoint) => {
+                    let present: Vec<_> =
+                        checkpoint.objects.iter().filter_map(|state| Some((reference(&state.id)?, state))).collect();
+                    all.retain(|known, _| present.iter().any(|(object, _)| object == known));
+                    for (object, state) in present {
+                        let contents = all.entry(object).or_default();
+                        state.good.iter().chain([&state.present]).for_each(|content| add(contents, content));
+                    }
+                }
+                Record::Change(change) => {
+                    for (object, change) in change.objects.iter().filter_map(|own| Some((reference(&own.id)?, own))) {
+                        match &change.new {
+                            Some(content) => add(all.entry(object).or_default(), content),
+                            None => _ = all.remove(&object),
+                        }
+                    }
+                }
+                Record::Run { .. } | Record::Moved { .. } => {}
+            }
+        }
+    }
+    Ok(all)
 }
 
 #[derive(Default)]

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use evenkeel_base::SourceId;
 use evenkeel_model::{Builder, MeshConfig, Snapshot, Source};
 use evenkeel_translate::Translator;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
 use super::error::HistoryError;
 use super::log::{Change, Checkpoint, Record, Writer};
+use super::object::{ObjectContent, ObjectId};
 use super::seen::Seen;
+use crate::source::LiveSource;
+use crate::source::feed::{ObjectFeed, ObjectSource};
 use crate::source::files::Files;
 
 /// A generation and the objects whose change caused it.
@@ -167,6 +171,8 @@ fn begin<'s>(
 /// The files and the builder, as they were at some point.
 struct Playback {
     files: Files,
+    /// The sources without files.
+    sources: BTreeMap<SourceId, (ObjectFeed, ObjectSource)>,
     builder: Builder,
     snapshot: Arc<Snapshot>,
 }
@@ -180,19 +186,45 @@ impl Playback {
             jwks_fetching: checkpoint.jwks_fetching,
             ..MeshConfig::default()
         };
-        let mut builder = Builder::new(mesh, checkpoint.addresses).checked(false);
+        let builder = Builder::new(mesh, checkpoint.addresses).checked(false);
         let mut files = Files::new(Vec::new());
         for (path, text) in checkpoint.files {
             let good = text.good.into_iter().chain([text.present]);
             good.for_each(|text| files.replay(&path, Some(&text)));
         }
-        let snapshot = builder.apply(files.tell()).snapshot;
-        Self { files, builder, snapshot }
+        let mut this = Self { files, sources: BTreeMap::new(), builder, snapshot: Arc::default() };
+        for state in &checkpoint.objects {
+            let contents = state.good.iter().chain([&state.present]);
+            contents.for_each(|content| this.set(&state.id, Some(content)));
+        }
+        this.build();
+        this
     }
 
     fn take(&mut self, change: &Change) {
         change.files.iter().for_each(|(path, text)| self.files.replay(path, text.as_deref()));
-        self.snapshot = self.builder.apply(self.files.tell()).snapshot;
+        change.objects.iter().for_each(|own| self.set(&own.id, own.new.as_ref()));
+        self.build();
+    }
+
+    /// Sets an object of a source without files; `None`: it is gone.
+    fn set(&mut self, id: &ObjectId, content: Option<&ObjectContent>) {
+        let source = id.source();
+        let (feed, _) = self.sources.entry(source.clone()).or_insert_with(|| ObjectFeed::new(source));
+        match (content, id.key()) {
+            (Some(content), _) => feed.put(content.object.clone(), content.created),
+            (None, Some(key)) => feed.remove(&key),
+            (None, None) => {}
+        }
+    }
+
+    fn build(&mut self) {
+        let mut events = self.files.tell();
+        for (_, source) in self.sources.values_mut() {
+            source.first();
+            events.extend(source.tell());
+        }
+        self.snapshot = self.builder.apply(events).snapshot;
     }
 }
 

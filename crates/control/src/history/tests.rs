@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use evenkeel_api::ObjectKey;
+use evenkeel_base::{Rank, SourceId};
 use evenkeel_model::{AddressBook, Builder, JwksFetching, Labels, MeshConfig, Snapshot, Source};
 use evenkeel_store::Store;
 use evenkeel_testkit::Random;
@@ -18,6 +20,8 @@ use super::log::{self, Change, Checkpoint, EventLog, FileText, Refused, Run, Run
 use super::past::{self, past};
 use super::seen::last_run;
 use super::{HistoryQuery, answer};
+use crate::source::LiveSource;
+use crate::source::feed::ObjectFeed;
 use crate::source::files::Files;
 
 /// A control plane without sockets and clocks: one event per millisecond.
@@ -89,7 +93,7 @@ impl Live {
         self.snapshot = snapshot;
         let files = BTreeMap::from([(PathBuf::from(path), text.map(str::to_owned))]);
         let causes = vec![path.to_owned()];
-        let change = Change { at: self.now, generation: self.generation, files, causes };
+        let change = Change { at: self.now, generation: self.generation, files, objects: Vec::new(), causes };
         self.log.change(change).expect("a record");
     }
 
@@ -130,6 +134,7 @@ fn checkpoint(files: &Files, builder: &Builder, at: u64, writer: &Writer, genera
         jwks_fetching: JwksFetching::default(),
         addresses: builder.book().clone(),
         files: files.texts().map(text).collect(),
+        objects: Vec::new(),
         proxies: Vec::new(),
     }
 }
@@ -531,4 +536,58 @@ fn a_timeline_has_no_secrets() {
     let all = told(&live, HistoryQuery::default());
     assert_eq!(all.len(), 2, "{all:#?}");
     assert!(all[0].contains("not kept") && all[1] == "changed s.yaml: " && !all.concat().contains("hush"), "{all:#?}");
+}
+
+/// A source without files: its objects are recorded as they change, and played back; Secrets are not recorded.
+#[test]
+fn objects_are_played_back_as_files_are() {
+    let state = tempfile::tempdir().expect("a directory");
+    let (feed, mut source) = ObjectFeed::new(SourceId::new("kubernetes", Rank(200)));
+    let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
+    let mut log = EventLog::new(state.path());
+    let writer = Writer { name: "one".to_owned(), started: 0 };
+    let object = |name: &str, port: usize, key: &str| {
+        let json = serde_json::json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+            "spec": {key: [{"name": "http", "port": port}]},
+        });
+        (ObjectKey::of_json(&json).expect("a key"), json)
+    };
+    let secret = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}});
+    feed.put(object("first", 80, "ports").1, 0);
+    feed.put(secret.clone(), 0);
+    let (mut generation, mut ran, mut random) = (1, Vec::new(), Random::new(7));
+    for now in (1..=120_u64).map(|step| step * 1_000) {
+        let read = source.first().read;
+        let snapshot = builder.apply(source.tell()).snapshot;
+        let is_new_segment = now % 40_000 == 1_000;
+        if is_new_segment {
+            let (files, objects) = log::split(source.contents());
+            let own = checkpoint(&Files::new(Vec::new()), &builder, now, &writer, generation);
+            log.begin(Checkpoint { files, objects, ..own }).expect("a segment");
+        } else {
+            generation += 1;
+            let entries = read.iter().map(|entry| (entry.clone(), source.content(entry)));
+            log.change(Change::new(now, generation, Vec::new(), entries)).expect("a record");
+        }
+        let running = Running { node: "client", view: &view(), generation, refused: &[] };
+        log.run(UNIX_EPOCH + Duration::from_micros(now), [running]).expect("a record");
+        ran.push((now, evenkeel_translate::resources(&view(), &snapshot, generation)));
+        let name = format!("s{}", random.below(5));
+        match random.below(6) {
+            0 => feed.remove(&object(&name, 80, "ports").0),
+            1 => feed.put(object(&name, 80, "prots").1, 0),
+            _ => feed.put(object(&name, 80 + random.below(3), "ports").1, 0),
+        }
+    }
+    for (at, expected) in &ran {
+        let past = past(state.path(), "client", *at).expect("a past");
+        assert_eq!(bytes(&past.set), bytes(expected), "at {at}");
+    }
+    let segments = fs::read_dir(state.path().join("history")).expect("segments").flatten();
+    assert!(segments.map(|file| fs::read_to_string(file.path()).expect("text")).all(|text| !text.contains("aHVzaA")));
+    // What an object said last without errors is found for a restart.
+    let is_wanted = |object: &evenkeel_base::ObjectRef| object.kind == "Service";
+    let known = log::objects(&Store::from(state.path()), is_wanted).expect("objects");
+    assert!(known.keys().any(|object| &*object.name == "first") && known.keys().all(|object| object.kind == "Service"));
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use evenkeel_store::Store;
 
 use super::log::{Change, Checkpoint, Record, Writer};
+use super::object::{ObjectContent, ObjectId};
 
 /// A change.
 #[derive(Debug, Clone)]
@@ -26,15 +27,24 @@ pub struct Entry<'s> {
     pub found: Option<&'static str>,
     /// The objects that changed, with their places.
     pub causes: &'s [String],
-    /// The files that changed.
-    pub files: Vec<FileChange>,
+    /// The files and objects that changed.
+    pub entries: Vec<EntryChange>,
 }
 
-/// A file, and its text before and after; `None`: there was no file.
+/// What the log has a content of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Logged {
+    /// A file.
+    File(PathBuf),
+    /// An object of a source without files; its text is JSON.
+    Object(ObjectId),
+}
+
+/// A file or an object, and its text before and after; `None`: there was none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileChange {
-    /// Its path.
-    pub path: PathBuf,
+pub struct EntryChange {
+    /// What it is.
+    pub entry: Logged,
     /// Its text before.
     pub old: Option<Arc<str>>,
     /// Its text after.
@@ -46,7 +56,10 @@ const AT_START: &str = "found when the control plane started";
 /// What was found when a segment began.
 const UNWRITTEN: &str = "found when the history could be written again";
 
-type Texts = BTreeMap<PathBuf, Arc<str>>;
+/// The sources of the control plane itself, which are also the folders of the store in which they are kept.
+const OWN_SOURCES: [&str; 2] = [crate::jwks::FOLDER, crate::registration::FOLDER];
+
+type Texts = BTreeMap<Logged, Arc<str>>;
 
 /// What one control plane has told so far.
 #[derive(Default)]
@@ -94,8 +107,10 @@ pub fn timeline(segments: &[Vec<Record>]) -> Vec<Entry<'_>> {
 impl<'s> Merged<'s> {
     /// A segment begins with everything.
     fn begin(&mut self, writer: &'s Writer, checkpoint: &'s Checkpoint) {
-        let texts: Texts =
-            checkpoint.files.iter().map(|(path, text)| (path.clone(), text.present.as_str().into())).collect();
+        let files =
+            checkpoint.files.iter().map(|(path, text)| (Logged::File(path.clone()), text.present.as_str().into()));
+        let objects = checkpoint.objects.iter().map(|own| (Logged::Object(own.id.clone()), text_of(&own.present)));
+        let texts: Texts = files.chain(objects).collect();
         let known = self.views.iter().position(|(own, _)| *own == writer);
         let (before, found) = match known.and_then(|at| self.views.get(at)) {
             Some((_, view)) => (&view.texts, UNWRITTEN),
@@ -103,7 +118,7 @@ impl<'s> Merged<'s> {
         };
         // Nothing is before the first one.
         let is_first = self.views.is_empty();
-        let files = if is_first { Vec::new() } else { between(before, &texts) };
+        let entries = if is_first { Vec::new() } else { between(before, &texts) };
         let view = match known.and_then(|at| self.views.get_mut(at)) {
             Some((_, view)) => view,
             None => {
@@ -124,34 +139,33 @@ impl<'s> Merged<'s> {
             generation: checkpoint.generation,
             found: Some(found),
             causes: &[],
-            files,
+            entries,
         };
         self.tell(entry);
     }
 
     fn change(&mut self, writer: &'s Writer, change: &'s Change) {
         let Some((_, view)) = self.views.iter().find(|(own, _)| *own == writer) else { return };
-        let one = |(path, new): (&PathBuf, &Option<String>)| FileChange {
-            path: path.clone(),
-            old: view.texts.get(path).cloned(),
-            new: new.as_deref().map(Arc::from),
-        };
-        let files = change.files.iter().map(one).collect();
+        let one =
+            |(entry, new): (Logged, Option<Arc<str>>)| EntryChange { old: view.texts.get(&entry).cloned(), entry, new };
+        let files = change.files.iter().map(|(path, new)| (Logged::File(path.clone()), new.as_deref().map(Arc::from)));
+        let objects = change.objects.iter().map(|own| (Logged::Object(own.id.clone()), own.new.as_ref().map(text_of)));
+        let entries = files.chain(objects).map(one).collect();
         let (at, generation, causes) = (change.at, change.generation, change.causes.as_slice());
-        self.tell(Entry { at, writer, generation, found: None, causes, files });
+        self.tell(Entry { at, writer, generation, found: None, causes, entries });
     }
 
     /// Adds what has not been told by another control plane.
     fn tell(&mut self, mut entry: Entry<'s>) {
         let Some((_, view)) = self.views.iter_mut().find(|(own, _)| *own == entry.writer) else { return };
-        let had_files = !entry.files.is_empty();
-        entry.files.retain(|file| {
+        let had_entries = !entry.entries.is_empty();
+        entry.entries.retain(|file| {
             match &file.new {
-                Some(text) => drop(view.texts.insert(file.path.clone(), text.clone())),
-                None => drop(view.texts.remove(&file.path)),
+                Some(text) => drop(view.texts.insert(file.entry.clone(), text.clone())),
+                None => drop(view.texts.remove(&file.entry)),
             }
             let mut hash = DefaultHasher::new();
-            (&file.path, &file.old, &file.new).hash(&mut hash);
+            (&file.entry, &file.old, &file.new).hash(&mut hash);
             let (seen, told) =
                 (view.seen.entry(hash.finish()).or_default(), self.told.entry(hash.finish()).or_default());
             *seen += 1;
@@ -159,29 +173,37 @@ impl<'s> Merged<'s> {
             *told = (*told).max(*seen);
             if is_new {
                 match &file.new {
-                    Some(text) => drop(self.texts.insert(file.path.clone(), text.clone())),
-                    None => drop(self.texts.remove(&file.path)),
+                    Some(text) => drop(self.texts.insert(file.entry.clone(), text.clone())),
+                    None => drop(self.texts.remove(&file.entry)),
                 }
             }
             is_new
         });
-        if !entry.files.is_empty() || !had_files && entry.found.is_none() {
+        if !entry.entries.is_empty() || !had_entries && entry.found.is_none() {
             self.entries.push(entry);
         }
     }
 }
 
-/// The files in which two states differ.
-fn between(old: &Texts, new: &Texts) -> Vec<FileChange> {
-    let mut paths: Vec<&PathBuf> = old.keys().chain(new.keys()).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    let one =
-        |path: &PathBuf| FileChange { path: path.clone(), old: old.get(path).cloned(), new: new.get(path).cloned() };
-    paths.into_iter().map(one).filter(|file| file.old != file.new).collect()
+/// Returns the text of an object, to compare and to show.
+fn text_of(content: &ObjectContent) -> Arc<str> {
+    format!("{:#}\n", content.object).into()
 }
 
-impl FileChange {
+/// The entries in which two states differ.
+fn between(old: &Texts, new: &Texts) -> Vec<EntryChange> {
+    let mut entries: Vec<&Logged> = old.keys().chain(new.keys()).collect();
+    entries.sort_unstable();
+    entries.dedup();
+    let one = |entry: &Logged| EntryChange {
+        entry: entry.clone(),
+        old: old.get(entry).cloned(),
+        new: new.get(entry).cloned(),
+    };
+    entries.into_iter().map(one).filter(|entry| entry.old != entry.new).collect()
+}
+
+impl EntryChange {
     /// `added`, `changed` or `removed`.
     pub fn what(&self) -> &'static str {
         match (&self.old, &self.new) {
@@ -191,17 +213,20 @@ impl FileChange {
         }
     }
 
-    /// Whether people did not write it: the list of running replicas, and what the control plane of this store keeps
-    /// (fetched keys, registered workloads).
+    /// Whether people did not write it: the list of running replicas, and what the control plane of this store keeps (fetched
+    /// keys, registered workloads).
     pub fn is_observed(&self, store: &Store) -> bool {
-        let is_own = [crate::jwks::FOLDER, crate::registration::FOLDER]
-            .iter()
-            .any(|folder| self.path.starts_with(store.place(folder)));
+        let path = match &self.entry {
+            Logged::File(path) => path,
+            Logged::Object(id) => return OWN_SOURCES.contains(&&*id.source) || id.kind == "Pod",
+        };
+        // Before they were sources of their own, they were files.
+        let is_own = OWN_SOURCES.iter().any(|source| path.starts_with(store.place(source)));
         let only_pods = |text: &Arc<str>| {
-            let path: Arc<str> = self.path.to_string_lossy().into();
+            let path: Arc<str> = path.to_string_lossy().into();
             evenkeel_api::documents(&path, text).iter().all(|own| own.kind == evenkeel_api::Kind::Pod)
         };
         // `up` lists its replicas so. People write Deployments.
-        is_own || self.path.ends_with("runtime/pods.yaml") && self.old.iter().chain(&self.new).all(only_pods)
+        is_own || path.ends_with("runtime/pods.yaml") && self.old.iter().chain(&self.new).all(only_pods)
     }
 }

@@ -4,14 +4,14 @@
 //!  world: the sources it names ───────► Fetcher::keep     schedules one fetch at a time for each source
 //!                                        │ client::get  HTTP or HTTPS, bounded
 //!                                        ▼
-//!  files STATE/jwks/NAME.json: ConfigMaps, a directory of the configuration like any other
+//!  StoredObjects: ConfigMaps, a source of the configuration; store: jwks/NAME.json
 //! ```
 //!
 //! Proxies do not report tokens that they reject, so the control plane cannot fetch a key when a token needs it. Instead it
 //! fetches keys periodically, sooner after a failure, and at once when the roots change that verify HTTPS servers.
 //!
-//! Keys are stored as files, so that everything else treats them like objects of the user: they survive a restart and an
-//! outage of the issuer, the history contains them, and other control planes that share the state directory use them, too.
+//! Keys are objects of a source, so that everything else treats them like objects of the user. They are stored: they survive a
+//! restart and an outage of the issuer, and other control planes that share the store use them, too.
 
 mod client;
 pub mod outgoing_proxy;
@@ -20,13 +20,11 @@ pub mod settings;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_base::{Rank, SourceId};
 use evenkeel_ca::rotation::Signing;
 use evenkeel_jwt::Jwks;
 use evenkeel_model::JwksSource;
@@ -37,12 +35,15 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::metrics::plane::Counter;
+use crate::source::stored::StoredObjects;
 use crate::world::World;
 use client::FetchError;
 pub(crate) use client::{Client, system_roots_pem};
 
-/// Directory of the keys in the state directory.
+/// Folder of the keys in the store, and the name of their source.
 pub const FOLDER: &str = "jwks";
+/// After files and registered workloads.
+const RANK: Rank = Rank(111);
 /// The refresh interval is shortened at random by up to this share, so that sources are not all fetched at once.
 const JITTER_PERCENT: u32 = 10;
 /// Keys are removed if they could not be fetched again for this long, as in Istio: the issuer may have revoked them.
@@ -67,22 +68,20 @@ const IMPATIENCE: Duration = Duration::from_secs(1);
 /// those of sources that no rule names any more end soon.
 const MAX_FETCHES: usize = MAX_SOURCES;
 
-/// Returns the directory of the keys, which is created if it does not exist.
-pub(crate) fn folder(state: &Path) -> std::io::Result<PathBuf> {
-    let folder = state.join(FOLDER);
-    fs::create_dir_all(&folder)?;
-    folder.canonicalize()
+/// The source of the keys. Whatever has the same name in the user's files is in force instead.
+pub fn source() -> SourceId {
+    SourceId::new(FOLDER, RANK)
 }
 
 /// Maintains the keys of all issuers.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
-    folder: PathBuf,
+    keys: Arc<StoredObjects>,
     client: Arc<Client>,
     /// The interval between two fetches of the same keys.
     refresh: Duration,
     sources: BTreeMap<JwksSource, Progress>,
-    /// Files of sources that no rule names, and since when.
+    /// Keys of sources that no rule names, and since when.
     idle: HashMap<String, Instant>,
     /// Whether it has been logged that there are too many sources.
     told: bool,
@@ -104,9 +103,9 @@ struct Progress {
 type Fetched = Result<String, FetchError>;
 
 impl Fetcher {
-    pub(crate) fn new(folder: PathBuf, client: Client, refresh: Duration, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(keys: Arc<StoredObjects>, client: Client, refresh: Duration, metrics: Arc<Metrics>) -> Self {
         let (sources, idle) = (BTreeMap::new(), HashMap::new());
-        Self { folder, client: Arc::new(client), refresh, sources, idle, told: false, metrics }
+        Self { keys, client: Arc::new(client), refresh, sources, idle, told: false, metrics }
     }
 
     /// Fetches the keys of the sources that the world names, from servers with certificates of the `trusted` roots.
@@ -206,8 +205,7 @@ impl Fetcher {
     /// Removes the files of sources that no rule has named for a while. Not at once: a rule may come back while the issuer is
     /// down.
     fn remove_idle(&mut self, wanted: &[String], now: Instant) {
-        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let names = self.keys.names().unwrap_or_default().into_iter();
         let idle: Vec<String> =
             names.filter(|name| name.starts_with(JWKS_CONFIG_MAP_PREFIX) && !wanted.contains(name)).collect();
         self.idle.retain(|name, _| idle.contains(name));
@@ -216,9 +214,8 @@ impl Fetcher {
             if now.saturating_duration_since(since) < KEEP_IDLE {
                 continue;
             }
-            let path = self.folder.join(&name);
-            if let Err(error) = fs::remove_file(&path) {
-                tracing::warn!("{}: {error}", path.display());
+            if let Err(error) = self.keys.remove(&name) {
+                tracing::warn!("the keys {name}: {error}");
             }
         }
     }
@@ -289,31 +286,31 @@ impl Fetcher {
 
     /// Removes keys that were fetched too long ago. Returns whether it has removed any.
     fn remove_outdated(&self, source: &JwksSource, now: SystemTime) -> bool {
-        let path = self.folder.join(file_name(source));
-        let fetched = fs::metadata(&path).and_then(|file| file.modified());
-        let is_old = fetched.is_ok_and(|fetched| now.duration_since(fetched).is_ok_and(|age| age > MAX_AGE));
-        is_old && fs::remove_file(&path).inspect_err(|error| tracing::warn!("{}: {error}", path.display())).is_ok()
+        let name = file_name(source);
+        let fetched = self.keys.version(&name).map(|version| version.modified);
+        let is_old = fetched.is_some_and(|fetched| now.duration_since(fetched).is_ok_and(|age| age > MAX_AGE));
+        is_old && self.keys.remove(&name).inspect_err(|error| tracing::warn!("the keys {name}: {error}")).is_ok()
     }
 
-    /// Writes the keys unless the file already has them, in any order. The file's modification time says when they were
-    /// fetched.
+    /// Puts the keys in force and stores them, unless the same ones are stored, in any order. The time of their version says
+    /// when they were fetched.
     fn store(&self, source: &JwksSource, keys: &str, namespace: &str) -> std::io::Result<()> {
-        let path = self.folder.join(file_name(source));
+        let name = file_name(source);
         let object = serde_json::json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": { "name": source.config_map(), "namespace": namespace },
             "data": { JWKS_KEY: keys, "uri": source.uri() },
         });
-        let known = fs::read(&path).ok().and_then(|known| serde_json::from_slice::<serde_json::Value>(&known).ok());
+        let known = self.keys.get(&name);
         let is_known = known.is_some_and(|mut known| {
             let same_keys = known["data"][JWKS_KEY].as_str().is_some_and(|known| set_of(known) == set_of(keys));
             known["data"][JWKS_KEY] = keys.into();
             same_keys && known == object
         });
         match is_known {
-            true => fs::File::options().write(true).open(&path)?.set_modified(SystemTime::now()),
-            false => write_atomically(&path, format!("{object}\n").as_bytes(), Readers::Owner),
+            true => self.keys.touch(&name),
+            false => self.keys.put(&name, object),
         }
     }
 }

@@ -17,6 +17,10 @@ fn source(uri: &str) -> JwksSource {
     JwksSource::Uri(uri.into())
 }
 
+fn stored(state: &std::path::Path) -> Arc<StoredObjects> {
+    StoredObjects::open(state, FOLDER, super::source()).expect("a store").0
+}
+
 async fn get(from: &JwksSource) -> Result<String, String> {
     fetch(&Client::new(&[]), from, Duration::from_secs(5)).await.map_err(|error| error.to_string())
 }
@@ -121,7 +125,7 @@ async fn nothing_is_fetched_from_blocked_addresses_and_no_answer_is_repeated() {
 #[test]
 fn slow_issuers_do_not_keep_others_waiting() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let mut fetcher = Fetcher::new(stored(folder.path()), Client::new(&[]), REFRESH, Arc::default());
     let start = Instant::now();
     let slow: Vec<JwksSource> = (0..MAX_NEW_FETCHES).map(|number| source(&format!("http://a{number}.test/"))).collect();
     let failed = source("http://failed.test/");
@@ -146,7 +150,7 @@ fn slow_issuers_do_not_keep_others_waiting() {
 #[test]
 fn what_has_failed_is_next_where_nothing_is_due() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let mut fetcher = Fetcher::new(stored(folder.path()), Client::new(&[]), REFRESH, Arc::default());
     let (good, failed) = (source("http://a.test/"), source("http://failed.test/"));
     let start = Instant::now();
     fetcher.follow([&good, &failed].map(|from| (from.clone(), None)).into(), start);
@@ -158,7 +162,7 @@ fn what_has_failed_is_next_where_nothing_is_due() {
 #[test]
 fn names_of_further_sources_do_not_take_the_place_of_known_ones() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let mut fetcher = Fetcher::new(stored(folder.path()), Client::new(&[]), REFRESH, Arc::default());
     let known = source("http://z.test/");
     fetcher.follow(BTreeMap::from([(known.clone(), None)]), Instant::now());
     let further = (0..MAX_SOURCES).map(|number| source(&format!("http://a{number}.test/")));
@@ -170,9 +174,9 @@ fn names_of_further_sources_do_not_take_the_place_of_known_ones() {
 fn failures_keep_the_last_good_keys_and_back_off() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |fetcher: &Fetcher| fetcher.sources.values().map(|progress| progress.due).next().expect("a source");
-    let files = || std::fs::read_dir(folder.path()).expect("a folder").count();
+    let files = || std::fs::read_dir(folder.path().join(FOLDER)).map_or(0, Iterator::count);
     let source = source("http://a.test/keys");
-    let new = || Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let new = || Fetcher::new(stored(folder.path()), Client::new(&[]), REFRESH, Arc::default());
     let mut fetcher = new();
     let start = Instant::now();
     let wanted = || BTreeMap::from([(source.clone(), None)]);
@@ -190,7 +194,8 @@ fn failures_keep_the_last_good_keys_and_back_off() {
     let mut again = new();
     again.follow(wanted(), start);
     assert_eq!((files(), at(&again)), (1, start));
-    let file = std::fs::read_dir(folder.path()).expect("a folder").flatten().next().expect("a file").path();
+    let file =
+        std::fs::read_dir(folder.path().join(FOLDER)).expect("a folder").flatten().next().expect("a file").path();
     let text = std::fs::read_to_string(file).expect("a file");
     assert!(text.contains(&source.config_map()) && text.contains("http://a.test/keys"), "{text}");
     // Nobody names them any more.
@@ -206,9 +211,9 @@ fn failures_keep_the_last_good_keys_and_back_off() {
 fn only_other_keys_are_written_and_keys_of_long_ago_are_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = source("http://a.test/keys");
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let mut fetcher = Fetcher::new(stored(folder.path()), Client::new(&[]), REFRESH, Arc::default());
     fetcher.follow(BTreeMap::from([(source.clone(), None)]), Instant::now());
-    let path = folder.path().join(file_name(&source));
+    let path = folder.path().join(FOLDER).join(file_name(&source));
     let (a, b) = (Signer::ec("a", "P-256"), Signer::ec("b", "P-256"));
     let both = jwks(&[&a, &b]);
     let mut ends = |outcome: Fetched| {
@@ -235,7 +240,7 @@ fn only_other_keys_are_written_and_keys_of_long_ago_are_removed() {
 fn other_roots_try_again_what_failed() {
     let folder = tempfile::tempdir().expect("a folder");
     let [failed, good] = ["http://a.test/", "http://b.test/"].map(source);
-    let mut fetcher = Fetcher::new(folder.path().to_owned(), Client::new(&[]), REFRESH, Arc::default());
+    let mut fetcher = Fetcher::new(stored(folder.path()), Client::new(&[]), REFRESH, Arc::default());
     let start = Instant::now();
     fetcher.follow(BTreeMap::from([(failed.clone(), None), (good.clone(), None)]), start);
     fetcher.end(&failed, Err(FetchError::TooLarge), "root", start);

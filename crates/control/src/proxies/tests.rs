@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::mailbox::Work;
 use super::*;
-use crate::world::Noticed;
+use crate::noticed::Noticed;
 
 /// A mesh with one object per file, and its proxies.
 struct Mesh {
@@ -87,7 +87,6 @@ fn world(generation: u64, snapshot: Arc<evenkeel_model::Snapshot>) -> World {
         diagnostics: Arc::default(),
         sources: Arc::default(),
         refused: Arc::default(),
-        never_accepted: Arc::default(),
     }
 }
 

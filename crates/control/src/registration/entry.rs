@@ -110,7 +110,7 @@ pub fn document(
     document
 }
 
-/// The contents of such a file that a control plane needs again.
+/// The contents of such an object that a control plane needs again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The group.
@@ -123,9 +123,8 @@ pub struct Stored {
     pub health: Option<Health>,
 }
 
-/// Parses such a file; `None` if it is something else.
-pub fn read(content: &[u8]) -> Option<Stored> {
-    let document: Value = serde_json::from_slice(content).ok()?;
+/// Reads such an object; `None` if it is something else.
+pub fn read(document: &Value) -> Option<Stored> {
     let metadata = document.get("metadata")?;
     let annotation = |name: &str| Some(metadata.get("annotations")?.get(name)?.as_str()?.to_owned());
     let conditions = document.pointer("/status/conditions").and_then(Value::as_array);

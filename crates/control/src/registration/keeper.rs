@@ -1,42 +1,40 @@
-//! Maintains the files of the entries: writes new ones, and removes obsolete ones.
+//! Maintains the entries: puts new ones in force and stores them, and removes obsolete ones.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use std::{fs, io};
+use std::time::{Duration, Instant};
 
-use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_model::Snapshot;
+use serde_json::Value;
 
 use super::entry::{self, Stored};
-use super::{Key, Registrations};
+use super::{Key, Registrations, file_name};
 
 /// Pause between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
 /// Minimum time between two changes of an entry, so that a workload whose health changes constantly does not cause constant
 /// pushes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the files of connected workloads are touched, and those of others checked.
+/// How often the entries of connected workloads are touched, and those of others checked.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Age at which an untouched file is abandoned: its control plane is gone, and its workload has not connected to another.
+/// Age at which an untouched entry is abandoned: its control plane is gone, and its workload has not connected to another.
 const ABANDONED: Duration = Duration::from_secs(60);
 /// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// An operation on a file.
+/// An operation on an entry.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Write this content.
-    Write(Key, Vec<u8>),
-    /// Write this content, unless the workload has connected to another control plane since.
-    WriteIfOurs(Key, Vec<u8>),
+    /// Store this object.
+    Write(Key, Value),
+    /// Store this object, unless the workload has connected to another control plane since.
+    WriteIfOurs(Key, Value),
     /// Remove it, unless the workload has connected to another control plane since.
     Remove(Key),
 }
 
 impl Registrations {
-    /// Maintains the files until the future is dropped.
+    /// Maintains the entries until the future is dropped.
     pub async fn keep(self: Arc<Self>) {
         let (started, mut world) = (Instant::now(), self.world.clone());
         let mut next_heartbeat = Instant::now() + HEARTBEAT;
@@ -112,11 +110,10 @@ impl Registrations {
                 Some(group) => {
                     let (connected, health) = (entry.connected, entry.health.as_ref());
                     let document = entry::document(group, registrant, &self.controller, connected, health);
-                    let text = format!("{document:#}\n").into_bytes();
                     entry.written = true;
                     work.push(match entry.streams {
-                        0 => Work::WriteIfOurs(key.clone(), text),
-                        _ => Work::Write(key.clone(), text),
+                        0 => Work::WriteIfOurs(key.clone(), document),
+                        _ => Work::Write(key.clone(), document),
                     });
                 }
                 None if std::mem::take(&mut entry.written) => work.push(Work::Remove(key.clone())),
@@ -129,24 +126,24 @@ impl Registrations {
 
     fn act(&self, work: Work) {
         let (key, done) = match work {
-            Work::Write(key, text) => {
-                let path = self.path(&key);
-                let is_new = !path.exists();
-                let done = write_atomically(&path, &text, Readers::Owner);
+            Work::Write(key, document) => {
+                let name = file_name(&key);
+                let is_new = self.stored.version(&name).is_none();
+                let done = self.stored.put(&name, document);
                 if is_new && done.is_ok() {
                     tracing::info!(namespace = %key.0, entry = %key.1, "workload registered");
                 }
                 (key, done)
             }
-            Work::WriteIfOurs(key, text) => {
+            Work::WriteIfOurs(key, document) => {
                 let done = match self.is_ours(&key) {
-                    true => write_atomically(&self.path(&key), &text, Readers::Owner),
+                    true => self.stored.put(&file_name(&key), document),
                     false => Ok(()),
                 };
                 (key, done)
             }
             Work::Remove(key) => {
-                if self.is_ours(&key) && remove(&self.path(&key)) {
+                if self.is_ours(&key) && self.remove(&file_name(&key)) {
                     tracing::info!(namespace = %key.0, entry = %key.1, "workload no longer registered");
                 }
                 return;
@@ -164,67 +161,55 @@ impl Registrations {
         }
     }
 
-    /// Whether the file was last written by this control plane.
+    /// Whether the entry was last stored by this control plane.
     fn is_ours(&self, key: &Key) -> bool {
-        stored(&self.path(key)).is_some_and(|stored| stored.controller == self.controller)
+        self.read(&file_name(key)).is_some_and(|stored| stored.controller == self.controller)
     }
 
-    /// Touches the files of connected workloads, and removes those of workloads that are connected nowhere.
+    /// Touches the entries of connected workloads, and removes those of workloads that are connected nowhere.
     fn beat(&self, abandoned: bool) {
-        let connected: BTreeSet<PathBuf> = {
+        let connected: BTreeSet<String> = {
             let mut state = self.lock();
             let here = state.entries.iter_mut().filter(|(_, entry)| entry.streams > 0 && entry.written);
             here.map(|(key, entry)| {
-                let path = self.path(key);
+                let name = file_name(key);
                 // Another process may have removed or replaced it.
-                entry.dirty |= stored(&path).is_none_or(|stored| stored.controller != self.controller);
-                path
+                entry.dirty |= self.read(&name).is_none_or(|stored| stored.controller != self.controller);
+                name
             })
             .collect()
         };
-        for path in &connected {
-            let marked =
-                fs::File::options().write(true).open(path).and_then(|file| file.set_modified(SystemTime::now()));
-            // It is written again with the next heartbeat.
-            _ = marked;
-        }
+        // One that is missing is stored again with the next heartbeat.
+        connected.iter().for_each(|name| _ = self.stored.touch(name));
         let snapshot = self.world.borrow().snapshot.clone();
-        for path in files(&self.folder).into_iter().filter(|path| !connected.contains(path)) {
-            if (abandoned && is_abandoned(&path)) || !has_group(&path, &snapshot) {
+        let names = self.stored.names().unwrap_or_default();
+        for name in names.into_iter().filter(|name| !connected.contains(name)) {
+            if (abandoned && self.is_abandoned(&name)) || !self.has_group(&name, &snapshot) {
                 // An entry within its grace period is in the state, and its removal is scheduled in any case.
-                tracing::info!(file = %path.display(), "removed the WorkloadEntry of a workload that has not come back");
-                remove(&path);
+                tracing::info!(entry = name, "removed the WorkloadEntry of a workload that has not come back");
+                self.remove(&name);
             }
         }
     }
-}
 
-fn stored(path: &Path) -> Option<Stored> {
-    entry::read(&fs::read(path).ok()?)
-}
-
-/// Whether the group of an entry exists. A file that cannot be read is kept until it is abandoned.
-fn has_group(path: &Path, snapshot: &Snapshot) -> bool {
-    stored(path).is_none_or(|stored| snapshot.workload_group(&stored.namespace, &stored.group).is_some())
-}
-
-fn is_abandoned(path: &Path) -> bool {
-    let age = fs::metadata(path).and_then(|known| known.modified()).ok().and_then(|at| at.elapsed().ok());
-    age.is_some_and(|age| age > ABANDONED)
-}
-
-fn remove(path: &Path) -> bool {
-    match fs::remove_file(path) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => {
-            tracing::warn!(file = %path.display(), %error, "a WorkloadEntry cannot be removed");
-            false
-        }
+    fn read(&self, name: &str) -> Option<Stored> {
+        entry::read(&self.stored.get(name)?)
     }
-}
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "json")).collect()
+    /// Whether the group of an entry exists. An entry that cannot be read is kept until it is abandoned.
+    fn has_group(&self, name: &str, snapshot: &Snapshot) -> bool {
+        self.read(name).is_none_or(|stored| snapshot.workload_group(&stored.namespace, &stored.group).is_some())
+    }
+
+    fn is_abandoned(&self, name: &str) -> bool {
+        let age = self.stored.version(name).and_then(|version| version.modified.elapsed().ok());
+        age.is_some_and(|age| age > ABANDONED)
+    }
+
+    fn remove(&self, name: &str) -> bool {
+        let removed = self.stored.remove(name);
+        removed
+            .inspect_err(|error| tracing::warn!(entry = name, %error, "a WorkloadEntry cannot be removed"))
+            .unwrap_or(false)
+    }
 }

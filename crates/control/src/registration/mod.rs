@@ -7,11 +7,11 @@
 //!  it ends           ──► drop(Registration)
 //!                             │
 //!                             ▼
-//!  keeper     files STATE/registered/NAMESPACE.NAME.json, a directory of the configuration like any other
+//!  keeper ──► StoredObjects: a source of the configuration; store: registered/NAMESPACE.NAME.json
 //! ```
 //!
-//! The entries are stored as files, so that everything else treats them like objects of the user: they survive a restart, the
-//! history contains them, and other control planes that share the state directory serve them, too.
+//! The entries are objects of a source, so that everything else treats them like objects of the user. They are stored: they
+//! survive a restart, and other control planes that share the store serve them, too.
 
 mod entry;
 mod keeper;
@@ -20,24 +20,26 @@ mod registrant;
 mod tests;
 
 use std::collections::{BTreeMap, btree_map};
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_base::{Rank, SourceId, Span};
 use evenkeel_model::workload::ENTRY_PREFIX;
 use evenkeel_translate::ProxyView;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, watch};
 
 use crate::quota::{Quota, Rate, Share};
+use crate::source::stored::StoredObjects;
 use crate::world::World;
 use entry::{Connected, Health};
 use registrant::{Registrant, may_register};
 
-/// Directory of the entries in the state directory.
+/// Folder of the entries in the store, and the name of their source.
 pub const FOLDER: &str = "registered";
+/// After files: an entry that the user has written is in force instead.
+const RANK: Rank = Rank(110);
 /// How long an entry is kept after its proxy has disconnected; the default is Istio's.
 const GRACE: Duration = Duration::from_secs(10);
 /// Istio's variable for that time.
@@ -153,7 +155,7 @@ pub fn grace_from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Duratio
 /// The workloads that have registered with this control plane.
 #[derive(Debug)]
 pub struct Registrations {
-    folder: PathBuf,
+    stored: Arc<StoredObjects>,
     world: watch::Receiver<Arc<World>>,
     /// The name of this control plane.
     controller: String,
@@ -206,18 +208,17 @@ pub struct Registration {
 }
 
 impl Registrations {
-    /// Opens the registrations in `state`, and creates the directory of the entries.
-    pub fn open(
-        state: &Path,
+    /// No registrations yet, except the `stored` entries of earlier runs and other control planes.
+    pub fn new(
+        stored: Arc<StoredObjects>,
         world: watch::Receiver<Arc<World>>,
         controller: String,
         grace: Duration,
-    ) -> std::io::Result<Arc<Self>> {
-        let folder = folder(state)?;
+    ) -> Arc<Self> {
         let entries = Quota::new(MAX_ENTRIES, MAX_ENTRIES_PER_IDENTITY);
         let new = Rate::new(NEW_ENTRIES.0, NEW_ENTRIES.1, MAX_ENTRIES);
         let (state, wake) = (Mutex::default(), Notify::new());
-        Ok(Arc::new(Self { folder, world, controller, grace, entries, new, state, wake }))
+        Arc::new(Self { stored, world, controller, grace, entries, new, state, wake })
     }
 
     /// Registers the workload of a proxy that connects; `None` if it does not ask for that.
@@ -271,7 +272,7 @@ impl Registrations {
             let share = self.entries.take(identity.clone());
             let share = share.ok_or_else(|| RefusedRegistration::TooMany { identity: identity.to_string() })?;
             // The agent will report the health again; until then the stored one is used.
-            let stored = fs::read(self.path(&key)).ok().and_then(|content| entry::read(&content));
+            let stored = self.stored.get(&file_name(&key)).and_then(|object| entry::read(&object));
             if stored.is_none() && !self.new.note(identity.clone(), Instant::now()) {
                 return Err(RefusedRegistration::TooFast { identity: identity.to_string() });
             }
@@ -310,7 +311,7 @@ impl Registrations {
         let name = registrant.entry_name();
         let known: Arc<str> = format!("{ENTRY_PREFIX}{name}").into();
         let written = world.snapshot.workload(&registrant.namespace, &known);
-        if let Some(written) = written.filter(|it| !Path::new(&*it.origin.file).starts_with(&self.folder)) {
+        if let Some(written) = written.filter(|it| !is_registered(&it.origin)) {
             return Err(RefusedRegistration::Written { name, place: written.origin.to_string() });
         }
         let labels = entry::labels(spec, &registrant);
@@ -323,10 +324,6 @@ impl Registrations {
         let mut state = self.lock();
         state.refusals.retain(|_, (at, _)| now.duration_since(*at) < REFUSAL_SHOWN);
         state.refusals.iter().map(|(node, (_, reason))| (node.clone(), reason.clone())).collect()
-    }
-
-    fn path(&self, (namespace, name): &Key) -> PathBuf {
-        self.folder.join(file_name(namespace, name))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -386,18 +383,21 @@ impl Drop for Registration {
     }
 }
 
-/// Returns the directory of the entries, which is created if it does not exist.
-pub fn folder(state: &Path) -> std::io::Result<PathBuf> {
-    let folder = state.join(FOLDER);
-    fs::create_dir_all(&folder)?;
-    folder.canonicalize()
+/// The source of the entries.
+pub fn source() -> SourceId {
+    SourceId::new(FOLDER, RANK)
+}
+
+/// Whether an object at this place is an entry of a registered workload.
+fn is_registered(place: &Span) -> bool {
+    place.is_object() && place.file.strip_prefix(FOLDER).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Maximum length of the entry's name within the file name, in bytes: file systems allow 255 for the whole name.
 const MAX_FILE_NAME_BYTES: usize = 150;
 
 /// Returns the file name of an entry. Names are ASCII.
-fn file_name(namespace: &str, name: &str) -> String {
+fn file_name((namespace, name): &Key) -> String {
     match name.len() > MAX_FILE_NAME_BYTES {
         false => format!("{namespace}.{name}.json"),
         true => {

@@ -154,15 +154,16 @@ fn an_entry_is_made_of_the_groups_template_and_of_what_the_node_says() {
     let (_, found) = evenkeel_api::load(&[("a.json".into(), text.as_str().into())]);
     // A network has no effect, which is said.
     assert!(!found.has_errors() && found.len() == 1, "{found}");
-    let stored = entry::read(text.as_bytes()).expect("an entry");
+    let stored = entry::read(&document).expect("an entry");
     assert_eq!((&*stored.group, &*stored.controller, stored.health), ("vm", "one", Some(health)));
-    assert_eq!(entry::read(b"{"), None);
+    assert_eq!(entry::read(&serde_json::json!({})), None);
 }
 
 #[test]
 fn files_of_long_names_fit_in_a_directory() {
-    assert_eq!(file_name("shop", "vm-10.0.0.1"), "shop.vm-10.0.0.1.json");
-    let [one, other] = ["a", "b"].map(|first| file_name(&"n".repeat(63), &format!("{first}{}", "x".repeat(252))));
+    assert_eq!(file_name(&("shop".into(), "vm-10.0.0.1".into())), "shop.vm-10.0.0.1.json");
+    let long = |first: &str| format!("{first}{}", "x".repeat(252)).as_str().into();
+    let [one, other] = ["a", "b"].map(|first| file_name(&("n".repeat(63).into(), long(first))));
     assert!(one.len() < 250 && one != other, "{one}");
 }
 
@@ -174,22 +175,27 @@ fn the_grace_period_is_istios_variable() {
     assert!(of(Some("soon")).is_err_and(|error| error.contains("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD: `soon`")));
 }
 
+fn stored(state: &std::path::Path) -> Arc<StoredObjects> {
+    StoredObjects::open(state, FOLDER, source()).expect("a store").0
+}
+
 /// Returns the registrations of a control plane that has read the group.
 fn registrations() -> (tempfile::TempDir, Arc<Registrations>) {
     let folder = tempfile::tempdir().expect("a directory");
     let other = "---\napiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm-10.0.0.1, namespace: shop}\n\
                  spec: {template: {}}\n";
     let config = folder.path().join("config");
-    fs::create_dir(&config).expect("a directory");
+    std::fs::create_dir(&config).expect("a directory");
     let own = other.replace("vm-10.0.0.1", "vm");
-    fs::write(config.join("groups.yaml"), format!("{own}{other}")).expect("a file");
+    std::fs::write(config.join("groups.yaml"), format!("{own}{other}")).expect("a file");
     let mesh = evenkeel_model::MeshConfig::default();
+    let files = crate::source::directories::Directories::watch(vec![config]).expect("a directory");
     let mut configuration =
-        crate::configuration::Configuration::open(vec![config], folder.path(), mesh).expect("a configuration");
+        crate::configuration::Configuration::open(vec![Box::new(files)], folder.path(), mesh).expect("a configuration");
     let world = watch::Sender::new(Arc::new(configuration.first()));
     let state = folder.path().join("state");
-    fs::create_dir(&state).expect("a directory");
-    let made = Registrations::open(&state, world.subscribe(), "one".into(), GRACE).expect("a directory");
+    std::fs::create_dir(&state).expect("a directory");
+    let made = Registrations::new(stored(&state), world.subscribe(), "one".into(), GRACE);
     (folder, made)
 }
 
@@ -245,7 +251,7 @@ fn an_identity_registers_a_limited_number_of_workloads() {
     let (snapshot, _) = evenkeel_model::build(&objects, &evenkeel_model::MeshConfig::default(), &mut book);
     let (_world, world) = watch::channel(Arc::new(World::of(snapshot)));
     let state = tempfile::tempdir().expect("a directory");
-    let registrations = Registrations::open(state.path(), world, "one".to_owned(), GRACE).expect("a directory");
+    let registrations = Registrations::new(stored(state.path()), world, "one".to_owned(), GRACE);
     let connect = |account: &str, number: usize| {
         let node = node(&format!("10.0.{}.{}", number / 256, number % 256), &[]);
         let view = ProxyView::from_node(&node).expect("a node");
@@ -264,8 +270,8 @@ fn an_identity_registers_a_limited_number_of_workloads() {
         let node = node(&format!("10.0.{}.{}", number / 256, number % 256), &[]);
         let registrant = registrant(&node).expect("a registrant").expect("a group");
         let key = (registrant.namespace.clone(), registrant.entry_name().into());
-        let text = entry::document(&group, &registrant, "one", connected, None).to_string();
-        std::fs::write(registrations.path(&key), text).expect("a file");
+        let document = entry::document(&group, &registrant, "one", connected, None);
+        registrations.stored.put(&file_name(&key), document).expect("it is stored");
     }
     held.extend((burst..MAX_ENTRIES_PER_IDENTITY).map(|number| connect("vm", number).expect("registered")));
     let too_many = connect("vm", MAX_ENTRIES_PER_IDENTITY).map(drop).expect_err("it is limited");

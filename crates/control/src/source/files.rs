@@ -3,7 +3,6 @@
 mod file;
 mod ignore;
 mod reading;
-mod refresh;
 mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,19 +11,20 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use std::{fs, io};
 
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, SourceId, Sources};
 use evenkeel_model::{Address, Entry, Source, SourceEvent};
 
+pub use self::file::RECALLED;
 use self::file::{File, Parsed};
-pub use self::file::{RECALLED, Stamp};
 pub use self::ignore::IGNORE_FILE;
 use self::ignore::{Ignored, is_list_of_ignored};
 use self::reading::read_found;
 pub use self::reading::{Links, read_all, read_regular, read_text};
-pub use self::refresh::Refresh;
 use self::scan::{MAX_DIRECTORY_DEPTH, Scan, scan};
 pub use self::scan::{MAX_FILES, is_configuration};
+use super::endpoints::{is_endpoints, only_endpoints_differ};
+use super::{EntryName, Refresh};
 
 /// Maximum number of files kept parsed between the notice of a change and its application.
 const MAX_PARSED: usize = 256;
@@ -140,7 +140,7 @@ impl Files {
             }
             let objects = evenkeel_api::unreadable_objects(&path.to_string_lossy().into(), None, finding);
             let (key, objects): Closed = (path.as_path().into(), objects.into_iter().map(Arc::new).collect());
-            result.files_changed = true;
+            result.entries_changed = true;
             result.objects_of(&key, &[], &objects);
             self.closed.insert(path.clone(), (key, objects));
         }
@@ -149,7 +149,7 @@ impl Files {
     /// Removes the stand-ins for a directory.
     fn open(&mut self, path: &Path, result: &mut Refresh) {
         let Some((key, objects)) = self.closed.remove(path) else { return };
-        result.files_changed = true;
+        result.entries_changed = true;
         result.objects_of(&key, &objects, &[]);
     }
 
@@ -231,8 +231,8 @@ impl Files {
     fn remove(&mut self, path: &Path, result: &mut Refresh) {
         let Some(file) = self.files.remove(path) else { return };
         self.note_trouble(path);
-        result.files_changed = true;
-        result.read.push(file.key.clone());
+        result.entries_changed = true;
+        result.read.push(EntryName::File(file.key.clone()));
         if !file.held.objects().is_empty() {
             result.objects_of(&file.key, file.held.objects(), &[]);
         }
@@ -321,14 +321,19 @@ impl Files {
 
     /// Returns the texts that findings point into.
     pub fn sources(&self, findings: &Diagnostics) -> Sources {
+        let mut texts = Sources::new();
+        self.add_texts(findings, &mut texts);
+        texts
+    }
+
+    /// Adds the texts that findings point into.
+    pub fn add_texts(&self, findings: &Diagnostics, texts: &mut Sources) {
         let places =
             findings.iter().flat_map(|d| std::iter::once(&d.span).chain(d.related.iter().map(|(span, _)| span)));
         let named: BTreeSet<&Arc<str>> = places.map(|span| &span.file).collect();
-        let mut sources = Sources::new();
         for file in named.into_iter().filter_map(|name| self.files.get(Path::new(&**name))) {
-            sources.insert(file.path.clone(), file.text.clone());
+            texts.insert(file.path.clone(), file.text.clone());
         }
-        sources
     }
 
     /// Whether a file holds only endpoints, so that changing it cannot change anything else.
@@ -355,11 +360,7 @@ impl Files {
         }
         let parsed = Parsed::of(path.to_string_lossy().into(), text.into());
         let old = known.map_or(&[][..], |file| file.held.objects());
-        let rest = |object: &&Object| !is_endpoints(object);
-        let (old, new) = (old.iter().map(|o| &**o).filter(rest), parsed.objects.iter().filter(rest));
-        let same = !parsed.diagnostics.has_errors()
-            && old.clone().count() == new.clone().count()
-            && old.zip(new).all(|(a, b)| without_endpoints(a).says_the_same(&without_endpoints(b)));
+        let same = !parsed.diagnostics.has_errors() && only_endpoints_differ(old, &parsed.objects);
         if self.parsed.len() < MAX_PARSED {
             self.parsed.insert(path, parsed);
         }
@@ -390,19 +391,6 @@ impl Source for Files {
 
 fn real(roots: &[PathBuf]) -> Vec<PathBuf> {
     roots.iter().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone())).collect()
-}
-
-fn is_endpoints(object: &Object) -> bool {
-    matches!(object.kind(), Kind::Pod | Kind::EndpointSlice | Kind::WorkloadEntry)
-}
-
-/// Returns an object without its endpoints.
-fn without_endpoints(object: &Object) -> Object {
-    let mut object = object.clone();
-    if let Resource::ServiceEntry(entry) = &mut object.resource {
-        Arc::make_mut(entry).spec.endpoints.clear();
-    }
-    object
 }
 
 #[cfg(test)]
@@ -448,7 +436,7 @@ mod tests {
         let (names, refresh) = fixture.names();
         assert_eq!(names, ["b", "c", "a"]);
         assert!(refresh.objects_changed && refresh.news.is_empty());
-        assert!(!fixture.names().1.files_changed, "nothing is new the second time");
+        assert!(!fixture.names().1.entries_changed, "nothing is new the second time");
     }
 
     /// What a kustomization names as patches is no configuration, unless it is about security.
@@ -502,7 +490,7 @@ mod tests {
         // Noticed by itself, too.
         let paths = ["charts/b.yaml", "deep/d.yaml"].map(|name| fixture.directory.path().join(name));
         let only = fixture.files.refresh_only(&paths.clone().map(|path| (path, true)).into(), SystemTime::now());
-        assert!(!only.files_changed && only.news.is_empty(), "{only:?}");
+        assert!(!only.entries_changed && only.news.is_empty(), "{only:?}");
         assert!(paths.iter().all(|path| fixture.files.difference(path) == Difference::None));
 
         fixture.write(IGNORE_FILE, "a.yaml\n");
@@ -762,7 +750,7 @@ mod tests {
             let refresh = without_privileges(|| files.refresh(SystemTime::now()));
             let objects = files.objects();
             let shown = objects.iter().map(|o| format!("{o}{}", if o.refused.is_some() { " closed" } else { "" }));
-            (shown.collect::<Vec<_>>(), refresh.files_changed, files.refused().len(), files.never_accepted().len())
+            (shown.collect::<Vec<_>>(), refresh.entries_changed, files.refused().len(), files.never_accepted().len())
         };
         let closed = |name: &str| {
             let shown = ["AuthorizationPolicy", "Sidecar"].map(|kind| format!("{kind} {name} closed"));

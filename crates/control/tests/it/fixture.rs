@@ -1,11 +1,13 @@
 //! A running control plane, its files, and its clients.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_control::server::Addresses;
+use evenkeel_control::source::LiveSource;
 use evenkeel_control::{ControlError, ControlPlane, Options, SignerOptions};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::connection::Service;
@@ -81,9 +83,28 @@ impl Plane {
         Self::start_as(config, state, options).await
     }
 
+    /// Starts with these files, and with further sources.
+    pub async fn start_beside(files: &[(&str, String)], sources: Vec<Box<dyn LiveSource>>) -> Self {
+        let [config, state] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        for (name, text) in files {
+            std::fs::write(config.path().join(name), text).expect("a file");
+        }
+        Self::start_with(config, state, sources).await
+    }
+
+    /// Starts on directories that are there, with further sources.
+    pub async fn start_with(config: TempDir, state: TempDir, sources: Vec<Box<dyn LiveSource>>) -> Self {
+        let plane = ControlPlane::start_with(&options(config.path(), state.path()), sources).await;
+        Self::serve(config, state, plane.expect("a control plane"))
+    }
+
     /// The same, with these options.
     pub async fn start_as(config: TempDir, state: TempDir, options: Options) -> Self {
         let plane = ControlPlane::start(&options).await.expect("a control plane");
+        Self::serve(config, state, plane)
+    }
+
+    fn serve(config: TempDir, state: TempDir, plane: ControlPlane) -> Self {
         let addresses = plane.addresses;
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(plane.serve(async move { drop(stopped.await) }));
@@ -321,6 +342,11 @@ impl Proxy {
         while !self.client.held(kind).any(|(held, _)| held == name) {
             self.step(None).await.expect("an open stream");
         }
+    }
+
+    /// The names of the resources that the proxy holds, with their versions.
+    pub fn held(&self, kind: ResourceType) -> BTreeMap<String, String> {
+        self.client.held(kind).map(|(name, version)| (name.to_string(), version.to_string())).collect()
     }
 
     /// Whether the proxy holds a resource of this name.

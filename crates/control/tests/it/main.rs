@@ -14,6 +14,7 @@ mod grpc_programs;
 mod jwks;
 mod metrics;
 mod registration;
+mod sources;
 mod startup;
 mod strangers;
 mod streams;

@@ -11,9 +11,9 @@ use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 use evenkeel_model::{EntryChange, LastGood};
 
+use super::super::{EntryName, Refresh};
 use super::ignore::IGNORE_FILE;
 use super::reading::{read_found, read_lossy};
-use super::refresh::Refresh;
 
 /// A file modified this recently is read again even if its stamp is unchanged, because the clock of the file system is
 /// coarse.
@@ -139,7 +139,7 @@ impl File {
                     self.close(path, &finding, result);
                 }
                 self.diagnostics = std::iter::once(finding).collect();
-                result.files_changed = true;
+                result.entries_changed = true;
                 return;
             }
         };
@@ -172,7 +172,7 @@ impl File {
     pub fn recall(&mut self, parsed: Parsed, result: &mut Refresh) {
         let Parsed { text, objects, .. } = parsed;
         let new: Vec<Arc<Object>> = objects.into_iter().map(Arc::new).collect();
-        result.files_changed = true;
+        result.entries_changed = true;
         result.objects_of(&self.key, self.held.objects(), &new);
         self.held = LastGood::new(new, true);
         // Nothing else is known of a file that cannot be read.
@@ -187,8 +187,8 @@ impl File {
 
     /// Applies a new content.
     pub fn take(&mut self, parsed: Parsed, result: &mut Refresh) {
-        result.files_changed = true;
-        result.read.push(self.key.clone());
+        result.entries_changed = true;
+        result.read.push(EntryName::File(self.key.clone()));
         let Parsed { text, objects, diagnostics } = parsed;
         let before = std::mem::replace(&mut self.text, text);
         self.diagnostics = diagnostics;

@@ -1,4 +1,4 @@
-//! The result of reading files.
+//! What a source has taken over.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -8,9 +8,11 @@ use evenkeel_api::{Kind, Object};
 use evenkeel_base::Diagnostic;
 use evenkeel_model::SourceEvent;
 
+use super::EntryName;
 use crate::metrics::Event;
+use crate::noticed::Noticed;
 
-/// The result of reading files.
+/// What a source has taken over.
 #[derive(Debug, Default)]
 pub struct Refresh {
     /// Events that the model has not received yet.
@@ -21,19 +23,26 @@ pub struct Refresh {
     pub objects: Vec<Arc<Object>>,
     /// Their number by kind and event.
     pub events: BTreeMap<(Kind, Event), u64>,
-    /// Whether a file was read or deleted.
-    pub files_changed: bool,
-    /// Files with another text, and deleted files.
-    pub read: Vec<Arc<Path>>,
+    /// Whether an entry was read or deleted.
+    pub entries_changed: bool,
+    /// Entries with another content, and deleted ones.
+    pub read: Vec<EntryName>,
     /// Whether some file's content is unknown, because it was written and deleted before it was read.
     pub missed: bool,
     /// New findings, to be reported once.
     pub news: Vec<Diagnostic>,
+    /// When the first of the changes was noticed.
+    pub noticed: Option<Noticed>,
 }
 
 impl Refresh {
     /// Records that a file's objects have changed.
     pub(super) fn objects_of(&mut self, file: &Arc<Path>, old: &[Arc<Object>], new: &[Arc<Object>]) {
+        self.entry(SourceEvent::of_file(file.clone(), new.to_vec()), old, new);
+    }
+
+    /// Records that an entry's objects have changed, which `event` says.
+    pub(super) fn entry(&mut self, event: SourceEvent, old: &[Arc<Object>], new: &[Arc<Object>]) {
         let keys = |objects: &[Arc<Object>]| objects.iter().map(|object| object.key()).collect::<HashSet<_>>();
         let (before, now) = (keys(old), keys(new));
         let kept: HashSet<_> = old.iter().map(Arc::as_ptr).collect();
@@ -45,12 +54,12 @@ impl Refresh {
             self.note(object, Event::Delete);
         }
         self.objects_changed = true;
-        self.told.push(SourceEvent::of_file(file.clone(), new.to_vec()));
+        self.told.push(event);
     }
 
-    /// Adds the result of a later reading.
+    /// Adds what was taken over later, or by another source.
     pub fn join(&mut self, later: Self) {
-        let Self { told, objects_changed, objects, events, files_changed, read, missed, news } = later;
+        let Self { told, objects_changed, objects, events, entries_changed, read, missed, news, noticed } = later;
         self.told.extend(told);
         self.objects.extend(objects);
         events.into_iter().for_each(|(key, count)| *self.events.entry(key).or_default() += count);
@@ -59,7 +68,8 @@ impl Refresh {
         // What was removed meanwhile is covered by the later reading.
         self.missed = missed;
         self.objects_changed |= objects_changed;
-        self.files_changed |= files_changed;
+        self.entries_changed |= entries_changed;
+        self.noticed = self.noticed.into_iter().chain(noticed).min_by_key(|noticed| noticed.instant);
     }
 
     fn note(&mut self, object: &Arc<Object>, event: Event) {

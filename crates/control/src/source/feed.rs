@@ -1,0 +1,219 @@
+//! A source whose objects are put by a task: the control plane's own ones, or one that watches an API server.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenkeel_api::ObjectKey;
+use evenkeel_base::{Diagnostics, ObjectRef, SourceId};
+use evenkeel_model::{Source, SourceEvent, StatusSink};
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::debounce::Change;
+use super::objects::{Changes, Objects, PastObject};
+use super::{Content, EntryName, Extent, LiveSource, PastContent, PastContents, Refresh, Refused, SourceFuture};
+use crate::memory;
+use crate::noticed::Noticed;
+
+/// Puts objects into a source. Clones put into the same source.
+#[derive(Debug, Clone)]
+pub struct ObjectFeed(Arc<Shared>);
+
+/// The source of an [`ObjectFeed`].
+pub struct ObjectSource {
+    shared: Arc<Shared>,
+    id: SourceId,
+    sink: Option<Box<dyn StatusSink + Send>>,
+    /// Events that the model has not received yet.
+    told: Vec<SourceEvent>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the source when there is a change.
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    objects: Objects,
+    endpoints: Pending,
+    others: Pending,
+}
+
+/// Changes that the configuration has not taken over.
+#[derive(Debug, Default)]
+struct Pending {
+    refresh: Refresh,
+    /// Whether the configuration does not know of the last ones yet.
+    is_news: bool,
+}
+
+impl ObjectFeed {
+    /// Makes a feed and its source.
+    pub fn new(id: SourceId) -> (Self, ObjectSource) {
+        let objects = Objects::new(id.clone());
+        let state = State { objects, endpoints: Pending::default(), others: Pending::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Notify::new() });
+        (Self(shared.clone()), ObjectSource { shared, id, sink: None, told: Vec::new() })
+    }
+
+    /// Adds or replaces an object, which was `created` at this time in seconds since 1970 (0 if that is unknown).
+    pub fn put(&self, json: Value, created: i64) {
+        self.0.change(|objects, result| objects.put(PastObject { created, json: Arc::new(json) }, result));
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, key: &ObjectKey) {
+        self.0.change(|objects, result| objects.remove(key, result));
+    }
+
+    /// Replaces all objects, each with its time of creation: the task may have missed changes. Objects that are the same stay
+    /// as they are.
+    pub fn replace_all(&self, all: Vec<(Value, i64)>) {
+        let listed: Vec<ObjectKey> = all.iter().filter_map(|(json, _)| ObjectKey::of_json(json)).collect();
+        let known: Vec<ObjectKey> = self.0.lock().objects.keys().cloned().collect();
+        known.iter().filter(|key| !listed.contains(key)).for_each(|key| self.remove(key));
+        all.into_iter().for_each(|(json, created)| self.put(json, created));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change, and wakes the source if it changes anything.
+    fn change(&self, change: impl FnOnce(&mut Objects, &mut Refresh) -> Changes) {
+        let _apart = memory::apart();
+        let mut state = self.lock();
+        let mut refresh = Refresh { noticed: Some(Noticed::now()), ..Refresh::default() };
+        let pending = match change(&mut state.objects, &mut refresh) {
+            Changes::Nothing => return,
+            Changes::Endpoints => &mut state.endpoints,
+            Changes::Other => &mut state.others,
+        };
+        pending.refresh.join(refresh);
+        pending.is_news = true;
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Returns the next news.
+    fn news(&self) -> Option<Change> {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.endpoints.is_news) {
+            return Some(Change::Endpoints);
+        }
+        std::mem::take(&mut state.others.is_news).then_some(Change::Complete)
+    }
+}
+
+impl State {
+    fn take(&mut self, extent: Extent) -> Refresh {
+        let mut refresh = std::mem::take(&mut self.endpoints.refresh);
+        if extent != Extent::Endpoints {
+            refresh.join(std::mem::take(&mut self.others.refresh));
+        }
+        refresh
+    }
+}
+
+impl ObjectSource {
+    /// Writes statuses of its objects to this sink.
+    #[must_use]
+    pub fn with_statuses(self, sink: Box<dyn StatusSink + Send>) -> Self {
+        Self { sink: Some(sink), ..self }
+    }
+
+    fn take(&mut self, extent: Extent) -> Refresh {
+        let mut refresh = self.shared.lock().take(extent);
+        self.told.append(&mut refresh.told);
+        refresh
+    }
+}
+
+impl std::fmt::Debug for ObjectSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectSource").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Source for ObjectSource {
+    fn id(&self) -> &SourceId {
+        &self.id
+    }
+
+    fn events(&mut self) -> Vec<SourceEvent> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn findings(&self) -> Diagnostics {
+        self.shared.lock().objects.findings()
+    }
+
+    fn status_sink(&mut self) -> Option<&mut dyn StatusSink> {
+        self.sink.as_mut().map(|sink| &mut **sink as &mut dyn StatusSink)
+    }
+}
+
+impl LiveSource for ObjectSource {
+    fn first(&mut self) -> Refresh {
+        self.take(Extent::All)
+    }
+
+    fn changed(&mut self) -> SourceFuture<'_, Option<Change>> {
+        Box::pin(async {
+            loop {
+                if let Some(change) = self.shared.news() {
+                    return Some(change);
+                }
+                self.shared.wake.notified().await;
+            }
+        })
+    }
+
+    fn refresh(&mut self, extent: Extent) -> SourceFuture<'_, Refresh> {
+        Box::pin(std::future::ready(self.take(extent)))
+    }
+
+    fn renew(&mut self) -> SourceEvent {
+        // What has not been taken over yet is part of the result; it is recorded later all the same.
+        let mut state = self.shared.lock();
+        state.endpoints.refresh.told.clear();
+        state.others.refresh.told.clear();
+        self.told.clear();
+        state.objects.renew()
+    }
+
+    fn refused(&self) -> Vec<Refused> {
+        self.shared.lock().objects.refused()
+    }
+
+    fn content(&self, entry: &EntryName) -> Option<Content> {
+        match entry {
+            EntryName::Object(object) if object.source == self.id => self.shared.lock().objects.content(object),
+            EntryName::Object(_) | EntryName::File(_) => None,
+        }
+    }
+
+    fn contents(&self) -> Vec<(EntryName, PastContent)> {
+        self.shared.lock().objects.contents()
+    }
+
+    fn recall(&mut self, past: &mut dyn PastContents, result: &mut Refresh) {
+        let never = self.refused().into_iter().filter(|refused| refused.never_accepted);
+        let never: Vec<EntryName> = never.map(|refused| refused.entry).collect();
+        if never.is_empty() {
+            return;
+        }
+        let is_wanted = |object: &ObjectRef| never.contains(&EntryName::Object(object.clone()));
+        let contents = past.objects(&is_wanted);
+        let mut state = self.shared.lock();
+        for contents in contents.values() {
+            _ = contents.iter().rev().any(|content| state.objects.recall(content, result));
+        }
+        drop(state);
+        self.told.append(&mut result.told);
+    }
+}
