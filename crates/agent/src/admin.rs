@@ -5,12 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_admin::client::Connection;
 use http::{Method, Request, StatusCode};
-use http_body_util::Empty;
+use http_body_util::Full;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-use crate::exchange::exchange;
 
 /// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -20,8 +19,12 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// Sends one request on a new connection and returns the answer's status and body.
 pub(crate) async fn ask(port: u16, method: Method, path: &str) -> io::Result<(StatusCode, Bytes)> {
     let request = Request::builder().method(method).uri(path).header("host", address(port).to_string());
-    let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
-    let asked = async { exchange(TcpStream::connect(address(port)).await?, request, MAX_BODY_BYTES).await };
+    let request = request.body(Full::new(Bytes::new())).map_err(io::Error::other)?;
+    let asked = async {
+        let stream = TcpStream::connect(address(port)).await?;
+        let mut connection = Connection::open(stream).await.map_err(io::Error::other)?;
+        connection.send(request, MAX_BODY_BYTES).await.map_err(io::Error::other)
+    };
     let answer = timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     Ok((answer.status(), answer.into_body()))
 }

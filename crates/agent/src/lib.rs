@@ -17,7 +17,6 @@ mod custom_bootstrap;
 pub mod dns;
 pub mod envoy;
 mod envoy_json;
-mod exchange;
 mod files;
 pub mod grpc;
 mod handover;

@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_admin::client::Connection;
 use evenkeel_process::newest::serve_newest;
 use evenkeel_proxy::HotRestartState;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{Empty, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -27,7 +28,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::channel::dial;
-use crate::exchange::exchange;
 use crate::handover::{Inherited, while_held};
 use crate::options::Options;
 use crate::{Task, admin};
@@ -264,9 +264,12 @@ async fn fetch(authority: &str, path: &str, mark: Option<u32>, until: Instant) -
     let request = Request::get(path)
         .header(header::HOST, authority)
         .header(header::ACCEPT, "text/plain;version=0.0.4")
-        .body(Empty::<Bytes>::new())
+        .body(Full::new(Bytes::new()))
         .map_err(io::Error::other)?;
-    let asked = async { exchange(dial(authority, mark).await?, request, MAX_PAGE_BYTES).await };
+    let asked = async {
+        let mut connection = Connection::open(dial(authority, mark).await?).await.map_err(io::Error::other)?;
+        connection.send(request, MAX_PAGE_BYTES).await.map_err(io::Error::other)
+    };
     let answer = timeout_at(until, asked).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     if answer.status() != StatusCode::OK {
         return Err(io::Error::other(format!("answers {}", answer.status())));

@@ -1,18 +1,19 @@
 //! Fetches a page of a running program over HTTP.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use evenkeel_admin::client::{self, ClientError};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::pages;
+use serde::de::DeserializeOwned;
 
 /// Time limit of a connection, and of an answer, unless the request is known to take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of an answer, in bytes.
-const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The kind of program that is asked.
 #[derive(Debug, Clone, Copy)]
@@ -76,54 +77,34 @@ fn exchange(
     patience: Duration,
     program: Program,
     address: SocketAddr,
-    question: (&str, Option<&[u8]>),
+    (page, body): (&str, Option<&[u8]>),
 ) -> anyhow::Result<Vec<u8>> {
     let Program { name, flag } = program;
-    let answer = ask(patience, address, question)
-        .map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!("no answer within {} s", patience.as_secs()),
-            _ => error.into(),
+    let response = client::blocking_page(&address.into(), page, body.map(Bytes::copy_from_slice), patience)
+        .map_err(|error| match error {
+            ClientError::TimedOut(patience) => anyhow!("no answer within {} s", patience.as_secs()),
+            ClientError::Http(_) => anyhow::Error::new(error).context("it does not speak HTTP"),
+            error => error.into(),
         })
-        .and_then(|answer| split(&answer).context("it does not speak HTTP").map(|(s, b)| (s, b.to_vec())))
         .with_context(|| format!("asking {name} {address} (another: {flag} HOST:PORT)"))?;
-    match answer {
-        (200, body) => Ok(body),
-        (status, body) => {
-            let said = String::from_utf8_lossy(&body);
-            bail!("{name} {address} answers {status}: {}", said.trim_end())
-        }
+    let body = response.body();
+    if client::is_page(&response) {
+        return Ok(body.to_vec());
     }
+    bail!("{name} {address} answers {}: {}", response.status().as_u16(), String::from_utf8_lossy(body).trim_end())
 }
 
-fn ask(patience: Duration, address: SocketAddr, (page, body): (&str, Option<&[u8]>)) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT.min(patience))?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
-    // HTTP/1.0: the answer is not chunked, and ends with the connection.
-    match body {
-        None => write!(stream, "GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n")?,
-        Some(body) => {
-            let length = body.len();
-            write!(stream, "POST {page} HTTP/1.0\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n")?;
-            stream.write_all(body)?;
-        }
-    }
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
-    Ok(answer)
-}
-
-/// The status, and the body.
-fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(answer.get(..end)?).ok()?;
-    let (version, rest) = head.lines().next()?.split_once(' ')?;
-    let status = rest.split(' ').next()?.parse().ok()?;
-    version.starts_with("HTTP/").then_some((status, answer.get(end + 4..)?))
+/// A page of a control plane.
+pub fn read<T: DeserializeOwned>(control_plane: SocketAddr, page: &str) -> anyhow::Result<T> {
+    let body = get(CONTROL_PLANE, control_plane, page)?;
+    serde_json::from_slice(&body).map_err(|_| {
+        anyhow!("{control_plane} is not the HTTP port of Evenkeel's control plane; for Istio's there is istioctl")
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::net::TcpListener;
 
     use super::*;

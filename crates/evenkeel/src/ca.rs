@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use evenkeel_control::authorities::{self, Kind, Waiting};
+use evenkeel_admin::authorities::{self, Alarm, AlarmKind, Status};
+use evenkeel_ca::rotation::{Kind, Origin, Phase, Signer, State, Waiting};
+use evenkeel_control::authorities as rotation;
 use evenkeel_local::cleanup::StateDir;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::admin;
 use crate::formats::Output;
@@ -79,11 +81,10 @@ struct Place {
 }
 
 impl Place {
-    fn status(&self) -> anyhow::Result<Value> {
+    fn status(&self) -> anyhow::Result<Status> {
         let of_run = self.state.as_deref().filter(|state| is_of_up(state));
         let control_plane = admin::control_plane(self.control_plane, of_run)?;
-        let body = admin::get(admin::CONTROL_PLANE, control_plane, "/debug/ca")?;
-        serde_json::from_slice(&body).context("the control plane's answer is not JSON")
+        admin::read(control_plane, authorities::PATH)
     }
 
     /// The control plane's own directory.
@@ -107,10 +108,9 @@ pub fn run(command: &CaCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
             let status = arguments.place.status()?;
             match arguments.output {
                 Output::Text => out.write_all(table(&status).as_bytes())?,
-                Output::Json => writeln!(out, "{status:#}")?,
+                Output::Json => writeln!(out, "{:#}", json!(status))?,
             }
-            let alarms = status["alarms"].as_array().is_some_and(|alarms| !alarms.is_empty());
-            Ok(u8::from(alarms))
+            Ok(u8::from(!status.alarms.is_empty()))
         }
         CaCommand::Rotate(arguments) => rotate(arguments, out),
     }
@@ -119,15 +119,15 @@ pub fn run(command: &CaCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
 fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let kind = if arguments.root { Kind::Root } else { Kind::Intermediate };
     let before = arguments.place.status()?;
-    let is_going_on = before["state"]["phase"] != "steady";
+    let is_going_on = before.state.phase != Phase::Steady;
     if is_going_on && arguments.without.is_empty() {
         bail!(
             "a rotation is going on ({}); see `evenkeel ca status`. It goes on without a workload with --without NAME",
-            text(&before["state"]["phase"])
+            phase(before.state.phase)
         );
     }
     if is_going_on {
-        refuse_unknown(&before["waiting"]["workloads"], &arguments.without)?;
+        refuse_unknown(&before.waiting.workloads, &arguments.without)?;
     }
     let directory = arguments.place.directory();
     let unwritable = || {
@@ -135,12 +135,12 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
         format!("cannot ask for a rotation in {known}; name the control plane's state directory: --state DIR")
     };
     if !arguments.without.is_empty() {
-        authorities::request_without(&directory, &arguments.without).with_context(unwritable)?;
+        rotation::request_without(&directory, &arguments.without).with_context(unwritable)?;
     }
     if !is_going_on {
-        authorities::request(&directory, kind).with_context(unwritable)?;
+        rotation::request(&directory, kind).with_context(unwritable)?;
     }
-    let of_root = if is_going_on { before["state"]["kind"] == "root" } else { arguments.root };
+    let of_root = if is_going_on { before.state.kind == Some(Kind::Root) } else { arguments.root };
     if !arguments.without.is_empty() && !of_root && arguments.output == Output::Text {
         writeln!(
             out,
@@ -149,8 +149,10 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
             arguments.without.join(", ")
         )?;
     }
-    if !before["external"].is_null() && arguments.output == Output::Text {
-        let who = before["external"]["address"].as_str().unwrap_or("an external signer");
+    if let Some(external) = &before.external
+        && arguments.output == Output::Text
+    {
+        let who = external.address.as_deref().unwrap_or("an external signer");
         writeln!(
             out,
             "workloads' certificates are signed by {who} and stay; only the control planes' own change. The signer's authority \
@@ -166,7 +168,7 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
     loop {
         let status = arguments.place.status()?;
         shown.show(&status, out)?;
-        if status["state"]["phase"] == "steady" {
+        if status.state.phase == Phase::Steady {
             return Ok(0);
         }
         #[allow(clippy::disallowed_methods, reason = "the page is asked for again and again")]
@@ -175,24 +177,23 @@ fn rotate(arguments: &RotateArguments, out: &mut dyn Write) -> anyhow::Result<u8
 }
 
 /// Refuses names that the rotation does not wait for: nothing would change.
-fn refuse_unknown(waiting: &Value, without: &[String]) -> anyhow::Result<()> {
-    let waiting: Vec<&str> = waiting.as_array().into_iter().flatten().map(text).collect();
+fn refuse_unknown(waiting: &[String], without: &[String]) -> anyhow::Result<()> {
     // The page lists no more than that.
     if waiting.len() >= Waiting::MAX_NAMES {
         return Ok(());
     }
-    match (without.iter().find(|name| !waiting.contains(&name.as_str())), waiting.as_slice()) {
+    match (without.iter().find(|name| !waiting.contains(name)), waiting) {
         (None, _) => Ok(()),
         (Some(name), []) => bail!("the rotation does not wait for {name}, nor for any other workload"),
         (Some(name), waiting) => bail!("the rotation does not wait for {name}; it waits for {}", waiting.join(", ")),
     }
 }
 
-fn wait_for_begin(place: &Place, before: &Value) -> anyhow::Result<Value> {
+fn wait_for_begin(place: &Place, before: &Status) -> anyhow::Result<Status> {
     let polls = BEGIN_TIMEOUT.as_millis() / POLL.as_millis();
     for _ in 0..polls {
         let status = place.status()?;
-        if status["state"]["generation"] != before["state"]["generation"] {
+        if status.state.generation != before.state.generation {
             return Ok(status);
         }
         #[allow(clippy::disallowed_methods, reason = "the page is asked for again and again")]
@@ -212,27 +213,25 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(before: &Value, output: Output) -> Self {
-        Self { generation: before["state"]["generation"].as_u64().unwrap_or_default(), waiting: String::new(), output }
+    fn new(before: &Status, output: Output) -> Self {
+        Self { generation: before.state.generation, waiting: String::new(), output }
     }
 
-    fn show(&mut self, status: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
-        let state = &status["state"];
-        let generation = state["generation"].as_u64().unwrap_or_default();
+    fn show(&mut self, status: &Status, out: &mut dyn Write) -> anyhow::Result<()> {
+        let State { generation, phase, steps, .. } = &status.state;
         let new = usize::try_from(generation.saturating_sub(self.generation)).unwrap_or(usize::MAX);
-        let steps = state["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
         for step in steps.iter().skip(steps.len().saturating_sub(new)) {
             match self.output {
-                Output::Text => writeln!(out, "{}  {}", time(&step["at"]), text(&step["what"]))?,
-                Output::Json => writeln!(out, "{}", json!({ "step": step, "phase": state["phase"] }))?,
+                Output::Text => writeln!(out, "{}  {}", time(step.at), step.what)?,
+                Output::Json => writeln!(out, "{}", json!({ "step": step, "phase": phase }))?,
             }
         }
-        self.generation = generation;
-        let waiting = waiting(&status["waiting"]);
-        if waiting != self.waiting && state["phase"] != "steady" {
+        self.generation = *generation;
+        let waiting = waiting(&status.waiting);
+        if waiting != self.waiting && *phase != Phase::Steady {
             match self.output {
                 Output::Text => writeln!(out, "          {waiting}")?,
-                Output::Json => writeln!(out, "{}", json!({ "waiting": status["waiting"], "phase": state["phase"] }))?,
+                Output::Json => writeln!(out, "{}", json!({ "waiting": status.waiting, "phase": phase }))?,
             }
         }
         self.waiting = waiting;
@@ -241,12 +240,9 @@ impl Shown {
 }
 
 /// `2 of 3 workloads; waiting for web-0.shop`.
-fn waiting(waiting: &Value) -> String {
-    let mut line = format!("{} of {} workloads", waiting["done"], waiting["total"]);
-    let names = |field: &str| -> Vec<String> {
-        waiting[field].as_array().into_iter().flatten().map(|name| text(name).to_owned()).collect()
-    };
-    let (workloads, control_planes) = (names("workloads"), names("control_planes"));
+fn waiting(waiting: &Waiting) -> String {
+    let Waiting { done, total, workloads, control_planes, unknown_until } = waiting;
+    let mut line = format!("{done} of {total} workloads");
     if !workloads.is_empty() {
         let more = workloads.len().saturating_sub(MAX_NAMES);
         let some: Vec<&str> = workloads.iter().take(MAX_NAMES).map(String::as_str).collect();
@@ -258,91 +254,103 @@ fn waiting(waiting: &Value) -> String {
     if !control_planes.is_empty() {
         _ = write!(line, "; waiting for control planes {}", control_planes.join(", "));
     }
-    if let Some(until) = waiting["unknown_until"].as_u64() {
-        _ = write!(line, "; workloads that are not in the ledger have certificates until {}", time(&json!(until)));
+    if let Some(until) = unknown_until {
+        _ = write!(line, "; workloads that are not in the ledger have certificates until {}", time(*until));
     }
     line
 }
 
-fn table(status: &Value) -> String {
-    let state = &status["state"];
-    let mut text_of = String::new();
-    let mut line = |text: String| {
-        text_of += &text;
-        text_of.push('\n');
-    };
-    line(format!("phase       {} since {}", text(&state["phase"]), time(&state["since"])));
-    line(format!("workloads   {} with a certificate", status["workloads"]));
-    let external = &status["external"];
-    if !external.is_null() {
-        let who = match external["problem"].as_str() {
+fn table(status: &Status) -> String {
+    let state = &status.state;
+    let mut lines = vec![
+        format!("phase       {} since {}", phase(state.phase), time(state.since)),
+        format!("workloads   {} with a certificate", status.workloads),
+    ];
+    if let Some(external) = &status.external {
+        let who = match &external.problem {
             Some(problem) => format!("nobody signs workloads' certificates: {problem}"),
-            None => format!("{} signs workloads' certificates", text(&external["address"])),
+            None => format!("{} signs workloads' certificates", external.address.as_deref().unwrap_or("-")),
         };
-        line(format!("external    {who}; the authority below, control planes' only"));
-        line(format!("            {} of {} workloads know all roots", external["trusting"], status["workloads"]));
+        lines.push(format!("external    {who}; the authority below, control planes' only"));
+        lines.push(format!("            {} of {} workloads know all roots", external.trusting, status.workloads));
     }
-    let mut signer = |role: &str, of: &Value| {
-        if of.is_null() {
-            return;
-        }
-        let id: String = text(&of["id"]).chars().take(16).collect();
-        let origin = match text(&of["origin"]) {
-            "plugged-in" => "plugged in",
-            _ => "made by the control plane",
-        };
-        line(format!("{role:<11} {id}  {origin}"));
-        line(format!(
-            "            certificate until {}, root until {}",
-            time(&of["not_after"]),
-            time(&of["root_not_after"])
-        ));
+    let signers = [("signs", Some(&state.active)), ("next", state.next.as_ref()), ("replaced", state.old.as_ref())];
+    lines.extend(signers.into_iter().filter_map(|(role, signer)| Some(signer_lines(role, signer?))));
+    if state.phase != Phase::Steady {
+        lines.push(format!("progress    {}", waiting(&status.waiting)));
+    }
+    lines.extend(state.steps.iter().map(|step| format!("{}  {}", time(step.at), step.what)));
+    lines.extend(status.alarms.iter().map(alarm_line));
+    lines.join("\n") + "\n"
+}
+
+fn signer_lines(role: &str, signer: &Signer) -> String {
+    let id: String = signer.id.chars().take(16).collect();
+    let origin = match signer.origin {
+        Origin::PluggedIn => "plugged in",
+        Origin::First | Origin::Own => "made by the control plane",
     };
-    signer("signs", &state["active"]);
-    signer("next", &state["next"]);
-    signer("replaced", &state["old"]);
-    if state["phase"] != "steady" {
-        line(format!("progress    {}", waiting(&status["waiting"])));
-    }
-    for step in state["steps"].as_array().into_iter().flatten() {
-        line(format!("{}  {}", time(&step["at"]), text(&step["what"])));
-    }
-    for alarm in status["alarms"].as_array().into_iter().flatten() {
-        line(alarm_line(alarm));
-    }
-    text_of
+    let (end, of_root) = (time(signer.not_after), time(signer.root_not_after));
+    format!("{role:<11} {id}  {origin}\n            certificate until {end}, root until {of_root}")
 }
 
 /// Formats the alarm about a certificate that expires soon.
-pub fn alarm_line(alarm: &Value) -> String {
-    let (of, end) = (text(&alarm["of"]), time(&alarm["not_after"]));
-    match text(&alarm["kind"]) {
-        "leaf" => format!("ALARM: the certificate of {of} ends at {end} and was not renewed"),
-        "external-root" => {
+pub fn alarm_line(alarm: &Alarm) -> String {
+    let (of, end) = (&alarm.of, time(alarm.not_after));
+    match alarm.kind {
+        AlarmKind::Leaf => format!("ALARM: the certificate of {of} ends at {end} and was not renewed"),
+        AlarmKind::ExternalRoot => {
             format!("ALARM: the external signer's root {of} ends at {end}; its operator has to change it")
         }
-        kind => format!("ALARM: the {kind} {of} ends at {end}; change it: evenkeel ca rotate"),
+        AlarmKind::Root | AlarmKind::Intermediate => {
+            format!("ALARM: the {} {of} ends at {end}; change it: evenkeel ca rotate", alarm.kind.as_str())
+        }
     }
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Steady => "steady",
+        Phase::Distributing => "distributing",
+        Phase::Replacing => "replacing",
+        Phase::Retiring => "retiring",
+    }
 }
 
-fn time(seconds: &Value) -> String {
-    let seconds = seconds.as_i64().unwrap_or_default();
-    let time = time::OffsetDateTime::from_unix_timestamp(seconds).ok();
+fn time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| time::OffsetDateTime::from_unix_timestamp(seconds).ok());
     let text = time.and_then(|time| time.format(&time::format_description::well_known::Rfc3339).ok());
     text.unwrap_or_else(|| seconds.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    fn status(generation: u64, steps: &[&str], phase: &str) -> Status {
+        let steps: Vec<Value> = steps.iter().map(|what| json!({ "at": 0, "what": what })).collect();
+        let signer = json!({
+            "id": "ab", "key_id": "cd", "origin": "own", "parent": null, "not_before": 0, "not_after": 0,
+            "root_not_before": 0, "root_not_after": 0,
+        });
+        let state = json!({
+            "generation": generation, "phase": phase, "since": 0, "kind": null, "active": signer, "next": null,
+            "old": null, "steps": steps,
+        });
+        let page = json!({
+            "state": state, "bundle": "", "waiting": { "done": 0, "total": 1 }, "workloads": 0, "external": null, "now": 0,
+        });
+        serde_json::from_value(page).expect("a status")
+    }
 
     #[test]
     fn a_line_says_what_is_waited_for() {
-        let check = |value: Value, expected: &str| assert_eq!(waiting(&value), expected);
+        let check = |value: Value, expected: &str| {
+            let value: Waiting = serde_json::from_value(value).expect("what is waited for");
+            assert_eq!(waiting(&value), expected);
+        };
         check(json!({ "done": 3, "total": 3 }), "3 of 3 workloads");
         check(
             json!({ "done": 1, "total": 2, "workloads": ["web-0.shop"], "control_planes": ["17"] }),
@@ -358,8 +366,8 @@ mod tests {
     #[test]
     fn only_workloads_that_are_waited_for_can_be_left_out() {
         let check = |waiting: &[&str], without: &[&str], expected: Option<&str>| {
-            let without: Vec<String> = without.iter().map(|name| (*name).to_owned()).collect();
-            let refused = refuse_unknown(&json!(waiting), &without).err().map(|error| error.to_string());
+            let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+            let refused = refuse_unknown(&names(waiting), &names(without)).err().map(|error| error.to_string());
             assert_eq!(refused.as_deref(), expected, "{waiting:?} {without:?}");
         };
         check(&["a.x", "b.x"], &["b.x"], None);
@@ -371,15 +379,20 @@ mod tests {
 
     #[test]
     fn who_signs_instead_is_shown() {
-        let table =
-            |external: Value| table(&json!({ "workloads": 3, "external": external, "state": {}, "alarms": [] }));
+        let table = |external: Value| {
+            let mut status = status(4, &[], "steady");
+            status.workloads = 3;
+            status.external = serde_json::from_value(external).expect("an external signer");
+            table(&status)
+        };
         let signer = table(json!({ "address": "signer:8932", "problem": null, "trusting": 2 }));
         assert!(signer.contains("signer:8932 signs workloads' certificates"), "{signer}");
         assert!(signer.contains("2 of 3 workloads know all roots"), "{signer}");
         let nobody = table(json!({ "address": null, "problem": "it is unreadable", "trusting": 0 }));
         assert!(nobody.contains("nobody signs workloads' certificates: it is unreadable;"), "{nobody}");
         assert!(!table(Value::Null).contains("external"));
-        let root = alarm_line(&json!({ "kind": "external-root", "of": "ab", "not_after": 0 }));
+        let root = AlarmKind::ExternalRoot;
+        let root = alarm_line(&Alarm { kind: root, of: "ab".to_owned(), identity: None, not_after: 0 });
         assert_eq!(
             root,
             "ALARM: the external signer's root ab ends at 1970-01-01T00:00:00Z; its operator has to change it"
@@ -388,13 +401,6 @@ mod tests {
 
     #[test]
     fn each_step_is_shown_once() {
-        let status = |generation: u64, steps: &[&str], phase: &str| {
-            let steps: Vec<Value> = steps.iter().map(|what| json!({ "at": 0, "what": what })).collect();
-            json!({
-                "state": { "generation": generation, "phase": phase, "steps": steps },
-                "waiting": { "done": 0, "total": 1 },
-            })
-        };
         let mut out = Vec::new();
         let mut shown = Shown::new(&status(4, &["earlier"], "steady"), Output::Text);
         for status in [

@@ -89,7 +89,7 @@ mod tests {
                 stream.read_exact(&mut byte).expect("a request");
                 asked.extend(byte);
             }
-            assert!(asked.starts_with(b"GET /workers HTTP/1.0\r\n"));
+            assert!(asked.starts_with(b"GET /workers HTTP/1.1\r\n"));
             stream.write_all(answer.as_bytes()).expect("it reads");
         });
         let mut out = Vec::new();

@@ -1,21 +1,22 @@
 //! `evenkeel proxy-status`: which of its resources each proxy holds, and how old they were when it applied them.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use evenkeel_admin::syncz::{
+    self, COLUMNS, Divergence, Failing, Proxy, QUANTILES, State, Syncz, TypeStatus, milliseconds, pod,
+};
 use evenkeel_base::replica::{NameMatch, match_name, workload_of};
 use evenkeel_base::suggest::instead;
 use evenkeel_explain::columns::{columns_within, filled};
-use evenkeel_local::exec::{Failing, ReplicaInfo};
+use evenkeel_local::exec::ReplicaInfo;
 use evenkeel_xds::evenkeel::IN_AGENT;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::formats::width;
 use crate::{admin, ca};
-
-/// Types with a column of their own: those istioctl shows, and ours.
-const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 
 /// Maximum number of proxies named in a line.
 const MAX_NAMED: usize = 5;
@@ -44,7 +45,7 @@ pub fn run(
 ) -> anyhow::Result<u8> {
     let (mut pages, mut failures) = (Vec::new(), Vec::new());
     for address in control_planes {
-        match page(*address) {
+        match admin::read::<Syncz>(*address, syncz::PATH) {
             Ok(page) => pages.push(page),
             Err(error) => failures.push(error),
         }
@@ -55,14 +56,14 @@ pub fn run(
         return Err(error);
     }
     if let Some(first) = pages.first_mut() {
-        first["failing"] = failing(replicas);
+        first.failing = Some(failing(replicas));
     }
     if let Some(wanted) = wanted {
         keep(&mut pages, wanted)?;
     }
     match (output, pages.as_slice()) {
-        (Output::Json, [page]) if failures.is_empty() => writeln!(out, "{page:#}")?,
-        (Output::Json, pages) => writeln!(out, "{:#}", Value::Array(pages.to_vec()))?,
+        (Output::Json, [page]) if failures.is_empty() => writeln!(out, "{:#}", json!(page))?,
+        (Output::Json, pages) => writeln!(out, "{:#}", json!(pages))?,
         (Output::Table, pages) => out.write_all(table(pages, wanted.is_some(), width()).as_bytes())?,
     }
     for error in &failures {
@@ -73,126 +74,94 @@ pub fn run(
 }
 
 /// Reasons why the mesh does not run what the files say, one line for each.
-fn config_problems(page: &Value) -> Vec<String> {
-    let texts = |name: &str| page[name].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let proxies = page["proxies"].as_array().into_iter().flatten();
-    let mut refusals: Vec<String> = proxies
-        .flat_map(|proxy| {
-            let name = pod(proxy["proxy"].as_str().unwrap_or_default());
-            let refused = types(proxy).filter(|status| !status["nack"].is_null());
-            refused.map(move |status| refusal(&name, status)).collect::<Vec<_>>()
-        })
-        .collect();
-    refusals.sort();
-    let written = texts("refused").map(|finding| format!("not in force: {finding}\n"));
-    let waiting = texts("not_ready").map(|name| format!("{name} is not ready\n"));
-    let unregistered = page["not_registered"].as_array().into_iter().flatten().map(|one| {
-        let text = |name: &str| one[name].as_str().unwrap_or_default();
-        format!("{} is not registered: {}\n", pod(text("proxy")), text("reason"))
+fn config_problems(page: &Syncz) -> Vec<String> {
+    let refusing = page.proxies.iter().flat_map(|proxy| {
+        let name = proxy.name();
+        proxy.refused().map(move |refused| format!("{name} refuses {refused}\n"))
     });
-    let failing = page["failing"].as_array().into_iter().flatten().map(|part| {
-        let text = |name: &str| part[name].as_str().unwrap_or_default();
-        let state = if part["runs"] == true { "is running" } else { "waits to be restarted" };
-        let (name, kind, last) = (text("replica"), text("part"), text("last_end"));
-        let (times, ago) = (&part["restarts"], &part["seconds_ago"]);
-        format!("{name}: its {kind} keeps ending: restarts: {times}, {state}; {ago} s ago: {last}\n")
+    let mut refusals: Vec<String> = refusing.collect();
+    refusals.sort();
+    let written = page.refused.iter().map(|finding| format!("not in force: {finding}\n"));
+    let waiting = page.not_ready.iter().map(|name| format!("{name} is not ready\n"));
+    let unregistered = page.not_registered.iter();
+    let unregistered = unregistered.map(|one| format!("{} is not registered: {}\n", pod(&one.proxy), one.reason));
+    let failing = page.failing.iter().flatten().map(|failing| {
+        let Failing { replica, part, runs, restarts, last_end, seconds_ago } = failing;
+        let state = if *runs { "is running" } else { "waits to be restarted" };
+        format!("{replica}: its {part} keeps ending: restarts: {restarts}, {state}; {seconds_ago} s ago: {last_end}\n")
     });
     written.chain(refusals).chain(waiting).chain(unregistered).chain(failing).collect()
 }
 
 /// The programs and proxies of replicas that keep ending.
-fn failing(replicas: &[ReplicaInfo]) -> Value {
-    let part = |replica: &ReplicaInfo, part: &Failing| {
-        json!({
-            "replica": format!("{}.{}", replica.pod, replica.namespace),
-            "part": part.part,
-            "runs": part.runs,
-            "restarts": part.restarts,
-            "last_end": part.last_end,
-            "seconds_ago": part.seconds_ago,
-        })
+fn failing(replicas: &[ReplicaInfo]) -> Vec<Failing> {
+    let of = |replica: &ReplicaInfo| {
+        let name = format!("{}.{}", replica.pod, replica.namespace);
+        let parts = replica.failing.iter().map(move |part| Failing {
+            replica: name.clone(),
+            part: part.part.clone(),
+            runs: part.runs,
+            restarts: part.restarts,
+            last_end: part.last_end.clone(),
+            seconds_ago: part.seconds_ago,
+        });
+        parts.collect::<Vec<_>>()
     };
-    replicas.iter().flat_map(|replica| replica.failing.iter().map(move |of_it| part(replica, of_it))).collect()
+    replicas.iter().flat_map(of).collect()
 }
 
 /// Keeps only the proxies that a name matches.
-fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
-    let name = |proxy: &Value| pod(proxy["proxy"].as_str().unwrap_or_default());
-    let fits = |proxy: &Value| {
-        let name = name(proxy);
-        let (pod, namespace) = name.rsplit_once('.').unwrap_or((&name, ""));
-        match proxy["proxy"].as_str() == Some(wanted) {
-            true => Some(NameMatch::Pod),
-            false => match_name(wanted, pod, namespace, workload_of(pod)),
-        }
+fn keep(pages: &mut [Syncz], wanted: &str) -> anyhow::Result<()> {
+    let fits = |proxy: &Proxy| {
+        let (pod, namespace) = proxy.name().rsplit_once('.').unwrap_or((proxy.name(), ""));
+        if proxy.proxy == wanted { Some(NameMatch::Pod) } else { match_name(wanted, pod, namespace, workload_of(pod)) }
     };
-    let proxies = |page: &Value| page["proxies"].as_array().cloned().unwrap_or_default();
-    let all: Vec<Value> = pages.iter().flat_map(proxies).collect();
-    let Some(best) = all.iter().filter_map(fits).max() else {
-        let mut names: Vec<String> = all.iter().map(name).collect();
-        names.sort();
-        names.dedup();
-        bail!("no proxy {wanted} is connected; {}", instead(wanted, names.iter().map(String::as_str)));
+    let all = || pages.iter().flat_map(|page| &page.proxies);
+    let Some(best) = all().filter_map(fits).max() else {
+        let names: BTreeSet<&str> = all().map(Proxy::name).collect();
+        bail!("no proxy {wanted} is connected; {}", instead(wanted, names.into_iter()));
+    };
+    let is_meant = |name: &str| {
+        let (pod, namespace) = name.rsplit_once('.').unwrap_or_default();
+        match_name(wanted, pod, namespace, workload_of(pod)).is_some()
     };
     for page in pages {
-        let kept = proxies(page).into_iter().filter(|proxy| fits(proxy) == Some(best)).collect();
-        page["proxies"] = Value::Array(kept);
-        let is_meant = |name: &Value| {
-            let (pod, namespace) = name.as_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
-            match_name(wanted, pod, namespace, workload_of(pod)).is_some()
-        };
-        let list = |name: &str| page[name].as_array().cloned().unwrap_or_default().into_iter();
-        let waiting: Value = list("not_ready").filter(|name| is_meant(name)).collect();
-        let failing: Value = list("failing").filter(|part| is_meant(&part["replica"])).collect();
-        let refused =
-            list("not_registered").filter(|one| is_meant(&json!(pod(one["proxy"].as_str().unwrap_or_default()))));
-        let refused: Value = refused.collect();
-        (page["not_ready"], page["failing"], page["not_registered"]) = (waiting, failing, refused);
+        page.proxies.retain(|proxy| fits(proxy) == Some(best));
+        page.not_ready.retain(|name| is_meant(name));
+        page.not_registered.retain(|one| is_meant(pod(&one.proxy)));
+        if let Some(failing) = &mut page.failing {
+            failing.retain(|part| is_meant(&part.replica));
+        }
     }
     Ok(())
 }
 
-fn page(control_plane: SocketAddr) -> anyhow::Result<Value> {
-    let body = admin::get(admin::CONTROL_PLANE, control_plane, "/debug/syncz")?;
-    let page: Value = serde_json::from_slice(&body)
-        .with_context(|| format!("the answer of the control plane's HTTP port {control_plane} is not JSON"))?;
-    match page["proxies"].is_array() {
-        true => Ok(page),
-        false => {
-            bail!("{control_plane} is not the HTTP port of Evenkeel's control plane; for Istio's there is istioctl")
-        }
-    }
-}
-
 /// `asked`: about one workload, of which more is told.
-fn table(pages: &[Value], asked: bool, width: usize) -> String {
+fn table(pages: &[Syncz], asked: bool, width: usize) -> String {
     let mut head: Vec<String> = ["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect();
     head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     let mut wrong: Vec<String> = pages.iter().flat_map(config_problems).collect();
     // Several control planes may read the same files.
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     wrong.retain(|line| seen.insert(line.clone()));
     for page in pages {
-        let control_plane = page["control_plane"].as_str().unwrap_or_default();
-        for proxy in page["proxies"].as_array().into_iter().flatten().filter(|proxy| is_proxy(proxy)) {
-            let name = pod(proxy["proxy"].as_str().unwrap_or_default());
-            notes.extend(remarks(&name, proxy).into_iter().map(|remark| (name.clone(), remark)));
-            rows.push(row(name, proxy, control_plane));
+        for proxy in page.proxies.iter().filter(|proxy| proxy.is_proxy()) {
+            notes.extend(remarks(proxy).into_iter().map(|remark| (proxy.name(), remark)));
+            rows.push(row(proxy, &page.control_plane));
         }
     }
-    let mut ending: Vec<String> = pages.iter().flat_map(ending).collect();
-    ending.sort();
-    ending.dedup();
-    wrong.append(&mut ending);
+    let ending: BTreeSet<String> =
+        pages.iter().flat_map(|page| &page.certificates_ending).map(|alarm| ca::alarm_line(alarm) + "\n").collect();
+    wrong.extend(ending);
     if rows.is_empty() {
-        let names: Vec<&str> = pages.iter().filter_map(|page| page["control_plane"].as_str()).collect();
+        let names: Vec<&str> = pages.iter().map(|page| &*page.control_plane).collect();
         return format!("no proxy is connected to {}\n{}", names.join(" or "), wrong.concat());
     }
     rows.sort();
     rows.insert(0, head);
     notes.sort();
-    notes.extend(in_agents(pages).filter(|_| asked).map(|line| (String::new(), line)));
+    notes.extend(in_agents(pages).filter(|_| asked).map(|line| ("", line)));
     let mut printed = columns_within(&rows, 3, width);
     if !notes.is_empty() || !wrong.is_empty() {
         printed.push('\n');
@@ -201,49 +170,32 @@ fn table(pages: &[Value], asked: bool, width: usize) -> String {
     printed
 }
 
-/// Certificates that end soon and were not replaced.
-fn ending(page: &Value) -> Vec<String> {
-    let alarms = page["certificates_ending"].as_array().into_iter().flatten();
-    alarms.map(|alarm| ca::alarm_line(alarm) + "\n").collect()
-}
-
-fn row(name: String, proxy: &Value, control_plane: &str) -> Vec<String> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let types: Vec<&Value> = types(proxy).collect();
-    let mut row = vec![name, text(&proxy["kind"])];
-    for column in COLUMNS {
-        let state = types.iter().find(|status| status["type"] == column).map(|status| state(status));
-        row.push(state.unwrap_or_else(|| "-".to_owned()));
-    }
-    for quantile in ["p50", "p99", "max"] {
-        let worst = types.iter().filter_map(|status| status["ages_ms"][quantile].as_f64()).reduce(f64::max);
-        row.push(worst.map_or_else(|| "-".to_owned(), milliseconds));
-    }
-    row.extend([text(&proxy["program"]), control_plane.to_owned()]);
+fn row(proxy: &Proxy, control_plane: &str) -> Vec<String> {
+    let mut row = vec![proxy.name().to_owned(), proxy.kind.clone()];
+    row.extend(COLUMNS.map(|column| proxy.of(column).map_or_else(|| "-".to_owned(), state)));
+    let ages = QUANTILES.map(|(_, age)| proxy.slowest(age).map_or_else(|| "-".to_owned(), milliseconds));
+    row.extend(ages);
+    row.extend([proxy.program.clone(), control_plane.to_owned()]);
     row
 }
 
-fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
-    proxy["types"].as_array().into_iter().flatten()
-}
-
 /// The state in a word, with the time that an answer has been outstanding if that is long.
-fn state(status: &Value) -> String {
-    let state = status["state"].as_str().unwrap_or_default();
-    match status["waiting_ms"].as_u64() {
-        Some(waiting @ 1_000..) if state == "STALE" => format!("{state} {} s", waiting / 1_000),
+fn state(status: &TypeStatus) -> String {
+    let state = status.state.as_str();
+    match status.waiting_ms {
+        Some(waiting @ 1_000..) if status.state == State::Stale => format!("{state} {} s", waiting / 1_000),
         _ => state.to_owned(),
     }
 }
 
 /// Remarks about a proxy, shown below the table.
-fn remarks(name: &str, proxy: &Value) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if let Some(names) = proxy["divergence"]["names"].as_array() {
-        let of = proxy["divergence"]["type"].as_str().unwrap_or_default();
-        remarks.push(format!("{name} held other {of} resources than it was sent; corrected: {}\n", list(names.iter())));
+fn remarks(proxy: &Proxy) -> Vec<String> {
+    let (name, mut remarks) = (proxy.name(), Vec::new());
+    if let Some(Divergence { kind, names, .. }) = &proxy.divergence {
+        let names = names.join(", ");
+        remarks.push(format!("{name} held other {kind} resources than it was sent; corrected: {names}\n"));
     }
-    if let Some(state) = proxy["confinement"].as_str().filter(|state| !state.starts_with(IN_AGENT)) {
+    if let Some(state) = proxy.confinement.as_ref().filter(|state| !state.starts_with(IN_AGENT)) {
         let lacks = |part: &str| state.contains(&format!("{part}=off")) || state.contains(&format!("{part}=partly"));
         match (lacks("seccomp"), lacks("landlock") || state.contains("capabilities=all")) {
             (true, true) => remarks.push(format!("{name} is not confined: {state}\n")),
@@ -255,12 +207,11 @@ fn remarks(name: &str, proxy: &Value) -> Vec<String> {
 }
 
 /// Reports proxies that run inside their agents, without a system call filter.
-fn in_agents(pages: &[Value]) -> Option<String> {
-    let proxies = pages.iter().flat_map(|page| page["proxies"].as_array().into_iter().flatten());
-    let is_inside = |proxy: &&Value| proxy["confinement"].as_str().is_some_and(|state| state.starts_with(IN_AGENT));
-    let names: std::collections::BTreeSet<String> =
-        proxies.filter(is_inside).map(|proxy| pod(proxy["proxy"].as_str().unwrap_or_default())).collect();
-    let first: Vec<&str> = names.iter().take(MAX_NAMED).map(String::as_str).collect();
+fn in_agents(pages: &[Syncz]) -> Option<String> {
+    let is_inside = |proxy: &&Proxy| proxy.confinement.as_ref().is_some_and(|state| state.starts_with(IN_AGENT));
+    let names: BTreeSet<&str> =
+        pages.iter().flat_map(|page| &page.proxies).filter(is_inside).map(Proxy::name).collect();
+    let first: Vec<&str> = names.iter().take(MAX_NAMED).copied().collect();
     let more = match names.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -274,53 +225,20 @@ fn in_agents(pages: &[Value]) -> Option<String> {
     })
 }
 
-/// Whether a stream is a proxy's. An agent has a stream of its own under the proxy's node id, on which it asks only for
-/// DNS names.
-fn is_proxy(stream: &Value) -> bool {
-    let mut types = stream["types"].as_array().into_iter().flatten().peekable();
-    types.peek().is_none() || types.any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
-}
-
-/// `sidecar~IP~POD.NAMESPACE~DOMAIN` as POD.NAMESPACE.
-pub fn pod(node: &str) -> String {
-    node.split('~').nth(2).unwrap_or(node).to_owned()
-}
-
-fn milliseconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 10.0 => format!("{ms:.1} ms"),
-        ms if ms < 10_000.0 => format!("{ms:.0} ms"),
-        ms => format!("{:.0} s", ms / 1e3),
-    }
-}
-
-/// Describes what a proxy rejects, and where the user wrote it.
-pub fn refusal(name: &str, status: &Value) -> String {
-    let nack = &status["nack"];
-    let resources: Vec<Value> = nack["resources"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|resource| {
-            let origin = resource["origin"].as_str().map(|origin| format!(" (from {origin})")).unwrap_or_default();
-            Value::String(format!("{}{origin}", resource["name"].as_str().unwrap_or_default()))
-        })
-        .collect();
-    let (kind, message) = (status["type"].as_str().unwrap_or_default(), nack["message"].as_str().unwrap_or_default());
-    format!("{name} refuses {kind} {}: {message}\n", list(resources.iter()))
-}
-
-fn list<'a>(values: impl Iterator<Item = &'a Value>) -> String {
-    values.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
+    use evenkeel_local::exec::Failing as Part;
+    use serde_json::Value;
+
     use super::*;
+
+    fn syncz(page: Value) -> Syncz {
+        serde_json::from_value(page).expect("a page")
+    }
 
     #[test]
     fn prints_a_row_for_each_proxy_and_what_is_wrong() {
-        let page = json!({
+        let page = syncz(json!({
             "control_plane": "evenkeel/0.1.0 host.1",
             "proxies": [
                 {
@@ -349,7 +267,7 @@ mod tests {
                 {"proxy": "sidecar~10.0.0.4~api-0.shop~x", "kind": "sidecar", "program": "evenkeel 0.1.0", "types": [],
                  "confinement": "in its agent: seccomp=off (not asked for) landlock=off (not asked for) capabilities=NET_ADMIN user=9"},
             ],
-        });
+        }));
         let expected = "\
 NAME         KIND      CDS      LDS   EDS          RDS      VHDS   AGE p50   p99      max    PROGRAM          CONTROL PLANE
 api-0.shop   sidecar   -        -     -            -        -      -         -        -      evenkeel 0.1.0   evenkeel/0.1.0 host.1
@@ -374,11 +292,12 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
     #[test]
     fn a_proxy_is_found_by_every_name_that_is_printed() {
         let proxy = |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "types": []});
-        let page =
-            json!({"control_plane": "one", "proxies": [proxy("web-5d-a"), proxy("web-5d-b"), proxy("web2-6-c")]});
+        let page = syncz(
+            json!({"control_plane": "one", "proxies": [proxy("web-5d-a"), proxy("web-5d-b"), proxy("web2-6-c")]}),
+        );
         let check = |wanted: &str, expected: usize| {
             let mut pages = [page.clone()];
-            let found = keep(&mut pages, wanted).map(|()| pages[0]["proxies"].as_array().map_or(0, Vec::len));
+            let found = keep(&mut pages, wanted).map(|()| pages[0].proxies.len());
             assert_eq!(found.unwrap_or_default(), expected, "{wanted}");
         };
         check("web", 2);
@@ -393,15 +312,16 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 
     #[test]
     fn what_was_written_and_does_not_run_is_said() {
-        let well = json!({"control_plane": "one", "proxies": [], "refused": [], "not_ready": []});
+        let well = syncz(json!({"control_plane": "one", "proxies": [], "refused": [], "not_ready": []}));
         assert!(config_problems(&well).is_empty());
         let finding = "routes.yaml:3:5: error[unknown-field]: `spec.htpt`: there is no such field";
         let ill = json!({"control_plane": "one", "proxies": [], "refused": [finding], "not_ready": ["web-0.shop"]});
+        let ill = syncz(ill);
         let said = format!("not in force: {finding}\nweb-0.shop is not ready\n");
         assert_eq!(config_problems(&ill).concat(), said);
         let node = "sidecar~10.0.0.1~vm-0.shop~shop.svc.cluster.local";
         let unregistered =
-            json!({"proxies": [], "not_registered": [{"proxy": node, "reason": "there is no WorkloadGroup"}]});
+            syncz(json!({"proxies": [], "not_registered": [{"proxy": node, "reason": "there is no WorkloadGroup"}]}));
         let reason = "vm-0.shop is not registered: there is no WorkloadGroup\n";
         assert_eq!(config_problems(&unregistered).concat(), reason);
         // Two control planes that read the same files report a finding once.
@@ -413,21 +333,22 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 
     #[test]
     fn what_ends_again_and_again_is_said_of_those_that_are_meant() {
-        let replica = |pod: &str, failing: &[Failing]| ReplicaInfo {
+        let replica = |pod: &str, failing: &[Part]| ReplicaInfo {
             namespace: "shop".to_owned(),
             workload: pod.split('-').next().unwrap_or_default().to_owned(),
             pod: pod.to_owned(),
             failing: failing.to_vec(),
         };
         let last_end = "exited with status 7".to_owned();
-        let part = Failing { part: "program".to_owned(), runs: false, restarts: 5, last_end, seconds_ago: 3 };
+        let part = Part { part: "program".to_owned(), runs: false, restarts: 5, last_end, seconds_ago: 3 };
         let replicas = [
             replica("web-5d-a", std::slice::from_ref(&part)),
             replica("api-6-b", &[]),
             replica("db-7-c", std::slice::from_ref(&part)),
         ];
         let proxy = |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "types": []});
-        let page = json!({"control_plane": "one", "proxies": [proxy("web-5d-a"), proxy("api-6-b")], "failing": failing(&replicas)});
+        let proxies = [proxy("web-5d-a"), proxy("api-6-b")];
+        let page = syncz(json!({"control_plane": "one", "proxies": proxies, "failing": failing(&replicas)}));
         let check = |wanted: &str, expected: &str| {
             let mut pages = [page.clone()];
             keep(&mut pages, wanted).expect("it is there");
@@ -443,7 +364,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
     fn several_control_planes_make_one_table() {
         let proxy =
             |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "kind": "sidecar", "types": []});
-        let page = |name: &str, proxies: &[Value]| json!({"control_plane": name, "proxies": proxies});
+        let page = |name: &str, proxies: &[Value]| syncz(json!({"control_plane": name, "proxies": proxies}));
         let pages = [page("one", &[proxy("b"), proxy("c")]), page("two", &[proxy("a")]), page("three", &[])];
         let printed = table(&pages, false, usize::MAX);
         let column =

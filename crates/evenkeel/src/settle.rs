@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use evenkeel_admin::settle::{self, Ticket};
+use evenkeel_admin::syncz::pod;
 use evenkeel_local::exec;
-use serde_json::Value;
 
-use crate::{admin, proxy_status};
+use crate::admin;
 
 /// The first pause between two questions, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -41,22 +41,21 @@ pub fn wait(state: &Path, control_plane: SocketAddr, patience: Duration) -> anyh
 
 /// Waits until the control plane has read the current files, and until every proxy concerned runs them.
 fn wait_until(control_plane: SocketAddr, deadline: Instant, patience: Duration) -> anyhow::Result<Settled> {
-    let ticket =
-        ask(control_plane, "/debug/settle")?["ticket"].as_u64().context("the control plane gives no ticket")?;
+    let Ticket { ticket } = admin::read(control_plane, settle::PATH)?;
+    let path = format!("{}?ticket={ticket}", settle::PATH);
     let mut pause = PAUSES.0;
     loop {
-        let page = ask(control_plane, &format!("/debug/settle?ticket={ticket}"))?;
-        let behind: Vec<String> = texts(&page["behind"]).map(proxy_status::pod).collect();
-        let is_read = page["read"] == true;
-        if is_read && behind.is_empty() {
-            return Ok(Settled { generation: page["generation"].as_u64().unwrap_or(0), problems: problems(&page) });
+        let page: settle::Settled = admin::read(control_plane, &path)?;
+        if page.read && page.behind.is_empty() {
+            return Ok(Settled { generation: page.generation, problems: problems(&page) });
         }
         if Instant::now() >= deadline {
             let mut problems = problems(&page);
-            problems
-                .extend(behind.iter().map(|proxy| format!("{proxy} has not answered within {} s", patience.as_secs())));
-            if !is_read {
-                problems.push(format!("the control plane has not read the files within {} s", patience.as_secs()));
+            let seconds = patience.as_secs();
+            let behind = page.behind.iter().map(|node| pod(node));
+            problems.extend(behind.map(|proxy| format!("{proxy} has not answered within {seconds} s")));
+            if !page.read {
+                problems.push(format!("the control plane has not read the files within {seconds} s"));
             }
             return Ok(Settled { generation: 0, problems });
         }
@@ -70,25 +69,12 @@ fn rest(pause: Duration) {
     std::thread::sleep(pause);
 }
 
-fn ask(control_plane: SocketAddr, page: &str) -> anyhow::Result<Value> {
-    let body = admin::get(admin::CONTROL_PLANE, control_plane, page)?;
-    match serde_json::from_slice(&body) {
-        Ok(page) => Ok(page),
-        Err(_) => bail!("{control_plane} is not the HTTP port of Evenkeel's control plane"),
-    }
-}
-
 /// Resources that proxies refuse, and files that the control plane refuses.
-fn problems(page: &Value) -> Vec<String> {
-    let refusing = page["refusing"].as_array().into_iter().flatten().flat_map(|proxy| {
-        let name = proxy_status::pod(proxy["proxy"].as_str().unwrap_or_default());
-        let types = proxy["types"].as_array().cloned().unwrap_or_default();
-        types.into_iter().map(move |status| proxy_status::refusal(&name, &status).trim_end().to_owned())
+fn problems(page: &settle::Settled) -> Vec<String> {
+    let refusing = page.refusing.iter().flat_map(|proxy| {
+        let name = pod(&proxy.proxy);
+        proxy.refused().map(move |refused| format!("{name} refuses {refused}"))
     });
-    let refused = texts(&page["refused"]).map(|finding| format!("not in force: {finding}"));
+    let refused = page.refused.iter().map(|finding| format!("not in force: {finding}"));
     refusing.chain(refused).collect()
-}
-
-fn texts(list: &Value) -> impl Iterator<Item = &str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }

@@ -6,12 +6,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_admin::client::{ClientError, Connection};
 use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::task::JoinHandle;
 
 use crate::namespace::Namespace;
 
@@ -89,16 +87,12 @@ impl Call {
 
 /// A connection that is kept alive between calls.
 #[derive(Debug)]
-pub struct Session {
-    sender: SendRequest<Full<Bytes>>,
-    connection: JoinHandle<hyper::Result<()>>,
-}
+pub struct Session(Connection);
 
 impl Session {
     /// Speaks HTTP/1.1 over an open connection.
     pub async fn open(stream: TcpStream) -> Result<Self, CallError> {
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
-        Ok(Self { sender, connection: tokio::spawn(connection) })
+        Ok(Self(Connection::open(stream).await?))
     }
 
     /// One exchange, within the call's timeout.
@@ -112,22 +106,20 @@ impl Session {
         for (name, value) in &call.headers {
             request = request.header(name.as_ref(), value);
         }
-        let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(http)?;
-        self.sender.ready().await.map_err(http)?;
-        let (head, body) = self.sender.send_request(request).await.map_err(http)?.into_parts();
-        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(http)?.to_bytes();
+        let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(ClientError::from)?;
+        let (head, body) = self.0.send(request, MAX_BODY_BYTES).await?.into_parts();
         Ok(Answer { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned() })
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.connection.abort();
+impl From<ClientError> for CallError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Io(error) => Self::Io(error),
+            ClientError::Http(error) => Self::Http(error.to_string()),
+            error => Self::Http(error.to_string()),
+        }
     }
-}
-
-fn http(error: impl std::fmt::Display) -> CallError {
-    CallError::Http(error.to_string())
 }
 
 /// One answer.

@@ -6,11 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_admin::diagnostics::{self, Finding};
+use evenkeel_admin::settle::{Cause, Settled};
+use evenkeel_admin::syncz::{self, Syncz};
 use evenkeel_api::in_force;
 use evenkeel_base::{APPLIED_FROM, Diagnostics};
 use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
-use serde::Deserialize;
 
 use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
@@ -199,109 +201,26 @@ struct Findings {
 /// Identifies a finding even if its line has moved: severity, code, file and message.
 type Key = (String, String, String, String);
 
-#[derive(Debug, Deserialize)]
-struct Page {
-    refused_files: BTreeSet<String>,
-    #[serde(default)]
-    never_accepted: BTreeSet<String>,
-    diagnostics: Vec<Finding>,
+fn key(finding: &Finding) -> Key {
+    (finding.severity.clone(), finding.code.clone(), finding.file.clone(), finding.message.clone())
 }
 
-/// The control plane's last change, and who runs it.
-#[derive(Debug, Deserialize)]
-struct Settled {
-    read: bool,
-    generation: u64,
-    behind: Vec<String>,
-    refusing: Vec<serde_json::Value>,
-    change: LastChange,
-}
-
-#[derive(Debug, Deserialize)]
-struct LastChange {
-    causes: Vec<LastCause>,
-    proxies: usize,
-    changed: usize,
-    after_ms: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct LastCause {
-    object: String,
-    file: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Finding {
-    severity: String,
-    code: String,
-    message: String,
-    file: String,
-    line: u32,
-    rendered: String,
-}
-
-impl Finding {
-    fn key(&self) -> Key {
-        (self.severity.clone(), self.code.clone(), self.file.clone(), self.message.clone())
-    }
-}
-
-/// The control plane's status of proxies.
-#[derive(Debug, Deserialize)]
-struct Status {
-    proxies: Vec<Proxy>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Proxy {
-    proxy: String,
-    types: Vec<Type>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Type {
-    r#type: String,
-    nack: Option<Nack>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Nack {
-    message: String,
-    resources: Vec<Resource>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Resource {
-    name: String,
-    origin: Option<String>,
-}
-
-impl Status {
-    /// The refused resources and the proxies that refuse them.
-    fn refusals(self) -> BTreeSet<String> {
-        let mut by: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for Proxy { proxy, types } in self.proxies {
-            let name = proxy.split('~').nth(2).unwrap_or(&proxy).to_owned();
-            for (kind, nack) in types.into_iter().filter_map(|of| Some((of.r#type, of.nack?))) {
-                let resource = |resource: Resource| match resource.origin {
-                    Some(origin) => format!("{} (from {origin})", resource.name),
-                    None => resource.name,
-                };
-                let resources: Vec<String> = nack.resources.into_iter().map(resource).collect();
-                let refused = format!("{kind} {}: {}", resources.join(", "), nack.message);
-                by.entry(refused).or_default().insert(name.clone());
-            }
+/// The refused resources and the proxies that refuse them.
+fn refusals(syncz: &Syncz) -> BTreeSet<String> {
+    let mut by: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for proxy in &syncz.proxies {
+        for refused in proxy.refused() {
+            by.entry(refused.to_string()).or_default().insert(proxy.name());
         }
-        let one = |(refused, names): (String, BTreeSet<String>)| {
-            let first = names.first().cloned().unwrap_or_default();
-            match names.len() {
-                1 => format!("{first} refuses {refused}"),
-                several => format!("{first} and {} more refuse {refused}", several.saturating_sub(1)),
-            }
-        };
-        by.into_iter().map(one).collect()
     }
+    let one = |(refused, names): (String, BTreeSet<&str>)| {
+        let first = names.first().copied().unwrap_or_default();
+        match names.len() {
+            1 => format!("{first} refuses {refused}"),
+            several => format!("{first} and {} more refuse {refused}", several.saturating_sub(1)),
+        }
+    };
+    by.into_iter().map(one).collect()
 }
 
 impl Findings {
@@ -318,29 +237,28 @@ impl Findings {
 
     /// `ask`: the control plane's answer for a path.
     async fn news_from(&mut self, ask: impl AsyncFn(&'static str) -> Option<String>) -> Option<String> {
-        let page = serde_json::from_str(&ask("/debug/diagnostics").await?).ok()?;
-        let status = ask("/debug/syncz").await.and_then(|body| serde_json::from_str(&body).ok());
+        let page = serde_json::from_str(&ask(diagnostics::PATH).await?).ok()?;
+        let status = ask(syncz::PATH).await.and_then(|body| serde_json::from_str(&body).ok());
         let settled = ask(SETTLED).await.and_then(|body| serde_json::from_str(&body).ok());
         self.take(page, status, settled.as_ref())
     }
 
-    fn take(&mut self, page: Page, status: Option<Status>, settled: Option<&Settled>) -> Option<String> {
+    fn take(&mut self, page: diagnostics::Page, status: Option<Syncz>, settled: Option<&Settled>) -> Option<String> {
         let mut text = self.compare(page).unwrap_or_default();
-        text.extend(status.and_then(|status| self.compare_proxies(status.refusals())));
+        text.extend(status.and_then(|status| self.compare_proxies(refusals(&status))));
         text.extend(settled.and_then(|settled| self.settled(settled)));
         (!text.is_empty()).then_some(text)
     }
 
     /// Tells once that a change of the user's files is in force everywhere.
     fn settled(&mut self, settled: &Settled) -> Option<String> {
-        let Settled { read, generation, behind, refusing, change } = settled;
+        let Settled { read, generation, behind, refusing, change, .. } = settled;
         if !read || !behind.is_empty() || self.in_force == Some(*generation) {
             return None;
         }
         // What runs at the start is no news, nor is what `up` itself writes about replicas.
         self.in_force.replace(*generation)?;
-        let is_users =
-            |cause: &&LastCause| cause.file.starts_with(&self.directory) || cause.file.starts_with(APPLIED_FROM);
+        let is_users = |cause: &&Cause| cause.file.starts_with(&self.directory) || cause.file.starts_with(APPLIED_FROM);
         let mut files: Vec<&str> = change.causes.iter().filter(is_users).map(|cause| self.short(&cause.file)).collect();
         files.dedup();
         let what = match files.as_slice() {
@@ -370,18 +288,18 @@ impl Findings {
         (!text.is_empty()).then_some(text)
     }
 
-    fn compare(&mut self, page: Page) -> Option<String> {
+    fn compare(&mut self, page: diagnostics::Page) -> Option<String> {
         // Findings of severity info are only shown by `evenkeel validate`.
         let matters = page.diagnostics.into_iter().filter(|finding| finding.severity != "info");
         let (errors, warnings): (Vec<_>, Vec<_>) = matters.partition(|finding| finding.severity == "error");
         let mut text = String::new();
         // Errors come last, where users look first.
-        for finding in warnings.iter().chain(&errors).filter(|finding| !self.told.contains_key(&finding.key())) {
+        for finding in warnings.iter().chain(&errors).filter(|finding| !self.told.contains_key(&key(finding))) {
             text.push_str(finding.rendered.trim_end());
             text.push_str("\n\n");
         }
         let present: BTreeMap<Key, Finding> =
-            warnings.into_iter().chain(errors).map(|finding| (finding.key(), finding)).collect();
+            warnings.into_iter().chain(errors).map(|finding| (key(&finding), finding)).collect();
         for (_, gone) in self.told.iter().filter(|(key, gone)| gone.severity != "error" && !present.contains_key(*key))
         {
             text.push_str(&format!("resolved: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
@@ -413,7 +331,8 @@ mod tests {
     fn finding(severity: &str, text: &str) -> Finding {
         let text = text.to_owned();
         let (code, file) = ("code".to_owned(), "/app/routes.yaml".to_owned());
-        Finding { severity: severity.to_owned(), code, message: text.clone(), file, line: 3, rendered: text }
+        let severity = severity.to_owned();
+        Finding { severity, code, message: text.clone(), file, line: 3, rendered: text, ..Finding::default() }
     }
 
     #[test]
@@ -435,12 +354,12 @@ mod tests {
         let page = r#"{"refused_files": [], "diagnostics": [{"severity": "warning", "code": "foreign-kind", "message": "m",
             "file": "/app/a.yaml", "line": 1, "rendered": "warning[foreign-kind]: m"}]}"#;
         let mut findings = Findings::new(Path::new("/app"));
-        for silent in ["/debug/diagnostics", "/debug/syncz", SETTLED] {
+        for silent in [diagnostics::PATH, syncz::PATH, SETTLED] {
             let ask = async |path| if path == silent { std::future::pending().await } else { Some(page.to_owned()) };
             let given_up = tokio::time::timeout(Duration::ZERO, findings.news_from(ask)).await;
             assert!(given_up.is_err(), "{silent}");
         }
-        let told = findings.news_from(async |path| (path == "/debug/diagnostics").then(|| page.to_owned())).await;
+        let told = findings.news_from(async |path| (path == diagnostics::PATH).then(|| page.to_owned())).await;
         assert_eq!(told.as_deref(), Some("warning[foreign-kind]: m\n\n"));
     }
 
@@ -450,7 +369,8 @@ mod tests {
         let mut check = |never: &[&str], found: &[(&str, &str)], expected: Option<&str>| {
             let files: BTreeSet<String> = never.iter().map(|file| (*file).to_owned()).collect();
             let diagnostics = found.iter().map(|(severity, text)| finding(severity, text)).collect();
-            let page = Page { refused_files: files.clone(), never_accepted: files, diagnostics };
+            let page =
+                diagnostics::Page { generation: 1, refused_files: files.clone(), never_accepted: files, diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
         let told = "warning\n\nerror\n\nroutes.yaml is refused; only its objects without mistakes apply\n";
@@ -471,8 +391,8 @@ mod tests {
                 })
             };
             let page = serde_json::json!({"proxies": names.iter().map(proxy).collect::<Vec<_>>()});
-            let status: Status = serde_json::from_value(page).expect("a status");
-            assert_eq!(findings.compare_proxies(status.refusals()).as_deref(), expected);
+            let status: Syncz = serde_json::from_value(page).expect("a status");
+            assert_eq!(findings.compare_proxies(refusals(&status)).as_deref(), expected);
         };
         let refused = "LDS 0.0.0.0_8443 (from gateway.yaml:3:1): no such file\n";
         check(&[], None);
@@ -513,7 +433,7 @@ mod tests {
         let mut check = |refused: &[&str], rendered: &[&str], expected: Option<&str>| {
             let diagnostics = rendered.iter().map(|text| finding("error", text)).collect();
             let refused_files = refused.iter().map(|file| (*file).to_owned()).collect();
-            let page = Page { refused_files, never_accepted: BTreeSet::new(), diagnostics };
+            let page = diagnostics::Page { refused_files, diagnostics, ..diagnostics::Page::default() };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
         let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; its previous content stays in force\n";

@@ -116,7 +116,8 @@ pub struct Observed<'a> {
 }
 
 /// What a rotation waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Waiting {
     /// Number of workloads that are done.
     pub done: usize,

@@ -24,8 +24,6 @@ use crate::external_signer::{ExternalSigners, SignerOptions};
 use crate::metrics::Metrics;
 use crate::world::World;
 
-pub use status::Status;
-
 /// How often the state directory and the operator's files are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How often certificates are checked for an approaching expiry, in intervals.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::SystemTime;
 
-use evenkeel_ca::rotation::{Ledgers, Observed, Signer, State, Waiting};
-use serde::Serialize;
+use evenkeel_admin::authorities::{Alarm, AlarmKind, External, Status};
+use evenkeel_ca::rotation::{Ledgers, Observed, Signer, State};
 
 use super::{Authorities, unix};
 use crate::metrics::plane;
@@ -14,49 +14,6 @@ use crate::metrics::plane;
 const ALARM_BELOW: f64 = 0.3;
 /// Maximum number of alarms remembered and listed.
 const MAX_ALARMS: usize = 1000;
-
-/// The response of `/debug/ca`.
-#[derive(Debug, Serialize)]
-pub struct Status {
-    /// The state of the rotation, with all authorities.
-    pub state: State,
-    /// Version of the trusted roots.
-    pub bundle: String,
-    /// What the rotation waits for.
-    pub waiting: Waiting,
-    /// Workloads with a certificate.
-    pub workloads: usize,
-    /// The external signer that signs workloads' certificates, or why it cannot.
-    pub external: Option<External>,
-    /// Certificates that expire soon.
-    pub alarms: Vec<Alarm>,
-    /// The time of this control plane, in seconds since 1970.
-    pub now: u64,
-}
-
-/// An external signer.
-#[derive(Debug, Serialize)]
-pub struct External {
-    /// Its address.
-    pub address: Option<String>,
-    /// Why it cannot be used.
-    pub problem: Option<String>,
-    /// Workloads that have acknowledged the present roots, including the signer's.
-    pub trusting: usize,
-}
-
-/// A certificate that expires soon.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Alarm {
-    /// `leaf`, `intermediate`, `root`, or `external-root` for a root of the external signer.
-    pub kind: &'static str,
-    /// The workload, or the authority's id.
-    pub of: String,
-    /// The identity of a workload.
-    pub identity: Option<String>,
-    /// When it expires, in seconds since 1970.
-    pub not_after: u64,
-}
 
 /// The alarms that have been logged.
 #[derive(Debug, Default)]
@@ -98,7 +55,7 @@ impl Authorities {
         let external = self.store.further_authorities().into_iter().filter(|root| is_near(root.begin, root.end, now));
         alarms.extend(external.map(|root| {
             let not_after = root.end;
-            Alarm { kind: "external-root", of: root.id, identity: None, not_after }
+            Alarm { kind: AlarmKind::ExternalRoot, of: root.id, identity: None, not_after }
         }));
         alarms
     }
@@ -113,20 +70,21 @@ impl Authorities {
             }
         };
         let found: BTreeSet<Alarm> = self.alarms_at(&ledgers, unix(now)).into_iter().collect();
-        let count =
-            |kind: &str| i64::try_from(found.iter().filter(|alarm| alarm.kind == kind).count()).unwrap_or(i64::MAX);
+        let count = |kind: AlarmKind| {
+            i64::try_from(found.iter().filter(|alarm| alarm.kind == kind).count()).unwrap_or(i64::MAX)
+        };
         let metrics = &self.metrics.plane;
-        metrics.set(plane::Gauge::evenkeel_leaves_expiring, count("leaf"));
+        metrics.set(plane::Gauge::evenkeel_leaves_expiring, count(AlarmKind::Leaf));
         metrics.set(
             plane::Gauge::evenkeel_authorities_expiring,
-            count("intermediate") + count("root") + count("external-root"),
+            count(AlarmKind::Intermediate) + count(AlarmKind::Root) + count(AlarmKind::ExternalRoot),
         );
         let mut known = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
         for alarm in found.difference(&known.said) {
             let left = alarm.not_after.saturating_sub(unix(now));
             let identity = alarm.identity.as_deref();
             tracing::warn!(
-                kind = alarm.kind,
+                kind = alarm.kind.as_str(),
                 of = alarm.of,
                 identity,
                 left_s = left,
@@ -140,19 +98,19 @@ impl Authorities {
 /// Returns the certificates that expire soon. Workloads' certificates that have expired are left out, because their owners
 /// are gone or have noticed; authorities are listed whether expired or not.
 fn alarms(state: &State, ledgers: &Ledgers, now: u64) -> Vec<Alarm> {
-    let authority = |kind: &'static str, signer: &Signer, (begin, end): (u64, u64)| {
+    let authority = |kind: AlarmKind, signer: &Signer, (begin, end): (u64, u64)| {
         let alarm = Alarm { kind, of: signer.id.clone(), identity: None, not_after: end };
         is_near(begin, end, now).then_some(alarm)
     };
     let signers = state.trusted().flat_map(|signer| {
         let is_root = (signer.not_before, signer.not_after) == (signer.root_not_before, signer.root_not_after);
-        let own = (!is_root).then(|| authority("intermediate", signer, (signer.not_before, signer.not_after)));
-        [own.flatten(), authority("root", signer, (signer.root_not_before, signer.root_not_after))]
+        let own = (!is_root).then(|| authority(AlarmKind::Intermediate, signer, (signer.not_before, signer.not_after)));
+        [own.flatten(), authority(AlarmKind::Root, signer, (signer.root_not_before, signer.root_not_after))]
     });
     let leaves = ledgers.holders.iter().filter_map(|(name, holder)| {
         let near = holder.newest_not_after > now && is_near(holder.issued_at, holder.newest_not_after, now);
         let identity = Some(holder.identity.clone());
-        near.then(|| Alarm { kind: "leaf", of: name.clone(), identity, not_after: holder.newest_not_after })
+        near.then(|| Alarm { kind: AlarmKind::Leaf, of: name.clone(), identity, not_after: holder.newest_not_after })
     });
     signers.flatten().chain(leaves).take(MAX_ALARMS).collect()
 }
@@ -204,7 +162,7 @@ mod tests {
         let ledgers = Ledgers::of([issued("old", 0), issued("renewed", 0), issued("renewed", 50), issued("new", 70)]);
         let check = |of: Signer, now: u64, expected: &[(&str, &str)]| {
             let found = alarms(&State::steady(of, 0), &ledgers, now);
-            let found: Vec<_> = found.iter().map(|alarm| (alarm.kind, alarm.of.as_str())).collect();
+            let found: Vec<_> = found.iter().map(|alarm| (alarm.kind.as_str(), alarm.of.as_str())).collect();
             assert_eq!(found, expected, "{now}");
         };
         check(signer(1000, 1000), 60, &[]);

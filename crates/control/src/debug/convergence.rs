@@ -3,10 +3,8 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use evenkeel_admin::syncz::{COLUMNS, Proxy, QUANTILES, Syncz, milliseconds};
 
-/// Resource types with a column, as in `evenkeel proxy-status`.
-const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 /// How often the browser reloads the page, in seconds.
 const REFRESH_SECONDS: u32 = 5;
 /// Maximum number of proxies in the table; the slowest come first.
@@ -40,10 +38,9 @@ const STYLE: &str = ":root{color-scheme:light dark;--line:#d0d7de;--dim:#656d76;
     .note{border-left:.25em solid var(--bad);background:var(--card);padding:.5em .9em;margin:.6em 0}";
 
 /// Renders the page from the data of `/debug/syncz`.
-pub fn page(syncz: &Value) -> String {
-    let streams = syncz["proxies"].as_array().into_iter().flatten();
-    let mut proxies: Vec<&Value> = streams.filter(|stream| is_proxy(stream)).collect();
-    let worst = |proxy: &Value| slowest(proxy, "p99").unwrap_or(-1.0);
+pub fn page(syncz: &Syncz) -> String {
+    let mut proxies: Vec<&Proxy> = syncz.proxies.iter().filter(|stream| stream.is_proxy()).collect();
+    let worst = |proxy: &Proxy| proxy.slowest(|ages| ages.p99).unwrap_or(-1.0);
     proxies.sort_by(|a, b| worst(b).total_cmp(&worst(a)));
     let columns: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
     let rows: String = proxies.iter().take(MAX_ROWS).map(|proxy| row(proxy)).collect();
@@ -62,27 +59,27 @@ pub fn page(syncz: &Value) -> String {
          <th class=\"number\">Age p50</th><th class=\"number\">p99</th><th class=\"number\">max</th><th>Program</th></tr>\n\
          {rows}</table>\n{more}<p class=\"dim\">Age: from a change's being noticed to its being applied by the proxy, by the proxy's last \
          report; the type that took longest. Proxies that are not Evenkeel's do not report it.</p></body></html>\n",
-        escaped(&syncz["control_plane"]),
-        syncz["generation"],
+        escaped(&syncz.control_plane),
+        syncz.generation,
         tiles(&proxies),
     )
 }
 
 /// Renders the summary: whether the configuration is live everywhere, whether anything is wrong, and the age where it took
 /// longest.
-fn tiles(proxies: &[&Value]) -> String {
-    let count = |is: fn(&Value) -> bool| proxies.iter().filter(|proxy| is(proxy)).count();
-    let live = count(|proxy| proxy["live"] == true);
-    let refusing = count(|proxy| types(proxy).any(|status| !status["nack"].is_null()));
-    let diverged = count(|proxy| proxy["divergence"]["names"].is_array());
+fn tiles(proxies: &[&Proxy]) -> String {
+    let count = |is: fn(&Proxy) -> bool| proxies.iter().filter(|proxy| is(proxy)).count();
+    let live = count(|proxy| proxy.live);
+    let refusing = count(|proxy| proxy.refused().next().is_some());
+    let diverged = count(|proxy| proxy.divergence.is_some());
     let is_bad = |count: usize| if count > 0 { "bad" } else { "good" };
     let mut all = vec![
         (if live == proxies.len() { "good" } else { "late" }, format!("{live} of {}", proxies.len()), "proxies live"),
         (is_bad(refusing), refusing.to_string(), "refuse something"),
         (is_bad(diverged), diverged.to_string(), "had diverged"),
     ];
-    for (quantile, what) in [("p50", "age, p50"), ("p99", "age, p99"), ("max", "age, max")] {
-        let age = proxies.iter().filter_map(|proxy| slowest(proxy, quantile)).reduce(f64::max);
+    for ((_, age), what) in QUANTILES.into_iter().zip(["age, p50", "age, p99", "age, max"]) {
+        let age = proxies.iter().filter_map(|proxy| proxy.slowest(age)).reduce(f64::max);
         all.push(("", age.map_or_else(|| "–".to_owned(), milliseconds), what));
     }
     let tile = |(class, value, what): &(&str, String, &str)| {
@@ -91,69 +88,39 @@ fn tiles(proxies: &[&Value]) -> String {
     format!("<div class=\"tiles\">\n{}</div>\n", all.iter().map(tile).collect::<String>())
 }
 
-fn row(proxy: &Value) -> String {
-    let mut row = format!("<tr><td>{}</td><td>{}</td>", name(proxy), escaped(&proxy["kind"]));
+fn row(proxy: &Proxy) -> String {
+    let mut row = format!("<tr><td>{}</td><td>{}</td>", escaped(proxy.name()), escaped(&proxy.kind));
     for column in COLUMNS {
-        let state = types(proxy).find(|status| status["type"] == column).and_then(|status| status["state"].as_str());
-        _ = match state {
+        _ = match proxy.of(column).map(|status| status.state.as_str()) {
             Some(state) => write!(row, "<td class=\"{}\">{state}</td>", state.replace(' ', "-")),
             None => write!(row, "<td class=\"none\">–</td>"),
         };
     }
-    for quantile in ["p50", "p99", "max"] {
-        let age = slowest(proxy, quantile).map_or_else(|| "–".to_owned(), milliseconds);
+    for (_, age) in QUANTILES {
+        let age = proxy.slowest(age).map_or_else(|| "–".to_owned(), milliseconds);
         _ = write!(row, "<td class=\"number\">{age}</td>");
     }
-    _ = writeln!(row, "<td>{}</td></tr>", escaped(&proxy["program"]));
+    _ = writeln!(row, "<td>{}</td></tr>", escaped(&proxy.program));
     row
 }
 
 /// Returns what is wrong with a proxy.
-fn notes(proxy: &Value) -> Vec<String> {
-    let refused = types(proxy).filter(|status| !status["nack"].is_null()).map(|status| {
-        let message = escaped(&status["nack"]["message"]);
-        format!("<b>{}</b> refuses {}: {message}", name(proxy), escaped(&status["type"]))
-    });
-    let diverged = proxy["divergence"]["names"].as_array().map(|names| {
-        let names: Vec<String> = names.iter().map(escaped).collect();
-        let of = escaped(&proxy["divergence"]["type"]);
-        format!("<b>{}</b> held other {of} resources than it was sent; healed: {}", name(proxy), names.join(", "))
+fn notes(proxy: &Proxy) -> Vec<String> {
+    let name = escaped(proxy.name());
+    let refused = proxy
+        .refused()
+        .map(|refused| format!("<b>{name}</b> refuses {}: {}", escaped(refused.kind), escaped(&refused.nack.message)));
+    let diverged = proxy.divergence.as_ref().map(|divergence| {
+        let names: Vec<String> = divergence.names.iter().map(|name| escaped(name)).collect();
+        let of = escaped(&divergence.kind);
+        format!("<b>{name}</b> held other {of} resources than it was sent; healed: {}", names.join(", "))
     });
     refused.chain(diverged).collect()
 }
 
-/// Whether a stream is that of a proxy. The stream on which an agent subscribes to DNS names alone has the proxy's node, but
-/// is no other proxy.
-fn is_proxy(stream: &Value) -> bool {
-    types(stream).next().is_none() || types(stream).any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
-}
-
-fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
-    proxy["types"].as_array().into_iter().flatten()
-}
-
-/// Returns the value of the type that took longest, in milliseconds.
-fn slowest(proxy: &Value, quantile: &str) -> Option<f64> {
-    types(proxy).filter_map(|status| status["ages_ms"][quantile].as_f64()).reduce(f64::max)
-}
-
-/// Returns POD.NAMESPACE of the node id `sidecar~IP~POD.NAMESPACE~DOMAIN`.
-fn name(proxy: &Value) -> String {
-    let node = proxy["proxy"].as_str().unwrap_or_default();
-    escaped(&Value::from(node.split('~').nth(2).unwrap_or(node)))
-}
-
-fn milliseconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 10.0 => format!("{ms:.1} ms"),
-        ms if ms < 10_000.0 => format!("{ms:.0} ms"),
-        ms => format!("{:.0} s", ms / 1e3),
-    }
-}
-
 /// Escapes a text for HTML: nodes choose what they report.
-fn escaped(text: &Value) -> String {
-    text.as_str().unwrap_or_default().chars().fold(String::new(), |mut out, char| {
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, char| {
         match char {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -191,7 +158,7 @@ mod tests {
                 ], "divergence": {"type": "EDS", "names": ["a", "b"]}},
             ],
         });
-        let page = page(&syncz);
+        let page = page(&serde_json::from_value(syncz).expect("the page's data"));
         let rows: Vec<&str> = page
             .lines()
             .filter(|line| ["<tr><td>", "<p", "<div class=\"tile "].iter().any(|start| line.starts_with(start)))

@@ -5,6 +5,7 @@ mod convergence;
 mod pages;
 mod query;
 mod server;
+mod sync_status;
 
 pub use pages::Pages;
 pub use server::serve;

@@ -5,25 +5,28 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_admin::diagnostics::{self, Finding};
+use evenkeel_admin::settle::{Cause, LastChange, Settled, Ticket};
+use evenkeel_admin::syncz::{NotRegistered, Syncz};
+use evenkeel_admin::{authorities, settle, syncz};
 use evenkeel_base::{Diagnostic, ObjectRef, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_stats::Exposition;
 use evenkeel_store::Store;
-use evenkeel_translate::ProxyKind;
-use evenkeel_xds::server::TypeStatus;
 use evenkeel_xds::{ResourceType, Schema, json};
 use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::query::parameter;
-use super::{cluster, convergence};
+use super::{cluster, convergence, sync_status};
 use crate::authorities::Authorities;
 use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
 use crate::history::{self, HistoryError, HistoryQuery};
 use crate::metrics::{Metrics, plane};
-use crate::proxies::{Client, Proxies, StreamReport};
+use crate::proxies::{Proxies, StreamReport};
 use crate::registration::Registrations;
 use crate::source::Refused;
 use crate::world::World;
@@ -107,16 +110,16 @@ impl Pages {
             READY => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
             "/debug/proxies" => (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz())),
-            "/debug/syncz" => json_page(&self.syncz()),
+            syncz::PATH => json_page(&self.syncz()),
             "/debug/adsz" => json_page(&self.adsz()),
-            "/debug/diagnostics" => json_page(&self.diagnostics()),
+            diagnostics::PATH => json_page(&self.diagnostics()),
             "/debug/registryz" => json_page(&self.registryz()),
             "/debug/endpointz" => json_page(&self.endpointz()),
             "/debug/configz" => json_page(&self.configz()),
             "/debug/cluster" => self.cluster(query),
-            "/debug/ca" => self.authorities(),
+            authorities::PATH => self.authorities(),
             "/debug/endpoint" => self.endpoint(query),
-            "/debug/settle" => self.settle(query),
+            settle::PATH => self.settle(query),
             "/debug/config_dump" => self.config_dump(query),
             _ => (StatusCode::NOT_FOUND, "text/plain", format!("there is no page `{path}`; there are:\n{}", index())),
         }
@@ -128,46 +131,30 @@ impl Pages {
 
     fn metrics(&self, format: Exposition) -> String {
         let late = |report: &StreamReport| {
-            report.status.types.iter().any(|s| waiting(&report.client, s).is_some_and(|waiting| waiting > ACK_TIMEOUT))
+            report
+                .status
+                .types
+                .iter()
+                .any(|s| sync_status::waiting(&report.client, s).is_some_and(|waiting| waiting > ACK_TIMEOUT))
         };
         let late = self.proxies.reports().iter().filter(|report| late(report)).count();
         self.metrics.plane.set(plane::Gauge::evenkeel_xds_unanswered, i64::try_from(late).unwrap_or(i64::MAX));
         self.metrics.page(format)
     }
 
-    fn syncz(&self) -> Value {
-        let generation = self.proxies.published();
-        let one = |report: &StreamReport| {
-            let client = &report.client;
-            json!({
-                "proxy": client.node,
-                "kind": match client.view.kind {
-                    ProxyKind::Sidecar => "sidecar",
-                    ProxyKind::Router => "router",
-                },
-                "program": client.program,
-                "confinement": client.confinement,
-                // A change that does not concern a proxy leaves it at an older generation.
-                "live": report.status.is_live(report.told),
-                "settled_generation": report.status.settled_generation,
-                "types": report.status.types.iter().map(|status| type_status(report, status)).collect::<Vec<_>>(),
-                "divergence": report.status.divergence.as_deref(),
-            })
-        };
-        json!({
-            "control_plane": crate::discovery::identifier(),
-            "generation": generation,
-            "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>(),
-            "refused": refused(&self.world()),
-            "not_ready": not_ready(&self.world()),
-            "certificates_ending": self.authorities.as_ref().map(|authorities| authorities.alarms()).unwrap_or_default(),
-            "not_registered": self
-                .registrations
-                .refusals()
-                .into_iter()
-                .map(|(proxy, reason)| json!({ "proxy": proxy, "reason": reason }))
-                .collect::<Vec<_>>(),
-        })
+    fn syncz(&self) -> Syncz {
+        let world = self.world();
+        let refused = self.registrations.refusals().into_iter();
+        Syncz {
+            control_plane: crate::discovery::identifier().to_owned(),
+            generation: self.proxies.published(),
+            proxies: self.proxies.reports().iter().map(sync_status::proxy).collect(),
+            refused: refused_findings(&world),
+            not_ready: not_ready(&world),
+            certificates_ending: self.authorities.as_ref().map(|authorities| authorities.alarms()).unwrap_or_default(),
+            not_registered: refused.map(|(proxy, reason)| NotRegistered { proxy, reason }).collect(),
+            failing: None,
+        }
     }
 
     fn adsz(&self) -> Value {
@@ -186,36 +173,34 @@ impl Pages {
     fn authorities(&self) -> Page {
         let status = self.authorities.as_ref().map(|authorities| authorities.status(SystemTime::now()));
         match status {
-            Some(Ok(status)) => json_page(&json!(status)),
+            Some(Ok(status)) => json_page(&status),
             Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
             None => (StatusCode::NOT_FOUND, "text/plain", "there is no certificate authority\n".to_owned()),
         }
     }
 
-    fn diagnostics(&self) -> Value {
+    fn diagnostics(&self) -> diagnostics::Page {
         let world = self.world();
-        let refused = |wanted: &dyn Fn(&Refused) -> bool| -> Vec<String> {
+        let refused = |wanted: &dyn Fn(&Refused) -> bool| {
             world.refused.iter().filter(|refused| wanted(refused)).map(|refused| refused.entry.to_string()).collect()
         };
-        let one = |d: &Diagnostic| {
-            json!({
-                "severity": d.severity.as_str(),
-                "code": d.code,
-                "message": d.message,
-                "file": d.span.path(),
-                "line": d.span.line,
-                "column": d.span.column,
-                "object": d.object.as_ref().map(|object| in_json(object)),
-                "help": d.help,
-                "rendered": d.render(&world.sources, false),
-            })
+        let one = |d: &Diagnostic| Finding {
+            severity: d.severity.as_str().to_owned(),
+            code: d.code.to_owned(),
+            message: d.message.clone(),
+            file: d.span.path().to_owned(),
+            line: d.span.line,
+            column: d.span.column,
+            object: d.object.as_ref().map(|object| object_of(object)),
+            help: d.help.clone(),
+            rendered: d.render(&world.sources, false),
         };
-        json!({
-            "generation": world.generation,
-            "refused_files": refused(&|_| true),
-            "never_accepted": refused(&|refused| refused.never_accepted),
-            "diagnostics": world.diagnostics.iter().map(one).collect::<Vec<_>>(),
-        })
+        diagnostics::Page {
+            generation: world.generation,
+            refused_files: refused(&|_| true),
+            never_accepted: refused(&|refused| refused.never_accepted),
+            diagnostics: world.diagnostics.iter().map(one).collect(),
+        }
     }
 
     fn registryz(&self) -> Value {
@@ -321,7 +306,7 @@ impl Pages {
     /// Whether the files of a ticket have been read, and which proxies do not run them yet.
     fn settle(&self, query: &str) -> Page {
         let Some(ticket) = parameter(query, "ticket") else {
-            return json_page(&json!({ "ticket": self.barrier.ask() }));
+            return json_page(&Ticket { ticket: self.barrier.ask() });
         };
         let Ok(ticket) = ticket.parse::<u64>() else {
             let text = "a ticket is a number: ask for one at /debug/settle\n".to_owned();
@@ -333,19 +318,14 @@ impl Pages {
         let told = self.proxies.published() >= world.generation;
         let reports = self.proxies.reports();
         let behind = reports.iter().filter(|report| report.status.settled_generation < report.told);
-        let refusing = reports.iter().filter_map(|report| {
-            let types: Vec<Value> = report.status.types.iter().map(|status| type_status(report, status)).collect();
-            let refused: Vec<Value> = types.into_iter().filter(|status| !status["nack"].is_null()).collect();
-            (!refused.is_empty()).then(|| json!({ "proxy": report.client.node, "types": refused }))
-        });
-        json_page(&json!({
-            "read": is_read && told,
-            "generation": world.generation,
-            "behind": behind.map(|report| &report.client.node).collect::<Vec<_>>(),
-            "refusing": refusing.collect::<Vec<_>>(),
-            "refused": refused(&world),
-            "change": change(&world, &reports),
-        }))
+        json_page(&Settled {
+            read: is_read && told,
+            generation: world.generation,
+            behind: behind.map(|report| report.client.node.clone()).collect(),
+            refusing: reports.iter().filter_map(sync_status::refusing).collect(),
+            refused: refused_findings(&world),
+            change: change(&world, &reports),
+        })
     }
 
     /// Returns what a proxy ran at some time. This reads and replays files, which may take seconds.
@@ -419,41 +399,11 @@ fn public(mut resource: Value) -> Value {
     resource
 }
 
-/// Returns how long the client has left a response unanswered.
-fn waiting(client: &Client, status: &TypeStatus) -> Option<Duration> {
-    Some(client.since.elapsed().unwrap_or_default().saturating_sub(status.waiting_since?))
-}
-
-fn type_status(report: &StreamReport, status: &TypeStatus) -> Value {
-    let client = &report.client;
-    let mut value = json!(status);
-    // A stream that came back with all it needs is sent nothing, and holds the current resources.
-    let holds_all = (status.wildcard || status.names > 0) && report.status.settled_generation >= report.told;
-    let state = match status {
-        TypeStatus { nack: Some(_), .. } => "NACKED",
-        TypeStatus { pushes: 0, .. } if !holds_all => "NOT SENT",
-        TypeStatus { in_flight_version: Some(_), .. } => "STALE",
-        _ => "SYNCED",
-    };
-    let milliseconds = |us: u64| us as f64 / 1e3;
-    value["state"] = json!(state);
-    value["waiting_ms"] = json!(waiting(client, status).map(|waiting| u64::try_from(waiting.as_millis()).ok()));
-    value["ages_ms"] = json!(status.ages.as_ref().map(|ages| {
-        json!({
-            "count": ages.count,
-            "p50": milliseconds(ages.p50_us),
-            "p99": milliseconds(ages.p99_us),
-            "max": milliseconds(ages.max_us),
-        })
-    }));
-    value
-}
-
 /// Maximum number of errors, and of replicas, that the status lists.
 const MAX_LISTED: usize = 100;
 
 /// Returns the files that are not in force, or only as a stand-in.
-fn refused(world: &World) -> Vec<String> {
+fn refused_findings(world: &World) -> Vec<String> {
     let matters = |d: &&Diagnostic| d.severity == Severity::Error || d.code == "closed";
     world.diagnostics.iter().filter(matters).take(MAX_LISTED).map(ToString::to_string).collect()
 }
@@ -473,37 +423,40 @@ fn index() -> String {
     INDEX.iter().map(|(path, what)| format!("{path:<width$}  {what}\n")).collect()
 }
 
-fn json_page(value: &Value) -> Page {
+fn json_page(value: &impl Serialize) -> Page {
     let text = serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
     (StatusCode::OK, "application/json", text + "\n")
 }
 
 /// Returns the name of an object and its source.
-fn in_json(object: &ObjectRef) -> Value {
-    json!({
-        "group": object.group, "kind": object.kind, "namespace": &*object.namespace, "name": &*object.name,
-        "source": object.source.name(),
-    })
+fn object_of(object: &ObjectRef) -> diagnostics::Object {
+    diagnostics::Object {
+        group: object.group.to_string(),
+        kind: object.kind.to_string(),
+        namespace: object.namespace.to_string(),
+        name: object.name.to_string(),
+        source: object.source.name().to_string(),
+    }
 }
 
 /// The last change: its objects, and which proxies run it, after which time.
-fn change(world: &World, reports: &[StreamReport]) -> Value {
+fn change(world: &World, reports: &[StreamReport]) -> LastChange {
     let proxies: BTreeSet<&str> = reports.iter().map(|report| &*report.client.node).collect();
     let concerned = reports.iter().filter_map(|report| Some((report, report.converged?)));
     let concerned: Vec<(&str, Duration)> = concerned
         .filter(|(_, (generation, _))| *generation == world.generation)
         .map(|(report, (_, after))| (&*report.client.node, after))
         .collect();
-    let causes = world.causes.iter().map(|cause| {
-        json!({
-            "object": cause.name, "source": cause.object.source.name(), "file": &*cause.place.file,
-        })
-    });
+    let cause = |cause: &crate::world::Cause| Cause {
+        object: cause.name.to_string(),
+        source: cause.object.source.name().to_string(),
+        file: cause.place.file.to_string(),
+    };
     let changed: BTreeSet<&str> = concerned.iter().map(|(node, _)| *node).collect();
-    json!({
-        "causes": causes.collect::<Vec<_>>(),
-        "proxies": proxies.len(),
-        "changed": changed.len(),
-        "after_ms": concerned.iter().map(|(_, after)| after.as_secs_f64() * 1e3).reduce(f64::max),
-    })
+    LastChange {
+        causes: world.causes.iter().map(cause).collect(),
+        proxies: proxies.len(),
+        changed: changed.len(),
+        after_ms: concerned.iter().map(|(_, after)| after.as_secs_f64() * 1e3).reduce(f64::max),
+    }
 }

@@ -9,6 +9,7 @@ use evenkeel_testkit::workspace::{self, sources};
 
 /// Allowed direct dependencies between workspace crates, without the `evenkeel-` prefix. ARCHITECTURE.md draws it.
 const ALLOWED: &[(&str, &[&str])] = &[
+    ("admin", &["ca"]),
     ("base", &[]),
     ("process", &["base"]),
     ("api", &["base"]),
@@ -25,7 +26,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ca", &["store", "tls", "base"]),
     (
         "control",
-        &["translate", "analyze", "model", "api", "xds", "ca", "store", "jwt", "tls", "stats", "process", "base"],
+        &[
+            "admin",
+            "translate",
+            "analyze",
+            "model",
+            "api",
+            "xds",
+            "ca",
+            "store",
+            "jwt",
+            "tls",
+            "stats",
+            "process",
+            "base",
+        ],
     ),
     ("http", &[]),
     ("limits", &[]),
@@ -35,12 +50,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("explain", &["filters", "runtime-config", "translate", "model", "api", "xds", "tls", "base"]),
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
-    ("agent", &["proxy", "xds", "tls", "process", "base"]),
-    ("local", &["control", "proxy", "agent", "ca", "capture", "inject", "store", "model", "api", "process", "base"]),
+    ("agent", &["admin", "proxy", "xds", "tls", "process", "base"]),
+    (
+        "local",
+        &["admin", "control", "proxy", "agent", "ca", "capture", "inject", "store", "model", "api", "process", "base"],
+    ),
     ("lab", &["agent", "http", "xds", "process", "base"]),
     (
         "evenkeel",
         &[
+            "admin",
             "local",
             "lab",
             "agent",

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
-
 use crate::{ResourceType, Version, evenkeel};
 
 /// A client's refusal of a response.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nack {
     /// The client's reason, at most [`super::MAX_NACK_BYTES`].
     pub message: String,
@@ -21,22 +19,20 @@ pub struct Nack {
 }
 
 /// One resource of a refused response.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NackedResource {
     /// Its name.
     pub name: String,
     /// The position in the user's files that it comes from.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// How often this version was rejected.
     pub times: u32,
 }
 
 /// One resource type on one stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeStatus {
     /// `CDS`, `EDS`, ….
-    #[serde(rename = "type", serialize_with = "short_name")]
     pub kind: ResourceType,
     /// Whether everything of the type is subscribed to.
     pub wildcard: bool,
@@ -47,7 +43,6 @@ pub struct TypeStatus {
     /// Generation of the response that is not answered yet.
     pub in_flight_version: Option<u64>,
     /// When that was sent, since the stream began.
-    #[serde(skip)]
     pub waiting_since: Option<Duration>,
     /// Responses sent.
     pub pushes: u64,
@@ -58,48 +53,34 @@ pub struct TypeStatus {
     /// Responses refused.
     pub rejects: u64,
     /// The present refusal, if any.
-    #[serde(serialize_with = "shared")]
     pub nack: Option<Arc<Nack>>,
     /// The ages of changes in its last report that had any.
-    #[serde(skip)]
     pub ages: Option<Arc<evenkeel::Ages>>,
     /// Reports with ages so far.
-    #[serde(skip)]
     pub reports: u64,
 }
 
 /// A client held something else than the server had recorded; it was corrected.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// The number of divergences on the stream, including this one.
     pub number: u64,
     /// The type.
-    #[serde(rename = "type", serialize_with = "short_name")]
     pub kind: ResourceType,
     /// The names, sorted.
     pub names: Vec<String>,
 }
 
-fn shared<T: Serialize, S: Serializer>(value: &Option<Arc<T>>, serializer: S) -> Result<S::Ok, S::Error> {
-    value.as_deref().serialize(serializer)
-}
-
-fn short_name<S: Serializer>(kind: &ResourceType, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(kind.short_name())
-}
-
 /// One stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The last generation that the client has answered in full; 0 before the first.
     pub settled_generation: u64,
     /// The version of the roots (PCDS) that the client is known to hold; none while a response is not answered.
-    #[serde(skip)]
     pub roots: Option<Version>,
     /// Types that the client has subscribed to so far.
     pub types: Vec<TypeStatus>,
     /// The last divergence found.
-    #[serde(serialize_with = "shared")]
     pub divergence: Option<Arc<Divergence>>,
 }
 
