@@ -158,3 +158,78 @@ impl Drop for Connection {
 pub fn is_page<B>(response: &Response<B>) -> bool {
     response.status() == StatusCode::OK
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Reads a request, and sends this.
+    fn respond(mut stream: impl io::Read + io::Write, response: &str) -> String {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a request");
+            request.extend(byte);
+        }
+        stream.write_all(response.as_bytes()).expect("the client reads");
+        String::from_utf8(request).expect("text")
+    }
+
+    #[test]
+    fn pages_are_read_from_ports_and_sockets() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pages.sock");
+        let check = |response: &'static str, expected: Result<(u16, &str), &str>| {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let address = Address::Tcp(port.local_addr().expect("bound"));
+            let server = std::thread::spawn(move || respond(port.accept().expect("a client").0, response));
+            let read = |address: &Address| {
+                let page = blocking_page(address, "/ready", None, PATIENCE).map_err(|error| error.to_string());
+                page.map(|page| (page.status().as_u16(), String::from_utf8_lossy(page.body()).into_owned()))
+            };
+            let holds = |found: Result<(u16, String), String>| match (found, expected) {
+                (Ok((status, body)), Ok(expected)) => (status, &*body) == expected,
+                (Err(error), Err(expected)) => error.starts_with(expected),
+                _ => false,
+            };
+            assert!(holds(read(&address)), "{response}");
+            let request = server.join().expect("no panic");
+            assert!(
+                request.starts_with("GET /ready HTTP/1.1\r\n") && request.contains("host: 127.0.0.1:"),
+                "{request}"
+            );
+            let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+            let server = std::thread::spawn(move || respond(listener.accept().expect("a client").0, response));
+            assert!(holds(read(&Address::Unix(path.clone()))), "{response}");
+            server.join().expect("no panic");
+            std::fs::remove_file(&path).expect("the socket");
+        };
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Ok((200, "ok")));
+        check("HTTP/1.0 503 Service Unavailable\r\n\r\nnot yet", Ok((503, "not yet")));
+        check("SSH-2.0\r\n\r\n", Err("no HTTP response"));
+        check("HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nok", Err("the response ended early"));
+    }
+
+    #[test]
+    fn whoever_is_absent_or_silent_or_long_is_named() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = Address::Tcp(port.local_addr().expect("bound"));
+        let within = |patience: Duration| blocking_page(&address, "/", None, patience);
+        assert!(matches!(within(Duration::from_millis(20)), Err(ClientError::TimedOut(_))));
+        drop(port);
+        assert!(matches!(within(PATIENCE), Err(ClientError::Io(_))));
+        let (client, server) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let server = std::thread::spawn(|| respond(server, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789"));
+        client.set_nonblocking(true).expect("a socket of the runtime");
+        let long = async {
+            let request = Request::get("/").body(Full::default()).expect("a request");
+            let stream = UnixStream::from_std(client).expect("a socket");
+            Connection::open(stream).await.expect("open").send(request, 8).await
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        assert!(matches!(runtime.block_on(long), Err(ClientError::TooLarge(8))));
+        server.join().expect("no panic");
+    }
+}

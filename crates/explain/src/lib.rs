@@ -28,6 +28,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod answer;
+mod arrival;
 mod capture;
 pub mod columns;
 mod considered;

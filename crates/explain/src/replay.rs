@@ -9,7 +9,8 @@ use evenkeel_model::Workload;
 use evenkeel_translate::names::{VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
 
 use crate::answer::Hop;
-use crate::hop::{self, Arrival, CLIENT_PORT, Departure, Side, TlsClient};
+use crate::arrival::{Arrival, CLIENT_PORT, Side, TlsClient};
+use crate::hop::{self, Departure};
 use crate::place::Source;
 use crate::proxy::Proxy;
 use crate::unaccepted_tls::{self, UnacceptedTls};

@@ -4,7 +4,8 @@ use evenkeel_filters::explain::query::{Decision, EndpointState, ProxyDecision};
 use evenkeel_runtime_config::cluster::Discovery;
 
 use crate::answer::{Cluster, Endpoint, Hop, Outcome, Route, Running, Verdict};
-use crate::hop::{self, Arrival, Departure, Side};
+use crate::arrival::{Arrival, Side};
+use crate::hop::{self, Departure};
 use crate::proxy::Proxy;
 use crate::running_proxies::RunningProxies;
 use crate::unaccepted_tls::NO_CERTIFICATE;

@@ -3,7 +3,7 @@
 use evenkeel_filters::explain::Trace;
 
 use crate::answer::{Hop, Outcome, Verdict};
-use crate::hop::{Arrival, Side};
+use crate::arrival::{Arrival, Side};
 
 /// Why a handshake fails, before any policy judges the call.
 pub const NO_CERTIFICATE: &str = "the workload's TLS is mutual, and that of its client has no certificate of the mesh";

@@ -10,7 +10,8 @@ use evenkeel_model::{EndpointAddress, PublishedPort, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
-use crate::hop::{self, Arrival, CLIENT_PORT, Departure, Side, TlsClient, below_1024};
+use crate::arrival::{Arrival, CLIENT_PORT, Side, TlsClient};
+use crate::hop::{self, Departure, below_1024};
 use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
 use crate::question::{Caller, Question, QuestionError, Target};

@@ -10,7 +10,8 @@ use evenkeel_model::Workload;
 use evenkeel_runtime_config::view::PlainRequest;
 
 use super::answer::{Claim, Party, Reachability};
-use crate::hop::{self, Arrival, CLIENT_PORT, Side};
+use crate::arrival::{Arrival, CLIENT_PORT, Side};
+use crate::hop;
 use crate::world::World;
 
 /// Meshes that each of two tests generates, `PROVE_CASES` or as many; `PROVE_FIRST` is the number of the first one.

@@ -16,7 +16,8 @@ use super::call_paths::{self, Client, Dialled, Kind, ProxyArrival, UpstreamConne
 use super::language::{Language, Normal, Text};
 use super::rules::{self, Conn, Judge, Remote, Through};
 use super::space::{Expr, KnownRequest, Name, Parts, Value};
-use crate::hop::{self, Side};
+use crate::arrival::Side;
+use crate::hop;
 use crate::world::World;
 
 /// Maximum number of domains of other virtual hosts that are distinguished from a wildcard.

@@ -13,7 +13,8 @@ use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, Health};
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::{FilterChain, Listener};
 
-use crate::hop::{self, Side, TlsClient};
+use crate::arrival::{Side, TlsClient};
+use crate::hop;
 use crate::proxy::Proxy;
 use crate::world::World;
 
@@ -93,7 +94,7 @@ impl ProxyArrival {
     pub fn served(&self) -> Option<(Arc<Listener>, Arc<FilterChain>)> {
         let listener = hop::listener(&self.proxy, self.side, self.destination)?;
         let destination = hop::at_listener(self.side, listener, self.destination);
-        let source = SocketAddr::new(self.source, hop::CLIENT_PORT);
+        let source = SocketAddr::new(self.source, crate::arrival::CLIENT_PORT);
         let (filters, port) = (&listener.listener_filters, destination.port());
         let seen = self.tls.as_ref().filter(|_| filters.inspects_tls(port));
         let offered: Vec<&str> = match (&self.tls, seen) {

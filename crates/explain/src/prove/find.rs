@@ -15,7 +15,8 @@ use evenkeel_translate::names::BLACK_HOLE_CLUSTER;
 use super::answer::{Claim, Party, Proof};
 use super::call_path::{CallPath, First, Routed};
 use super::call_paths::{self, Client, Dialled, Kind, ProxyArrival, UpstreamConnection};
-use crate::hop::{self, Side};
+use crate::arrival::Side;
+use crate::hop;
 use crate::world::World;
 
 /// All call paths of a client to the targets; without targets, to hosts outside the mesh.

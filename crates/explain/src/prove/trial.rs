@@ -13,7 +13,8 @@ use super::call_path::{CallPath, First};
 use super::call_paths::{self, Client, Dialled, Kind};
 use super::space::{Name, Value};
 use crate::answer::{Hop, Outcome};
-use crate::hop::{self, Arrival, CLIENT_PORT, Side};
+use crate::arrival::{Arrival, CLIENT_PORT, Side};
+use crate::hop;
 use crate::world::World;
 
 /// Random draws that are tried for one request, in draws.
