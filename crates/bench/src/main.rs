@@ -6,12 +6,9 @@
 
 #![forbid(unsafe_code)]
 
-mod backend;
 mod bars;
 mod config;
 mod control_plane;
-mod epoll;
-mod frames;
 mod instructions;
 mod load;
 mod machine;
@@ -30,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
+use evenkeel_load::backend;
 use evenkeel_process::resources::raise_open_files;
 
 /// Measures Evenkeel's proxy against a byte-copying relay, Envoy, HAProxy and nginx.

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use crate::epoll::{self, Epoll, Interest};
+use evenkeel_load::epoll::{self, Epoll, Interest};
 
 const LISTENER: usize = usize::MAX;
 const READ_BYTES: usize = 64 << 10;

@@ -5,12 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use evenkeel_load::backend;
+use evenkeel_load::http2_client::Http2Client;
 
 use super::Counts;
 use super::counted::{Counted, per_request};
-use crate::backend;
 use crate::config::{PATIENCE, Protocol, Proxy};
-use crate::load::http2::Http2Client;
 use crate::peers::free_address;
 
 pub const BODY_BYTES: usize = 1024;
@@ -74,7 +74,7 @@ pub fn exchange_http1(stream: &mut TcpStream, requests: u64) -> Result<()> {
     for _ in 0..requests {
         stream.write_all(REQUEST)?;
         answer.clear();
-        while crate::load::answer_end(&answer)?.is_none() {
+        while evenkeel_load::answer_end(&answer)?.is_none() {
             let count = stream.read(&mut buffer)?;
             ensure!(count > 0, "the proxy closed the connection");
             answer.extend_from_slice(&buffer[..count]);

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Result;
+use evenkeel_load::backend;
 
 use super::Counts;
 use super::counted::{Counted, per_request};
 use super::hop::{BODY_BYTES, connect_http1, exchange_http1};
-use crate::backend;
 use crate::config::{MutualTls, Protocol, Proxy};
 use crate::peers::{certificates, free_address};
 use crate::scenarios::pair::RULES;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evenkeel_load::Work;
 
-use super::Work;
 use crate::peers::Setup;
 use crate::process::{LOAD_CORE, find};
 

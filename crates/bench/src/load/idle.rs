@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evenkeel_load::answer_end;
+use evenkeel_load::http2_client::Http2Client;
 
-use super::answer_end;
-use super::http2::Http2Client;
 use super::tls::{Client, Stream};
 
 /// Streams on each HTTP/2 connection; Istio's and Envoy's servers allow at least as many.

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evenkeel_load::Work;
 use serde_json::Value;
 
-use super::Work;
 use crate::process::{LOAD_CORE, find};
 
 /// Only `done` is defined, so the script costs nothing per request.

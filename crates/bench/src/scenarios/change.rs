@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use evenkeel_load::{Requests, open_loop};
 
 use super::{Context, Scenario, Unit, pause, values};
 use crate::control_plane::{Change, ControlPlane};
-use crate::load::{Requests, open_loop};
 use crate::measure::{Contest, Findings};
 use crate::metric::{Metric, Values};
 use crate::peers::{Backend, EVENKEEL, Peer, Setup, free_address};
@@ -169,7 +169,7 @@ impl Subject {
             let requests = open_loop::run(peer.entry, CONNECTIONS, REQUEST_RATE, SLICE);
             ended.store(true, Ordering::Relaxed);
             changes.join().unwrap_or_else(|_| anyhow::bail!("changing panicked"))?;
-            requests
+            Ok::<_, anyhow::Error>(requests?)
         })?;
         // Work after the last change belongs to it.
         control_plane.wait_accepted()?;

@@ -2,10 +2,10 @@
 //! pair adds.
 
 use anyhow::Result;
+use evenkeel_load::open_loop;
 
 use super::pair::{ENVOY_HTTP1, ENVOY_HTTP2, EVENKEEL_HTTP1, EVENKEEL_MESH, role};
 use super::{Context, Scenario, Unit, names, under_load};
-use crate::load::open_loop;
 use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, DIRECT};
 
@@ -37,6 +37,6 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     let contest = Contest { scenario: SCENARIO.name, case: CASE, peers: names(&peers) };
     findings.measure(&contest, &plan, cx.progress, |index, time| {
         let peer = &peers[index];
-        under_load(peer, Unit::Request, || open_loop::run(peer.entry, CONNECTIONS, RATE, time)?.work())
+        under_load(peer, Unit::Request, || Ok(open_loop::run(peer.entry, CONNECTIONS, RATE, time)?.work()?))
     })
 }

@@ -31,8 +31,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use evenkeel_load::Work;
 
-use crate::load::Work;
 use crate::measure::{Findings, Plan};
 use crate::metric::{Metric, Values};
 use crate::peers::{Peer, Setup};

@@ -1,10 +1,10 @@
 //! Bytes through TCP proxies: plain through one hop, and through a pair with mutual TLS between.
 
 use anyhow::Result;
+use evenkeel_load::streams;
 
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::config::Protocol;
-use crate::load::streams;
 use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, ENVOY, EVENKEEL, RELAY, Role};
 
@@ -33,7 +33,7 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
             let contest = Contest { scenario: SCENARIO.name, case, peers: names(peers) };
             findings.measure(&contest, &plan, cx.progress, |index, time| {
                 let peer = &peers[index];
-                under_load(peer, Unit::Byte, || streams::run(peer.entry, streams, time))
+                under_load(peer, Unit::Byte, || Ok(streams::run(peer.entry, streams, time)?))
             })?;
         }
     }

@@ -5,8 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-
+use crate::error::{LoadError, io};
 use crate::frames::{
     self, DATA, FLAG_ACK, FLAG_END_HEADERS, FLAG_END_STREAM, Frames, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM,
     SETTINGS, WINDOW_UPDATE,
@@ -34,8 +33,15 @@ pub struct Event {
 }
 
 impl Http2Client {
-    /// Connects and greets.
-    pub fn connect(target: SocketAddr, patience: Duration) -> Result<Self> {
+    /// Connects and greets. An answer may take as long as `patience`.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub fn connect(target: SocketAddr, patience: Duration) -> Result<Self, LoadError> {
+        Self::open(target, patience).map_err(io("connecting"))
+    }
+
+    fn open(target: SocketAddr, patience: Duration) -> std::io::Result<Self> {
         let mut stream = TcpStream::connect(target)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
@@ -61,42 +67,51 @@ impl Http2Client {
     }
 
     /// Sends frames in one piece.
-    pub fn send(&mut self, frames: &[u8]) -> Result<()> {
-        Ok(self.stream.write_all(frames)?)
+    ///
+    /// # Errors
+    /// The server has closed the connection.
+    pub fn send(&mut self, frames: &[u8]) -> Result<(), LoadError> {
+        self.stream.write_all(frames).map_err(io("sending frames"))
     }
 
     /// Receives the next frame; answers frames that require it.
-    pub fn receive(&mut self) -> Result<Event> {
+    ///
+    /// # Errors
+    /// The server has ended a stream or the connection, or sends nothing.
+    pub fn receive(&mut self) -> Result<Event, LoadError> {
         loop {
-            if let Some(frame) = self.frames.next() {
+            if let Some(frame) = self.frames.next_frame() {
                 let mut out = Vec::new();
                 let event = Event { begins: frame.kind == HEADERS, ends_stream: false };
                 match frame.kind {
                     HEADERS | DATA => {
                         if frame.kind == DATA {
-                            self.taken += u32::try_from(frame.payload.len())?;
+                            // Lengths of frames have 24 bits.
+                            self.taken += u32::try_from(frame.payload.len()).unwrap_or(u32::MAX);
                         }
                         if self.taken > WINDOW_BYTES / 2 {
                             frames::put(&mut out, WINDOW_UPDATE, 0, 0, &self.taken.to_be_bytes());
                             self.taken = 0;
                         }
                         let ends_stream = frame.ends_stream();
-                        self.stream.write_all(&out)?;
+                        self.stream.write_all(&out).map_err(io("sending frames"))?;
                         return Ok(Event { ends_stream, ..event });
                     }
                     SETTINGS | PING if !frame.is_ack() => {
                         let payload = if frame.kind == PING { frame.payload } else { &[] };
                         frames::put(&mut out, frame.kind, FLAG_ACK, 0, payload);
-                        self.stream.write_all(&out)?;
+                        self.stream.write_all(&out).map_err(io("sending frames"))?;
                     }
-                    RST_STREAM | GOAWAY => bail!("stream {} was ended by frame type {}", frame.stream, frame.kind),
+                    RST_STREAM | GOAWAY => return Err(LoadError::Reset { stream: frame.stream, kind: frame.kind }),
                     _ => {}
                 }
                 continue;
             }
             let mut buffer = [0; READ_BYTES];
-            let count = self.stream.read(&mut buffer).context("waiting for a response")?;
-            ensure!(count > 0, "the connection was closed");
+            let count = self.stream.read(&mut buffer).map_err(io("waiting for a response"))?;
+            if count == 0 {
+                return Err(LoadError::Closed);
+            }
             self.frames.add(&buffer[..count]);
         }
     }

@@ -103,7 +103,7 @@ impl Client {
             return Ok(());
         }
         let mut frames = std::mem::take(&mut self.frames);
-        while let Some(frame) = frames.next() {
+        while let Some(frame) = frames.next_frame() {
             match frame.kind {
                 HEADERS if frame.ends_stream() => self.waiting.push((frame.stream, false)),
                 DATA => {
@@ -204,7 +204,7 @@ mod tests {
             let mut frames = Frames::default();
             frames.add(&std::mem::take(&mut client.out));
             let mut sent = Vec::new();
-            while let Some(frame) = frames.next() {
+            while let Some(frame) = frames.next_frame() {
                 if frame.kind == DATA {
                     sent.push(frame.stream);
                 }

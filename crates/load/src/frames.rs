@@ -96,7 +96,7 @@ impl Frames {
     }
 
     /// The next complete frame.
-    pub fn next(&mut self) -> Option<Frame<'_>> {
+    pub fn next_frame(&mut self) -> Option<Frame<'_>> {
         let (head, rest) = self.bytes.get(self.at..)?.split_first_chunk::<HEAD_BYTES>()?;
         let [a, b, c, kind, flags, stream @ ..] = *head;
         let payload = rest.get(..u32::from_be_bytes([0, a, b, c]) as usize)?;
@@ -119,7 +119,7 @@ mod tests {
             for part in [&out[..cut], &out[cut..]] {
                 frames.add(part);
                 skipped = skipped || frames.skip(2);
-                while let Some(frame) = skipped.then(|| frames.next()).flatten() {
+                while let Some(frame) = skipped.then(|| frames.next_frame()).flatten() {
                     seen.push((frame.kind, frame.flags, frame.stream, frame.payload.len()));
                 }
             }

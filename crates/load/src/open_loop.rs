@@ -7,10 +7,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-
-use super::{Requests, answer_end};
 use crate::epoll::{Epoll, Interest};
+use crate::error::{LoadError, io};
+use crate::requests::{Requests, answer_end};
 
 const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: backend.local\r\nUser-Agent: open-loop\r\n\r\n";
 /// How long to wait for outstanding answers at the end.
@@ -18,7 +17,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Sends `rate` requests a second over `connections` keep-alive connections, at exponentially distributed distances that are the
 /// same in every run.
-pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) -> Result<Requests> {
+///
+/// # Errors
+/// The server cannot be reached, or does not answer as expected.
+pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) -> Result<Requests, LoadError> {
     precise_timers()?;
     let mut load = OpenLoop::connect(target, connections)?;
     let mut arrivals = Arrivals { state: 0x9e37_79b9_7f4a_7c15, mean: 1.0 / f64::from(rate), at: Duration::ZERO };
@@ -34,9 +36,11 @@ pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) ->
         if due >= time && load.is_idle() {
             break;
         }
-        ensure!(now < time + GRACE, "{} requests were not answered", load.waiting.len() + load.busy());
+        if now >= time + GRACE {
+            return Err(LoadError::Unanswered(load.waiting.len() + load.busy()));
+        }
         let limit = if due < time { due.saturating_sub(start.elapsed()) } else { GRACE };
-        load.epoll.wait_for(Some(limit), &mut ready)?;
+        load.epoll.wait_for(Some(limit), &mut ready).map_err(io("waiting for an answer"))?;
         for slot in ready.drain(..) {
             load.receive(slot)?;
         }
@@ -45,8 +49,8 @@ pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) ->
 }
 
 /// Reduces the slack of timers: by default the kernel may wake the process 50 µs late, which is more than what is measured.
-fn precise_timers() -> Result<()> {
-    nix::sys::prctl::set_timerslack(1).context("timer slack")
+fn precise_timers() -> Result<(), LoadError> {
+    nix::sys::prctl::set_timerslack(1).map_err(|error| io("timer slack")(error.into()))
 }
 
 struct OpenLoop {
@@ -66,42 +70,44 @@ struct Connection {
 }
 
 impl OpenLoop {
-    fn connect(target: SocketAddr, connections: usize) -> Result<Self> {
-        let epoll = Epoll::new()?;
-        let connect = |slot| -> Result<Connection> {
+    fn connect(target: SocketAddr, connections: usize) -> Result<Self, LoadError> {
+        let epoll = Epoll::new().map_err(io("epoll"))?;
+        let connect = |slot| -> Result<Connection, std::io::Error> {
             let stream = TcpStream::connect(target)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             epoll.add(&stream, slot, Interest::Read)?;
             Ok(Connection { stream, due: None, answer: Vec::new() })
         };
-        let connections = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
+        let connections = (0..connections).map(connect).collect::<Result<Vec<_>, _>>().map_err(io("connecting"))?;
         let free = (0..connections.len()).collect();
         Ok(Self { epoll, connections, free, waiting: VecDeque::new(), latencies: Vec::new() })
     }
 
-    fn send(&mut self) -> Result<()> {
+    fn send(&mut self) -> Result<(), LoadError> {
         while !self.waiting.is_empty()
             && let Some(slot) = self.free.pop_front()
         {
             let connection = &mut self.connections[slot];
             connection.due = self.waiting.pop_front();
-            connection.stream.write_all(REQUEST).context("sending a request")?;
+            connection.stream.write_all(REQUEST).map_err(io("sending a request"))?;
         }
         Ok(())
     }
 
-    fn receive(&mut self, slot: usize) -> Result<()> {
+    fn receive(&mut self, slot: usize) -> Result<(), LoadError> {
         let connection = &mut self.connections[slot];
         let mut buffer = [0; 16 << 10];
         let count = match connection.stream.read(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            count => count.context("reading an answer")?,
+            count => count.map_err(io("reading an answer"))?,
         };
-        ensure!(count > 0, "the connection was closed");
+        if count == 0 {
+            return Err(LoadError::Closed);
+        }
         connection.answer.extend_from_slice(&buffer[..count]);
         if answer_end(&connection.answer)?.is_some() {
-            let due = connection.due.take().context("an answer to no request")?;
+            let due = connection.due.take().ok_or(LoadError::NoQuestion)?;
             self.latencies.push(due.elapsed());
             connection.answer.clear();
             self.free.push_back(slot);
