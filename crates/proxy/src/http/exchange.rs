@@ -9,10 +9,10 @@ use evenkeel_http::{HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_upstream::cluster_stats::Counter;
-use evenkeel_upstream::{Cluster, Host, Permit, RequestGuard, turn};
+use evenkeel_upstream::{Cluster, Host, Outcome, Permit, RequestGuard, turn};
 
 use super::client_side::ClientSide;
-use super::failure::Failure;
+use super::failure::{Failure, Retry};
 use super::retry::{self, BackOff, is_idempotent};
 use super::timers::Timers;
 use super::upstream::Upstream;
@@ -22,13 +22,56 @@ use crate::clock::unix_seconds;
 /// A request to a server.
 pub(super) struct Exchange<'e> {
     pub(super) cluster: &'e Rc<Cluster>,
-    pub(super) policy: Option<&'e RetryPolicy>,
+    tries: Tries<'e>,
     pub(super) priority: Priority,
     pub(super) timers: Timers,
     /// The hosts of the tries so far, if there may be others.
     tried: Vec<Rc<Host>>,
     /// A retry counts against `max_retries` until its try ends.
     retrying: Option<Permit>,
+}
+
+/// What a try is, and which ones follow it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tries<'e> {
+    /// A request, which is retried as the policy says.
+    Requests(Option<&'e RetryPolicy>),
+    /// An attempt to connect, one of this many at most. The next follows at once, and is not counted as a retry.
+    Connects(u32),
+}
+
+impl<'e> Tries<'e> {
+    fn policy(self) -> Option<&'e RetryPolicy> {
+        match self {
+            Self::Requests(policy) => policy,
+            Self::Connects(_) => None,
+        }
+    }
+
+    /// Whether another try may follow one that failed in this way, if it is not the last.
+    fn cover_failure(self, failure: &Failure) -> bool {
+        match self {
+            Self::Requests(policy) => policy.is_some_and(|policy| retry::covers_failure(&policy.on, failure)),
+            Self::Connects(_) => failure.row().retry != Retry::Never,
+        }
+    }
+
+    /// Whether that many tries are as many as there may be.
+    fn end_with(self, attempts: u32) -> bool {
+        match self {
+            Self::Requests(policy) => policy.is_none_or(|policy| attempts > policy.num_retries),
+            Self::Connects(most) => attempts >= most,
+        }
+    }
+
+    /// What a failure tells outlier detection of its host.
+    fn outcome(self, failure: &Failure) -> Option<Outcome> {
+        match (self, failure) {
+            (Self::Requests(_), failure) => failure.row().outcome,
+            (Self::Connects(_), Failure::ConnectTimeout) => Some(Outcome::TimedOut),
+            (Self::Connects(_), failure) => self.cover_failure(failure).then_some(Outcome::ConnectFailed),
+        }
+    }
 }
 
 /// A response head, and the stream it came on.
@@ -49,53 +92,46 @@ enum Verdict {
 }
 
 impl<'e> Exchange<'e> {
-    pub(super) fn new(
-        cluster: &'e Rc<Cluster>,
-        policy: Option<&'e RetryPolicy>,
-        priority: Priority,
-        timers: Timers,
-    ) -> Self {
-        Self { cluster, policy, priority, timers, tried: Vec::new(), retrying: None }
+    pub(super) fn new(cluster: &'e Rc<Cluster>, tries: Tries<'e>, priority: Priority, timers: Timers) -> Self {
+        Self { cluster, tries, priority, timers, tried: Vec::new(), retrying: None }
     }
 
     /// Tries until there is a response or no try is left.
     pub(super) async fn response(&mut self, side: &mut impl ClientSide) -> Result<Answered, Failure> {
         loop {
             side.request_mut().stream.attempts += 1;
-            if let Some(policy) = self.policy {
+            let policy = self.tries.policy();
+            if let Some(policy) = policy {
                 self.timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
             let attempt = self.attempt(side).await;
             self.report(side, &attempt);
             if let Err(failure) = &attempt {
                 side.failed(failure);
-                count_failed_try(self.cluster, side.request().host.as_ref(), failure);
+                count_failed_try(self.cluster, side.request().host.as_ref(), failure, self.tries.outcome(failure));
             }
-            if let Some(host) = side.request().host.as_ref().filter(|_| self.policy.is_some()) {
+            if let Some(host) = side.request().host.as_ref().filter(|_| policy.is_some()) {
                 self.tried.push(Rc::clone(host));
             }
             let verdict = self.verdict(side, &attempt);
-            if let Some(policy) = self.policy.filter(|_| matches!(verdict, Verdict::Again))
-                && self.may_retry(side, attempt.is_err())
-            {
-                self.await_retry(side, policy, attempt).await?;
-                continue;
+            match (verdict, self.tries) {
+                (Verdict::Again, Tries::Connects(_)) => continue,
+                (Verdict::Again, Tries::Requests(Some(policy))) if self.may_retry(side, attempt.is_err()) => {
+                    self.await_retry(side, policy, attempt).await?;
+                }
+                _ => {
+                    self.end(side, verdict, attempt.is_ok());
+                    return attempt;
+                }
             }
-            if let Verdict::Exhausted = verdict {
-                side.request_mut().stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
-                self.cluster.stats().inc(Counter::upstream_rq_retry_limit_exceeded);
-            }
-            if attempt.is_ok() && side.request().stream.attempts > 1 && matches!(verdict, Verdict::Final) {
-                self.cluster.stats().inc(Counter::upstream_rq_retry_success);
-            }
-            return attempt;
         }
     }
 
     /// One try: host, connection, request up, response head down.
     async fn attempt(&mut self, side: &mut impl ClientSide) -> Result<Answered, Failure> {
         match side.request().stream.attempts {
-            1 => self.cluster.drop_share()?,
+            1 if matches!(self.tries, Tries::Requests(_)) => self.cluster.drop_share()?,
+            1 => {}
             _ => side.request_mut().stream.times.begin_try(),
         }
         // A request that was lost because its connection just ended is sent once more, whatever the retry policy.
@@ -113,7 +149,9 @@ impl<'e> Exchange<'e> {
                 None => Box::pin(side.connect(&connections, raced, &mut self.timers)).await?,
             };
             let mut up = side.upstream(connection);
-            self.cluster.report_connected(&host);
+            if let Tries::Requests(_) = self.tries {
+                self.cluster.report_connected(&host);
+            }
             side.connected(&host, &up);
             let failure = match side.exchange_heads(&mut up, &mut self.timers).await {
                 Ok(info) => return Ok(Answered { up, info, guard }),
@@ -137,10 +175,7 @@ impl<'e> Exchange<'e> {
         match failure {
             // If the policy covers it, the retry picks another host.
             Failure::UpstreamRefused => {
-                let attempts = side.request().stream.attempts;
-                let covers =
-                    |policy: &RetryPolicy| retry::covers_failure(&policy.on, failure) && attempts <= policy.num_retries;
-                !self.policy.is_some_and(covers)
+                !self.tries.cover_failure(failure) || self.tries.end_with(side.request().stream.attempts)
             }
             Failure::UpstreamClosed { .. } => {
                 up.is_reused() && (is_idempotent(side.request().head.method()) || up.is_unread())
@@ -153,8 +188,9 @@ impl<'e> Exchange<'e> {
     fn report(&self, side: &mut impl ClientSide, attempt: &Result<Answered, Failure>) {
         let request = side.request_mut();
         let Some(host) = &request.host else { return };
-        let outcome = match attempt {
-            Ok(_) => {
+        let outcome = match (attempt, self.tries) {
+            (Ok(_), Tries::Connects(_)) => Some(Outcome::ConnectedFinally),
+            (Ok(_), Tries::Requests(_)) => {
                 let headers = &request.response.headers;
                 if let Some(value) = headers.get(HeaderId::KeepAlive) {
                     host.keep_alive().announced(value);
@@ -163,25 +199,41 @@ impl<'e> Exchange<'e> {
                 request.load_reported = self.cluster.heed_load_report(host, headers);
                 Some(retry::outcome_of_response(&request.response))
             }
-            Err(failure) => failure.row().outcome,
+            (Err(failure), tries) => tries.outcome(failure),
         };
         if let Some(outcome) = outcome {
             self.cluster.report(host, outcome);
         }
     }
 
-    /// Returns whether the policy allows another try, and whether one is left.
+    /// Counts the end of the tries.
+    fn end(&self, side: &mut impl ClientSide, verdict: Verdict, answered: bool) {
+        let stream = &mut side.request_mut().stream;
+        let counter = match verdict {
+            Verdict::Exhausted => {
+                stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+                Counter::upstream_rq_retry_limit_exceeded
+            }
+            Verdict::Final if answered && stream.attempts > 1 => Counter::upstream_rq_retry_success,
+            Verdict::Final | Verdict::Unrepeatable | Verdict::Again => return,
+        };
+        if let Tries::Requests(_) = self.tries {
+            self.cluster.stats().inc(counter);
+        }
+    }
+
+    /// Returns whether another try may follow, and whether one is left.
     fn verdict(&self, side: &impl ClientSide, attempt: &Result<Answered, Failure>) -> Verdict {
-        let Some(policy) = self.policy else { return Verdict::Final };
-        let covered = match attempt {
-            Ok(_) => retry::covers_response(policy, &side.request().response),
-            Err(failure) => retry::covers_failure(&policy.on, failure),
+        let covered = match (attempt, self.tries.policy()) {
+            (Ok(_), None) => false,
+            (Ok(_), Some(policy)) => retry::covers_response(policy, &side.request().response),
+            (Err(failure), _) => self.tries.cover_failure(failure),
         };
         if !covered {
             Verdict::Final
         } else if !side.can_replay() {
             Verdict::Unrepeatable
-        } else if side.request().stream.attempts > policy.num_retries {
+        } else if self.tries.end_with(side.request().stream.attempts) {
             Verdict::Exhausted
         } else {
             Verdict::Again

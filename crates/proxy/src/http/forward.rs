@@ -12,7 +12,7 @@ use evenkeel_upstream::turn;
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream_side::DownstreamSide;
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Tries};
 use super::failure::{Failure, Retry};
 use super::reply::Reply;
 use super::retry::is_idempotent;
@@ -51,8 +51,12 @@ impl ActiveStream<'_> {
             }
         }
         let timers = self.timers(forward, paused);
-        let mut exchange =
-            Exchange::new(&forward.to.cluster, forward.retry.as_deref(), forward.action.priority, timers);
+        let mut exchange = Exchange::new(
+            &forward.to.cluster,
+            Tries::Requests(forward.retry.as_deref()),
+            forward.action.priority,
+            timers,
+        );
         let mut side = DownstreamSide { active: self, forward, upload: &mut upload };
         match exchange.response(&mut side).await {
             Ok(answered) => {

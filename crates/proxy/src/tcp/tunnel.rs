@@ -1,8 +1,6 @@
-//! TCP over HTTP (`tunneling_config`): the host is another proxy, and CONNECT tells it where the bytes are to go. Over HTTP/1.1 the
-//! connection becomes the tunnel, over HTTP/2 a stream of a shared connection does. A proxy that does not support CONNECT can be asked with
-//! POST over HTTP/2 (`use_post`): then the bodies of request and response carry the bytes.
+//! TCP over HTTP (`tunneling_config`): the request for a tunnel, and the bytes of one over HTTP/2. How it is opened is in
+//! [`crate::http::tcp_side`].
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -12,111 +10,27 @@ use std::task::{Context, Poll, ready};
 use evenkeel_filters::format::{Record, format};
 use evenkeel_filters::{ConnectionInfo, StreamInfo};
 use evenkeel_http::h2::Reason;
-use evenkeel_http::{
-    Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, ResponseRules, Version, encode, parse_response,
-};
+use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::listener::Tunneling;
-use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::substitution_format::Format;
-use evenkeel_upstream::conn::Buffer;
-use evenkeel_upstream::h2::{self, Answer, Received, Reset, ResetBy};
-use evenkeel_upstream::{
-    AcquireError, Cluster, ConnectError, ConnectTimes, Connection, Host, Need, PooledConnection, StreamSlot,
-};
+use evenkeel_upstream::h2::{self, Received, Reset, ResetBy};
+use evenkeel_upstream::{ConnectTimes, Host, StreamSlot};
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::time::timeout;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::relay::End;
 use crate::connection_record::record_of_connection;
 use crate::http::{HOPS, add_headers};
 
-/// Limits of the response head: Envoy's defaults for upstreams.
-const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
-const ANSWER_RULES: ResponseRules = ResponseRules { limits: ANSWER_LIMITS, to_head: true, keep_case: false };
-
-/// An open tunnel, with the bytes already received through it.
-#[allow(clippy::large_enum_variant, reason = "one per connection, and short-lived")]
-pub(super) enum Tunnel {
-    /// A connection of its own.
-    Connection(Connection, Buffer),
-    /// A stream of a shared connection.
-    Stream(Box<TunnelStream>),
-}
-
-/// Why there is no tunnel.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TunnelError {
-    /// There is no connection to open a tunnel on.
-    #[error(transparent)]
-    Acquire(#[from] AcquireError),
-    /// The other proxy responded with this status. The text is Envoy's.
-    #[error("tunnel_response:{0}")]
-    Refused(u16),
-    /// The upstream closed the connection, or its response is not valid HTTP.
-    #[error("the upstream proxy did not answer: {0}")]
-    Failed(String),
-    /// Over HTTP/1.1 the body of a POST cannot carry a tunnel.
-    #[error("use_post needs an upstream that speaks HTTP/2")]
-    PostOverHttp1,
-}
-
-impl From<io::Error> for TunnelError {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<Reset> for TunnelError {
-    fn from(reset: Reset) -> Self {
-        Self::Failed(reset.to_string())
-    }
-}
-
-impl TunnelError {
-    /// `%UPSTREAM_TRANSPORT_FAILURE_REASON%`. As in Envoy, it is empty for a peer that did not respond.
-    pub(super) fn reason(&self) -> String {
-        match self {
-            Self::Failed(_) | Self::Acquire(AcquireError::Connect(ConnectError::Timeout(_))) => String::new(),
-            other => other.to_string(),
-        }
-    }
-}
-
 /// Keeps the other proxy's last response head for access logs (`propagate_response_headers`).
-fn keep_answer(info: &mut StreamInfo, tunneling: &Tunneling, answer: &ResponseHead) {
+pub(super) fn keep_answer(info: &mut StreamInfo, tunneling: &Tunneling, answer: &ResponseHead) {
     if tunneling.keep_headers {
         info.tunnel_headers = Some(header_map(Some(answer.status), &answer.headers));
     }
 }
 
-/// Connects to `host` and asks it for a tunnel. The response may take as long as `connect_timeout`.
-pub(super) async fn open(
-    cluster: &Cluster,
-    host: &Rc<Host>,
-    client: &ConnectionInfo,
-    tunneling: &Tunneling,
-    info: &mut StreamInfo,
-) -> Result<Tunnel, TunnelError> {
-    let head = request(tunneling, client);
-    let upstream = cluster.acquire_for(host, Version::Http11, Need::Tunnel, Priority::Default).await?;
-    let limit = cluster.config().connect_timeout;
-    let asking = async {
-        match upstream {
-            PooledConnection::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
-            PooledConnection::Http1(connection) => over_http1(connection, &head, (tunneling, info)).await,
-            PooledConnection::Http2(place) => {
-                over_http2(place, &head, host.transport.is_secure(), (tunneling, info)).await
-            }
-        }
-    };
-    match timeout(limit, asking).await {
-        Ok(asked) => asked,
-        Err(_) => Err(AcquireError::Connect(ConnectError::Timeout(limit)).into()),
-    }
-}
-
-fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
+/// The request for a tunnel.
+pub(super) fn request(tunneling: &Tunneling, client: &ConnectionInfo) -> RequestHead {
     let stream = StreamInfo::new(client.accepted);
     let record = record_of_connection(&stream, client);
     let mut head = RequestHead::default();
@@ -144,38 +58,6 @@ fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
     target
 }
 
-async fn over_http1(
-    mut connection: Connection,
-    head: &RequestHead,
-    (tunneling, info): (&Tunneling, &mut StreamInfo),
-) -> Result<Tunnel, TunnelError> {
-    let mut bytes = Vec::new();
-    encode::request(&mut bytes, head, Framing::None, encode::Connection::Default);
-    connection.stream.write_all(&bytes).await?;
-    connection.stream.flush().await?;
-    let (mut input, mut answer, mut scan) = (Buffer::default(), ResponseHead::default(), HeadScan::default());
-    loop {
-        if poll_fn(|cx| input.poll_fill(&mut connection.stream, ANSWER_LIMITS.max_head_bytes + 1, cx)).await? == 0 {
-            return Err(TunnelError::Failed("it closed".to_owned()));
-        }
-        // Headers that say how long the body is mean nothing here (RFC 9110 section 9.3.6).
-        while let Some(parsed) = parse_response(input.bytes(), &mut scan, ANSWER_RULES, &mut answer)
-            .map_err(|error| TunnelError::Failed(error.to_string()))?
-        {
-            input.consume(parsed.head_bytes);
-            if matches!(answer.status, 100..=199) {
-                scan = HeadScan::default();
-                continue;
-            }
-            keep_answer(info, tunneling, &answer);
-            match answer.status {
-                200..=299 => return Ok(Tunnel::Connection(connection, input)),
-                status => return Err(TunnelError::Refused(status)),
-            }
-        }
-    }
-}
-
 /// The JSON of Envoy's `HeaderMap`, which omits empty values and replaces each byte that is not UTF-8 by a blank.
 fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
     let text = |bytes: &[u8]| -> String {
@@ -188,30 +70,6 @@ fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
     let status = status.map(|status| entry(b":status", status.to_string().as_bytes()));
     let headers = headers.iter().map(|(_, name, value)| entry(name, value));
     json!({ "headers": status.into_iter().chain(headers).collect::<Vec<_>>() }).to_string().into()
-}
-
-/// `https`: the scheme of a POST.
-async fn over_http2(
-    place: StreamSlot,
-    head: &RequestHead,
-    https: bool,
-    (tunneling, info): (&Tunneling, &mut StreamInfo),
-) -> Result<Tunnel, TunnelError> {
-    let mut stream = place.open(head, https, Framing::Chunked, false)?;
-    let mut answer = ResponseHead::default();
-    let ended = loop {
-        match poll_fn(|cx| stream.poll_head(&mut answer, cx)).await? {
-            Answer::Interim => {}
-            Answer::Final(meta) => break meta.end,
-        }
-    };
-    keep_answer(info, tunneling, &answer);
-    let trailers = if tunneling.keep_trailers { Trailers::Awaited } else { Trailers::Unwanted };
-    match answer.status {
-        // Over HTTP/2 Envoy accepts no other status either, nor a response that ends with its head.
-        200 if !ended => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false, trailers }))),
-        status => Err(TunnelError::Refused(status)),
-    }
 }
 
 /// The bytes of a tunnel over HTTP/2. Dropping it before both ends have ended resets the stream.
@@ -233,6 +91,13 @@ enum Trailers {
 }
 
 impl TunnelStream {
+    /// The tunnel over a stream, whose response has begun.
+    pub(super) fn new(stream: h2::Stream, place: StreamSlot, tunneling: Option<&Tunneling>) -> Self {
+        let keeps = tunneling.is_some_and(|tunneling| tunneling.keep_trailers);
+        let trailers = if keeps { Trailers::Awaited } else { Trailers::Unwanted };
+        Self { stream, place, ended: false, trailers }
+    }
+
     /// The local address of the connection.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         self.place.local_addr()

@@ -10,11 +10,11 @@ use evenkeel_filters::decide::{TcpDestination, tcp_destination};
 use evenkeel_filters::format::{Record, UpstreamPeer};
 use evenkeel_filters::network::Close;
 use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
+use evenkeel_http::ResponseHead;
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::listener::TcpProxy;
-use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::Writer;
 use evenkeel_tls::Session;
@@ -22,18 +22,17 @@ use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::own::MAX_HOPS;
 use evenkeel_upstream::stream::Stream;
-use evenkeel_upstream::{
-    AcquireError, ConnectError, ConnectTimes, Connection, Host, Outcome as HostOutcome, RequestGuard, Target, edge,
-};
+use evenkeel_upstream::{ConnectTimes, Connection, Host, RequestGuard, Target, edge};
 use tokio::time::Instant;
 
 use super::relay::Remainder;
-use super::tunnel::{self, Tunnel, TunnelError, TunnelStream};
+use super::tunnel::{self, TunnelStream};
 use crate::clock::wall_clock;
 use crate::connection_record::record_of_connection;
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
-use crate::http::{Failure, set_connect_times};
+use crate::http::tcp_side::{self, TcpConnect};
+use crate::http::{Failure, Opened, set_connect_times};
 use crate::stats::tcp::Counter;
 use crate::worker::Worker;
 use evenkeel_upstream::turn;
@@ -233,62 +232,40 @@ async fn connect(
     if worker.upstreams.own().hops_so_far(view) > MAX_HOPS {
         return refuse_loop(outcome, name);
     }
-    for _ in 0..proxy.max_connect_attempts.max(1) {
-        let target = Target {
-            original_dst: Some(view.local),
-            dynamic: view.dynamic_host.as_deref(),
-            hash: proxy.hash_source_ip.then(|| address_hash(view.remote.ip())),
-            metadata_match,
-            ..Target::default()
-        };
-        let host = cluster.pick(&target).map_err(|error| outcome.fail(&error.into())).ok()?;
-        outcome.stream.host = Some(Arc::clone(&host.label));
-        let Ok(guard) = cluster.begin_request(&host, Priority::Default) else {
-            outcome.fail(&Failure::Overflow);
-            return None;
-        };
-        outcome.stream.attempts += 1;
-        let door = cluster.on_behalf_of(&host, info.source());
-        let connected = match &proxy.tunneling {
-            None => cluster.connect_tcp(&door, view).await.map(Upstream::Connection).map_err(TunnelError::from),
-            Some(tunneling) => {
-                // The tunnel's request tells it.
-                worker.upstreams.own().hops_so_far(view);
-                tunnel::open(&cluster, &door, info, tunneling, &mut outcome.stream).await.map(|tunnel| match tunnel {
-                    Tunnel::Connection(connection, said) => {
-                        *input = said;
-                        Upstream::Connection(connection)
-                    }
-                    Tunnel::Stream(stream) => Upstream::Tunnel(stream),
-                })
-            }
-        };
-        match connected {
-            Ok(upstream) => {
-                cluster.report(&host, HostOutcome::ConnectedFinally);
-                // Again: what was not announced is noted by now.
-                if worker.upstreams.own().hops(view) > MAX_HOPS {
-                    return refuse_loop(outcome, name);
-                }
-                return Some((upstream, guard));
-            }
-            Err(TunnelError::Acquire(AcquireError::Overflow(_))) => {
-                outcome.fail(&Failure::Overflow);
-                return None;
-            }
-            Err(error) => {
-                let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
-                // The flags stay, even if the next attempt succeeds.
-                outcome.fail(&if timeout { Failure::ConnectTimeout } else { Failure::Connect(String::new()) });
-                host.count_failure(timeout);
-                cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
-                outcome.stream.transport_failure = error.reason();
-                tracing::debug!(host = %host.label, %error, "connecting upstream failed");
-            }
+    let target = Target {
+        original_dst: Some(view.local),
+        dynamic: view.dynamic_host.as_deref(),
+        hash: proxy.hash_source_ip.then(|| address_hash(view.remote.ip())),
+        metadata_match,
+        ..Target::default()
+    };
+    let tunneling = proxy.tunneling.as_ref();
+    let connect = TcpConnect {
+        cluster: &cluster,
+        target,
+        client: info,
+        tunnel: tunneling.map(|tunneling| tunnel::request(tunneling, info)),
+        attempts: proxy.max_connect_attempts.max(1),
+        random: &worker.random,
+    };
+    let keep = |stream: &mut StreamInfo, response: &ResponseHead| {
+        if let Some(tunneling) = tunneling {
+            tunnel::keep_answer(stream, tunneling, response);
         }
+    };
+    let (opened, guard) = tcp_side::open(connect, &mut outcome.stream, keep).await.ok()?;
+    // Again: what was not announced is noted by now.
+    if worker.upstreams.own().hops(view) > MAX_HOPS {
+        return refuse_loop(outcome, name);
     }
-    outcome.stream.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
-    None
+    let upstream = match opened {
+        Opened::Connection(connection, received) => {
+            *input = received;
+            Upstream::Connection(connection)
+        }
+        Opened::Stream(stream, place) => Upstream::Tunnel(Box::new(TunnelStream::new(stream, place, tunneling))),
+    };
+    Some((upstream, guard))
 }
 
 /// The connection has come back to this proxy too often.

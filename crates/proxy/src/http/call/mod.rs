@@ -22,7 +22,7 @@ use evenkeel_upstream::turn;
 use self::side::CallSide;
 use self::until::Limit;
 use self::upload::Upload;
-use super::exchange::{Answered, Exchange};
+use super::exchange::{Answered, Exchange, Tries};
 use super::failure::Failure;
 use super::framed::Piece;
 use super::grpc;
@@ -91,7 +91,8 @@ impl Call {
         let Some(mut request) = self.request.take() else { return Ok(()) };
         let policy = effective(self.wanted.retry.as_deref(), None, &request.view());
         let policy = policy.as_deref();
-        let mut exchange = Exchange::new(&self.cluster, policy, Priority::Default, Timers::new(None, None, None));
+        let mut exchange =
+            Exchange::new(&self.cluster, Tries::Requests(policy), Priority::Default, Timers::new(None, None, None));
         let mut side = CallSide {
             cluster: &self.cluster,
             request: &mut request,

@@ -21,12 +21,18 @@ pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &F
     counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
 }
 
-/// Counts what went wrong with a try, whether or not there is another.
-pub(in crate::http) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let row = failure.row();
-    row.cluster_counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
+/// Counts what went wrong with a try, whether or not there is another. `outcome`: what that tells of the host.
+pub(in crate::http) fn count_failed_try(
+    cluster: &Cluster,
+    host: Option<&Rc<Host>>,
+    failure: &Failure,
+    outcome: Option<Outcome>,
+) {
+    if let Some(counter) = failure.row().cluster_counter {
+        cluster.stats().inc(counter);
+    }
     if let Some(host) = host {
-        host.count_failure(row.outcome == Some(Outcome::TimedOut));
+        host.count_failure(outcome == Some(Outcome::TimedOut));
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::Arrived;
+use super::opened::Opened;
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::request::Request;
@@ -204,6 +205,10 @@ impl Http1 {
         self.tunnel = true;
         self.body = FramedBody::new(Framing::UntilClose, false);
         self.writer = BodyWriter::new(Framing::UntilClose, false);
+    }
+
+    pub(super) fn into_tunnel(self) -> Opened {
+        Opened::Connection(self.connection, self.input)
     }
 
     pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut Take<'_>) -> Result<Piece, Failure> {

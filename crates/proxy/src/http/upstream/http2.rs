@@ -14,6 +14,7 @@ use evenkeel_upstream::h2::{Answer, Reset, ResetBy};
 use evenkeel_upstream::{ConnectTimes, Host, StreamSlot};
 
 use super::Arrived;
+use super::opened::Opened;
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::request::Request;
@@ -50,9 +51,13 @@ impl Http2 {
         self.place.connect_times()
     }
 
-    /// Opens the stream. What HTTP/1 calls an upgrade is an extended CONNECT here (RFC 8441 section 4).
     pub(in crate::http) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
         let https = request.view().scheme() == b"https";
+        self.open(request, https)
+    }
+
+    /// Opens the stream. What HTTP/1 calls an upgrade is an extended CONNECT here (RFC 8441 section 4).
+    pub(in crate::http) fn open(&mut self, request: &mut Request, https: bool) -> Result<(), Failure> {
         let framing = if request.tunnel.is_some() { Framing::Chunked } else { request.info.framing };
         let ended = framing.is_empty();
         let method = match &request.tunnel {
@@ -122,6 +127,10 @@ impl Http2 {
         // 101 does not exist in HTTP/2 (RFC 9113 section 8.6).
         let framing = if meta.end { Framing::None } else { meta.framing };
         Poll::Ready(Ok(Arrived::Final(ResponseInfo { head_bytes: 0, framing, keep_alive: true })))
+    }
+
+    pub(super) fn into_tunnel(self) -> Option<Opened> {
+        self.stream.map(|streamed| Opened::Stream(streamed.stream, self.place))
     }
 
     pub(super) fn piece(

@@ -4,6 +4,7 @@ pub(in crate::http) mod count;
 pub(super) mod filtered;
 pub(super) mod http1;
 pub(super) mod http2;
+pub(super) mod opened;
 
 use std::io;
 use std::rc::Rc;
@@ -19,6 +20,7 @@ use super::request::Request;
 use filtered::Filtered;
 use http1::Http1;
 use http2::Http2;
+use opened::Opened;
 
 /// Interim responses (1xx) an upstream may send before the final one: an upstream that takes long may send one every few seconds.
 pub(super) const MAX_INTERIM: u32 = 100;
@@ -46,13 +48,18 @@ pub(super) enum Arrived {
 impl Upstream {
     /// `cluster`: the host's cluster, with its protocol options and filters.
     pub(super) fn new(connection: PooledConnection, cluster: &Cluster) -> Self {
-        let codec = match connection {
-            PooledConnection::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
-            PooledConnection::Http2(place) => Self::Http2(Http2::new(place)),
-        };
+        let codec = Self::unfiltered(connection, cluster);
         match cluster.http_filters() {
             None => codec,
             Some(filters) => Self::Filtered(Box::new(Filtered::new(codec, filters))),
+        }
+    }
+
+    /// The same without the filters.
+    pub(super) fn unfiltered(connection: PooledConnection, cluster: &Cluster) -> Self {
+        match connection {
+            PooledConnection::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
+            PooledConnection::Http2(place) => Self::Http2(Http2::new(place)),
         }
     }
 
@@ -209,6 +216,15 @@ impl Upstream {
             Self::Http1(side) => side.open_tunnel(),
             // HTTP/2 streams do so without a change.
             Self::Http2(_) => {}
+        }
+    }
+
+    /// What carries a tunnel's bytes from here on, behind the response head.
+    pub(super) fn into_tunnel(self) -> Option<Opened> {
+        match self {
+            Self::Filtered(_) => None,
+            Self::Http1(side) => Some(side.into_tunnel()),
+            Self::Http2(side) => side.into_tunnel(),
         }
     }
 

@@ -68,8 +68,6 @@ pub enum Why {
     Unpooled,
     /// What follows the head are its client's bytes.
     Opaque,
-    /// It is a mistake.
-    Drift,
 }
 
 pub const RETRY: Retry = Retry { on: "5xx", times: 1, per_try: None, idle: None, back_off: 1 };
