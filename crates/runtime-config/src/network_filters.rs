@@ -10,6 +10,7 @@ use prost::Name;
 
 use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
+use crate::filters::custom::CustomFilter;
 use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
 use crate::support::message::MessageSupport;
 
@@ -23,6 +24,8 @@ macro_rules! network_filters {
         #[derive(Debug)]
         pub enum NetworkFilterConfig {
             $($(#[$doc])* $name(Arc<$module::$compiled>),)*
+            /// A filter that is not in this table.
+            Custom(CustomFilter),
         }
 
         /// The supported fields of the filters' messages.
@@ -33,6 +36,7 @@ macro_rules! network_filters {
             pub(crate) fn needs(&self) -> &dyn FilterNeeds {
                 match self {
                     $(Self::$name(config) => &**config,)*
+                    Self::Custom(config) => config,
                 }
             }
         }
@@ -46,13 +50,18 @@ macro_rules! network_filters {
                     return Some(NetworkFilterConfig::$name(Arc::new($module::$($compile)::+(cx, &message)?)));
                 }
             )*
-            cx.fail(format!("{name} is no network filter"))
+            match cx.env.custom_filters.iter().find(|kind| kind.message == name).map(|kind| (kind.compile)(&any.value)) {
+                Some(Ok(filter)) => Some(NetworkFilterConfig::Custom(filter)),
+                Some(Err(reason)) => cx.fail(reason),
+                None => cx.fail(format!("{name} is no network filter")),
+            }
         }
 
         /// Whether the message is that of such a filter.
-        pub(crate) fn is_network_filter(any: &Any) -> bool {
+        pub(crate) fn is_network_filter(cx: &Cx<'_>, any: &Any) -> bool {
             let name = type_name(&any.type_url);
-            [$(<$message>::full_name(),)*].iter().any(|known| name == known)
+            let is_custom = || cx.env.custom_filters.iter().any(|kind| kind.message == name);
+            [$(<$message>::full_name(),)*].iter().any(|known| name == known) || is_custom()
         }
     };
 }

@@ -15,13 +15,19 @@ use crate::verdict::FilterVerdict;
 pub struct Hooks(u8);
 
 impl Hooks {
-    pub(crate) const NEW_CONNECTION: Self = Self(1);
-    pub(crate) const DATA: Self = Self(1 << 1);
-    pub(crate) const UPSTREAM_DATA: Self = Self(1 << 2);
-    pub(crate) const COMPLETE: Self = Self(1 << 3);
+    #[allow(missing_docs)]
+    pub const NEW_CONNECTION: Self = Self(1);
+    #[allow(missing_docs)]
+    pub const DATA: Self = Self(1 << 1);
+    #[allow(missing_docs)]
+    pub const UPSTREAM_DATA: Self = Self(1 << 2);
+    #[allow(missing_docs)]
+    pub const COMPLETE: Self = Self(1 << 3);
+    /// All hooks.
+    pub const ALL: Self = Self((1 << 4) - 1);
 
     /// The union of both.
-    pub(crate) const fn and(self, other: Self) -> Self {
+    pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 

@@ -5,6 +5,7 @@
 
 mod chain;
 mod contract;
+mod custom;
 mod filter;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -25,6 +26,7 @@ use crate::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
 
 pub use chain::{Direction, FilteredConnection, NetworkFilters};
 pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
+pub use custom::{CustomFactory, CustomFilter};
 pub(crate) use filter::Filter;
 pub use filter::{Hooks, Setup};
 
@@ -35,51 +37,50 @@ macro_rules! filters {
         #[derive(Debug)]
         pub(crate) enum NetworkFilter {
             $($(#[$doc])* $name($filter),)*
-            #[cfg(feature = "test-filter")]
-            Test(test_filter::NetworkFilter),
+            /// A filter that is not in this table.
+            Custom(custom::NetworkFilter),
         }
 
         /// A filter's state for one connection.
         pub(crate) enum Slot {
             $($name(<$filter as Filter>::State),)*
-            #[cfg(feature = "test-filter")]
-            Test(<test_filter::NetworkFilter as Filter>::State),
+            Custom(custom::State),
         }
 
         impl NetworkFilter {
             fn new(filter: &listener::NetworkFilter, setup: &Setup<'_>) -> Self {
                 #[cfg(feature = "test-filter")]
-                if let Some(filter) = test_filter::NetworkFilter::registered(&filter.name) {
-                    return Self::Test(filter);
+                if let Some(filter) = test_filter::registered(&filter.name) {
+                    return Self::Custom(filter);
                 }
                 match &filter.config {
                     $(listener::NetworkFilterConfig::$name(config) => {
                         Self::$name(<$filter as Filter>::new(Arc::clone(config), setup))
                     })*
+                    listener::NetworkFilterConfig::Custom(config) => {
+                        Self::Custom(custom::NetworkFilter::new(config, setup))
+                    }
                 }
             }
 
             fn hooks(&self) -> Hooks {
                 match self {
                     $(Self::$name(filter) => filter.hooks(),)*
-                    #[cfg(feature = "test-filter")]
-                    Self::Test(filter) => filter.hooks(),
+                    Self::Custom(filter) => filter.hooks(),
                 }
             }
 
             fn is_immediate(&self) -> bool {
                 match self {
                     $(Self::$name(_) => <$filter as Filter>::IMMEDIATE,)*
-                    #[cfg(feature = "test-filter")]
-                    Self::Test(_) => false,
+                    Self::Custom(_) => false,
                 }
             }
 
             fn slot(&self) -> Slot {
                 match self {
                     $(Self::$name(_) => Slot::$name(Default::default()),)*
-                    #[cfg(feature = "test-filter")]
-                    Self::Test(_) => Slot::Test(Default::default()),
+                    Self::Custom(_) => Slot::Custom(None),
                 }
             }
         }
@@ -88,6 +89,7 @@ macro_rules! filters {
         pub fn verdict(config: &listener::NetworkFilterConfig) -> FilterVerdict<'_> {
             match config {
                 $(listener::NetworkFilterConfig::$name(config) => <$filter as Filter>::verdict(config),)*
+                listener::NetworkFilterConfig::Custom(_) => FilterVerdict::Outside,
             }
         }
 
@@ -101,6 +103,7 @@ macro_rules! filters {
                 $(listener::NetworkFilterConfig::$name(config) => {
                     <$filter as Filter>::explain(config, connection, metadata)
                 })*
+                listener::NetworkFilterConfig::Custom(_) => None,
             }
         }
 
@@ -110,8 +113,7 @@ macro_rules! filters {
             ($pair:expr, |$its:ident, $state:ident| $call:expr, else $other:expr) => {
                 match $pair {
                     $((NetworkFilter::$name($its), Slot::$name($state)) => $call,)*
-                    #[cfg(feature = "test-filter")]
-                    (NetworkFilter::Test($its), Slot::Test($state)) => $call,
+                    (NetworkFilter::Custom($its), Slot::Custom($state)) => $call,
                     _ => $other,
                 }
             };

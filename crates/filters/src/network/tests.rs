@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::connection_limit::ConnectionLimit;
+use evenkeel_runtime_config::custom::CustomFilter as CustomConfig;
 use evenkeel_runtime_config::listener::NetworkFilterConfig;
 use evenkeel_runtime_config::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, Rules};
 
+use super::custom::State;
 use super::fixture::Fixture;
-use super::{ClosedBy, Decision, End};
+use super::{ClosedBy, ConnectionContext, CustomFactory, CustomFilter, Data, Decision, End};
 
 /// Refuses every connection.
 fn closed() -> NetworkFilterConfig {
@@ -45,4 +47,33 @@ fn bytes_pass_filters_that_do_not_look_at_them() {
     assert!(matches!(chain.data(&mut bytes, false), Decision::Continue));
     assert!(matches!(chain.upstream_data(&mut bytes, true), Decision::Continue));
     assert_eq!(bytes, b"abc");
+}
+
+/// A custom filter that counts its calls for data in the connection's state, and writes the count behind them.
+struct Counting;
+
+impl CustomFilter for Counting {
+    fn data(&self, state: &mut State, data: &mut Data<'_>, _: &mut ConnectionContext<'_>) -> Decision {
+        let before = state.take().and_then(|count| count.downcast::<u8>().ok()).map_or(0, |count| *count);
+        data.bytes.push(b'1' + before);
+        *state = Some(Box::new(before + 1));
+        Decision::Continue
+    }
+}
+
+#[test]
+fn filters_of_the_open_arm_stand_among_the_others() {
+    let custom = |factory: Arc<dyn std::any::Any + Send + Sync>| {
+        NetworkFilterConfig::Custom(CustomConfig { message: "test.Counting", clusters: Vec::new(), factory })
+    };
+    let counting = Arc::new(CustomFactory::new(|_| Box::new(Counting)));
+    let mut chain = Fixture::new([limit("first"), custom(counting)]);
+    assert!(matches!(chain.open(), Decision::Continue));
+    let mut bytes = b"abc".to_vec();
+    assert!(matches!(chain.data(&mut bytes, false), Decision::Continue));
+    assert!(matches!(chain.data(&mut bytes, true), Decision::Continue));
+    assert_eq!(bytes, b"abc12");
+    // A configuration that creates no filter lets nothing pass.
+    let mut broken = Fixture::new([custom(Arc::new("no factory"))]);
+    assert!(matches!(broken.open(), Decision::Close(_)));
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use evenkeel_filters::callouts::HttpCall;
-use evenkeel_filters::network::test_filter::{self, State, TestFilter};
+use evenkeel_filters::network::test_filter::{self, CustomFilter, State};
 use evenkeel_filters::network::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End};
 use evenkeel_filters::{Pause, Woken};
 use evenkeel_http::RequestHead;
@@ -112,7 +112,7 @@ fn replace(bytes: &mut [u8], old: &[u8], new: &[u8]) {
     }
 }
 
-impl TestFilter for Translate {
+impl CustomFilter for Translate {
     fn data(&self, _: &mut State, data: &mut Data<'_>, _: &mut ConnectionContext<'_>) -> Decision {
         self.bytes[0].fetch_add(data.bytes.len() as u64, SeqCst);
         replace(data.bytes, b"secret", b"public");
@@ -192,7 +192,7 @@ fn verdict(state: &mut State) -> Decision {
     }
 }
 
-impl TestFilter for Ask {
+impl CustomFilter for Ask {
     fn new_connection(&self, state: &mut State, context: &mut ConnectionContext<'_>) -> Decision {
         match context.woken {
             None => ask(context, "/connection", state),
@@ -270,7 +270,7 @@ impl Gate {
     }
 }
 
-impl TestFilter for Gate {
+impl CustomFilter for Gate {
     fn data(&self, _: &mut State, _: &mut Data<'_>, _: &mut ConnectionContext<'_>) -> Decision {
         self.pass(true)
     }
@@ -328,7 +328,7 @@ struct Parser {
     reset: bool,
 }
 
-impl TestFilter for Parser {
+impl CustomFilter for Parser {
     fn data(&self, _: &mut State, data: &mut Data<'_>, context: &mut ConnectionContext<'_>) -> Decision {
         let text = String::from_utf8_lossy(data.bytes).into_owned();
         if text.contains("goodbye") {

@@ -342,7 +342,7 @@ fn terminal_filter(cx: &mut Cx<'_>, filter: &listener::Filter, cluster_from_sni:
             let config: tcp_proxy::TcpProxy = cx.unpack(any)?;
             Some(Terminal::Tcp(Arc::new(TcpProxy { cluster_from_sni, ..tcp_proxy_filter(cx, &config)? })))
         }
-        name if name == SNI_CLUSTER || network_filters::is_network_filter(any) => {
+        name if name == SNI_CLUSTER || network_filters::is_network_filter(cx, any) => {
             cx.fail("cannot be the last network filter: nothing serves the connection")
         }
         name => cx.fail(format!("{name} is no network filter")),

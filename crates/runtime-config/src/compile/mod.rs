@@ -67,7 +67,7 @@ pub struct Environment {
     pub local_cluster: Option<std::sync::Arc<str>>,
     /// `tracing` of the bootstrap, and what spans tell of this proxy.
     pub tracing: TracingDefaults,
-    /// HTTP filters beyond those in the registry.
+    /// HTTP and network filters beyond those in the registries.
     pub custom_filters: Vec<CustomFilterKind>,
 }
 

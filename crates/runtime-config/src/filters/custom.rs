@@ -1,4 +1,4 @@
-//! HTTP filters whose implementation the registries do not know: the open arm, for filters of programs that embed the proxy and of virtual
+//! HTTP and network filters whose implementation the registries do not know: the open arm, for filters of programs that embed the proxy and of virtual
 //! machines. [`Environment::custom_filters`](crate::Environment) lists the kinds that a process has.
 
 use std::any::Any;
