@@ -14,6 +14,9 @@ use super::{Content, EntryName, Extent, LiveSource, PastContent, PastContents, R
 use crate::memory;
 use crate::noticed::Noticed;
 
+/// Maximum number of changes that wait for the configuration; when there are more, it takes over all objects instead.
+const MAX_WAITING_CHANGES: usize = 4096;
+
 /// Puts objects into a source. Clones put into the same source.
 #[derive(Debug, Clone)]
 pub struct ObjectFeed(Arc<Shared>);
@@ -95,6 +98,9 @@ impl Shared {
         };
         pending.refresh.join(refresh);
         pending.is_news = true;
+        if pending.refresh.read.len() > MAX_WAITING_CHANGES {
+            state.merge();
+        }
         drop(state);
         self.wake.notify_one();
     }
@@ -110,6 +116,19 @@ impl Shared {
 }
 
 impl State {
+    /// Replaces the waiting changes by all objects.
+    fn merge(&mut self) {
+        let endpoints = std::mem::take(&mut self.endpoints);
+        let Pending { refresh, is_news } = &mut self.others;
+        refresh.join(endpoints.refresh);
+        refresh.told = vec![self.objects.snapshot()];
+        refresh.read.sort();
+        refresh.read.dedup();
+        refresh.objects.truncate(MAX_WAITING_CHANGES);
+        refresh.news.truncate(MAX_WAITING_CHANGES);
+        *is_news = true;
+    }
+
     fn take(&mut self, extent: Extent) -> Refresh {
         let mut refresh = std::mem::take(&mut self.endpoints.refresh);
         if extent != Extent::Endpoints {
@@ -215,5 +234,46 @@ impl LiveSource for ObjectSource {
         }
         drop(state);
         self.told.append(&mut result.told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_base::Rank;
+    use evenkeel_model::{AddressBook, Builder, MeshConfig};
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(name: &str, port: usize) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"ports": [{"name": "http", "port": port}]},
+        })
+    }
+
+    #[test]
+    fn changes_that_nobody_takes_over_do_not_pile_up() {
+        let (feed, mut source) = ObjectFeed::new(SourceId::new("kubernetes", Rank(200)));
+        let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
+        let mut services = |source: &mut ObjectSource| {
+            let count = source.first().read.len();
+            let snapshot = builder.apply(source.tell()).snapshot;
+            let ports = snapshot.services.iter().flat_map(|service| service.ports.iter().map(|port| port.number));
+            (count, ports.collect::<Vec<_>>())
+        };
+        feed.put(service("gone", 80), 0);
+        assert_eq!(services(&mut source), (1, vec![80]));
+        feed.remove(&ObjectKey::of_json(&service("gone", 80)).expect("a key"));
+        for number in 1..=MAX_WAITING_CHANGES + 10 {
+            feed.put(service("a", number), 0);
+        }
+        let last = u16::try_from(MAX_WAITING_CHANGES + 10).expect("a port");
+        let (read, ports) = services(&mut source);
+        assert_eq!(ports, [last]);
+        assert!(read < 20, "{read}");
+        // The same once more is no change.
+        feed.put(service("a", MAX_WAITING_CHANGES + 10), 0);
+        assert_eq!(services(&mut source), (0, vec![last]));
     }
 }

@@ -161,6 +161,11 @@ impl Objects {
             let objects = entry.held.objects().iter().map(|object| Arc::new((**object).clone())).collect();
             entry.held = LastGood::new(objects, entry.held.was_good());
         }
+        self.snapshot()
+    }
+
+    /// Returns all objects in force.
+    pub fn snapshot(&self) -> SourceEvent {
         let entries = self.entries.iter().filter(|(_, entry)| !entry.held.objects().is_empty());
         let entries = entries.map(|(key, entry)| Entry {
             address: Address::Object(Arc::new(key.clone())),
