@@ -53,7 +53,8 @@ fn all_our_control_plane_sends_is_accepted() {
         }
         warm(&mut builder, path);
     }
-    assert!(resources > 50, "{resources}");
+    // Two whole proxies. The resources of all scenarios go through the proxy in translate's `own_proxy`.
+    assert!(resources > 20, "{resources}");
 }
 
 /// Every file a resource names is there: keys, certificates and roots by the end of their name.
