@@ -1,14 +1,17 @@
 //! The project's bars on speed and memory. They are printed with each run, and never asserted in a test: shared machines are
 //! noisy. Instruction counts are what is gated.
 
-use serde_json::{Value, json};
-
-use crate::measure::{Sample, Spread, Table, show};
-use crate::metric::Metric;
-use crate::metric::Metric::{
+use evenkeel_measure::Limit::{self, AtLeast, AtMost, Below};
+use evenkeel_measure::Spread;
+use evenkeel_measure::metric::Metric;
+use evenkeel_measure::metric::Metric::{
     CertificatesPerCpuSecond, ConnectionsPerCpuSecond, CpuMsPerChange, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us,
     P99Us, ReadyMs, RequestsPerSecond, ResidentMib,
 };
+use evenkeel_measure::rounds::{Sample, Table};
+use evenkeel_measure::statistics::show;
+use serde_json::{Value, json};
+
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::scenarios::{
     AT_REST, AUTHORIZATION_CASE, CHANGING, ENDPOINTS_CASE, ENVOY_ASKS, ENVOY_HTTP1, ENVOY_TOKENS, EVENKEEL_500,
@@ -38,13 +41,6 @@ enum Measure {
     AddedToEach([&'static str; 2], [&'static str; 2]),
 }
 
-enum Limit {
-    AtMost(f64),
-    AtLeast(f64),
-    Below(f64),
-}
-
-use Limit::{AtLeast, AtMost, Below};
 use Measure::{AddedRatio, AddedToEach, Ratio, Value as Own};
 
 const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metric: Metric, limit: Limit) -> Bar {
@@ -156,14 +152,6 @@ impl Bar {
             }
         }
     }
-
-    fn limit(&self) -> (&'static str, f64) {
-        match self.limit {
-            AtMost(limit) => ("≤", limit),
-            AtLeast(limit) => ("≥", limit),
-            Below(limit) => ("<", limit),
-        }
-    }
 }
 
 impl Verdict<'_> {
@@ -174,24 +162,19 @@ impl Verdict<'_> {
 
     /// `pass`, `MISS` or `not measured`.
     pub fn word(&self) -> &'static str {
-        let Some(Spread { median, .. }) = self.measured else { return "not measured" };
-        let passes = match self.bar.limit {
-            AtMost(limit) => median <= limit,
-            AtLeast(limit) => median >= limit,
-            Below(limit) => median < limit,
-        };
-        if passes { "pass" } else { "MISS" }
+        let median = self.measured.map(|spread| spread.median);
+        evenkeel_measure::Verdict::of(median, Some(self.bar.limit)).as_str()
     }
 
     /// Returns its row in the table of bars.
     pub fn row(&self) -> Vec<String> {
-        let (sign, limit) = self.bar.limit();
+        let (sign, limit) = self.bar.limit.parts();
         vec![self.bar.what(), show(self.measured, 2), format!("{sign} {limit}"), self.word().to_owned()]
     }
 
     /// Returns its entry in `results.json`.
     pub fn json(&self) -> Value {
-        let (sign, limit) = self.bar.limit();
+        let (sign, limit) = self.bar.limit.parts();
         json!({
             "scenario": self.bar.scenario, "case": self.bar.case, "what": self.bar.what(), "metric": self.bar.metric,
             "sign": sign, "limit": limit, "measured": self.measured, "verdict": self.word(),
@@ -201,29 +184,8 @@ impl Verdict<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AtLeast, AtMost, BARS, Below, Limit, Own, Verdict, bar};
-    use crate::measure::Spread;
-    use crate::metric::Metric;
+    use super::BARS;
     use crate::scenarios;
-
-    #[test]
-    fn bars_pass_on_their_side_of_the_limit() {
-        let check = |median: f64, limit: Limit, word: &str| {
-            let bar = bar("hop", "", Own(""), Metric::P50Us, limit);
-            let measured = Some(Spread { median, min: median, max: median });
-            assert_eq!(Verdict { bar: &bar, measured }.word(), word, "{median}");
-        };
-        check(1.5, AtMost(1.6), "pass");
-        check(1.6, AtMost(1.6), "pass");
-        check(1.7, AtMost(1.6), "MISS");
-        check(3.1, AtLeast(3.0), "pass");
-        check(3.0, AtLeast(3.0), "pass");
-        check(2.9, AtLeast(3.0), "MISS");
-        check(0.9, Below(1.0), "pass");
-        check(1.0, Below(1.0), "MISS");
-        let bar = bar("hop", "", Own(""), Metric::P50Us, AtMost(1.0));
-        assert_eq!(Verdict { bar: &bar, measured: None }.word(), "not measured");
-    }
 
     #[test]
     fn every_bar_belongs_to_a_scenario() {

@@ -12,8 +12,6 @@ mod control_plane;
 mod instructions;
 mod load;
 mod machine;
-mod measure;
-mod metric;
 mod peers;
 mod process;
 mod relay;
@@ -28,6 +26,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use evenkeel_load::backend;
+use evenkeel_measure::rounds::{Findings, Plan};
 use evenkeel_process::resources::raise_open_files;
 
 /// Measures Evenkeel's proxy against a byte-copying relay, Envoy, HAProxy and nginx.
@@ -162,16 +161,13 @@ fn run(args: &RunArgs) -> Result<()> {
         rounds: args.rounds,
         seconds: args.seconds,
         complete: Vec::new(),
-        findings: measure::Findings::default(),
+        findings: Findings::default(),
     };
     if args.resume {
         results = results.resume(&args.out)?;
     }
-    let plan = measure::Plan {
-        rounds: args.rounds,
-        time: Duration::from_secs(args.seconds),
-        connections: args.connections.clone(),
-    };
+    let plan =
+        Plan { rounds: args.rounds, time: Duration::from_secs(args.seconds), connections: args.connections.clone() };
     process::pin_self(process::LOAD_CORE)?;
     let mut failed = Vec::new();
     for scenario in scenarios::ALL {
@@ -183,7 +179,7 @@ fn run(args: &RunArgs) -> Result<()> {
             continue;
         }
         let start = Instant::now();
-        let mut findings = measure::Findings::default();
+        let mut findings = Findings::default();
         let example = args.example.clone();
         let mut context = scenarios::Context { setup: &setup, plan: &plan, example, progress: &mut out };
         // A scenario that fails does not lose the results of the others.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use evenkeel_measure::rounds::Findings;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
 };
@@ -14,7 +15,6 @@ use crate::config::jwt::Issuer;
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{Asks, MutualTls, Protocol, Proxy, SERVER_NAME};
 use crate::load::idle::Idle;
-use crate::measure::Findings;
 use crate::process::{LOAD_CORE, PROXY_CORE, Pinned, find, get};
 
 /// The name under which the backend without any proxy is measured.

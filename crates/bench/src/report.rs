@@ -5,11 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_measure::markdown::table;
+use evenkeel_measure::metric::Metric;
+use evenkeel_measure::rounds::{Findings, Table};
+use evenkeel_measure::statistics::show;
 use serde_json::{Value, json};
 
 use crate::bars::{Verdict, verdicts};
-use crate::measure::{Findings, Table, show};
-use crate::metric::Metric;
 use crate::peers::DIRECT;
 use crate::scenarios::{self, Scenario};
 
@@ -165,46 +167,14 @@ fn facts(facts: &[(String, String)]) -> Value {
     Value::Object(facts.iter().map(|(name, value)| (name.clone(), json!(value))).collect())
 }
 
-/// A Markdown table whose columns line up; numbers to the right.
-fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([heads[column].chars().count(), 3]).max().unwrap_or(3)
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let mut text = String::new();
-    let mut line = |cells: &mut dyn Iterator<Item = String>| {
-        for (column, cell) in cells.enumerate() {
-            let pad = " ".repeat(widths[column] - cell.chars().count());
-            let _ = if column == 0 { write!(text, "| {cell}{pad} ") } else { write!(text, "| {pad}{cell} ") };
-        }
-        text.push_str("|\n");
-    };
-    line(&mut heads.iter().map(|head| (*head).to_owned()));
-    line(&mut widths.iter().enumerate().map(|(column, width)| {
-        let dashes = "-".repeat(width - 1);
-        if column == 0 { format!("{dashes}-") } else { format!("{dashes}:") }
-    }));
-    for row in rows {
-        line(&mut row.iter().cloned());
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Results, table};
-    use crate::measure::{Findings, Sample};
-    use crate::metric::{Metric, Values};
+    use super::Results;
+    use evenkeel_measure::metric::{Metric, Values};
+    use evenkeel_measure::rounds::{Findings, Sample};
 
     fn results(seconds: u64) -> Results {
         Results { facts: Vec::new(), rounds: 1, seconds, complete: Vec::new(), findings: Findings::default() }
-    }
-
-    #[test]
-    fn table_lines_up() {
-        let rows = vec![vec!["relay".to_owned(), "9.1".to_owned()]];
-        assert_eq!(table(&["peer", "µs"], &rows), "| peer  |  µs |\n| ----- | --: |\n| relay | 9.1 |\n");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The figure of one run.
 
 use crate::changes::ChangeKind;
-use crate::plot::{Axis, Figure, Panel, Series, Style};
 use crate::results::{Results, Sample};
+use evenkeel_measure::chart::{Axis, Figure, Panel, Series, Style};
 
 /// Draws one run.
 pub fn of_run(results: &Results) -> Figure {

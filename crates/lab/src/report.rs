@@ -11,8 +11,8 @@ use crate::error::LabError;
 use crate::figures;
 use crate::output::write_file;
 use crate::results::Results;
-use crate::statistics::plane;
 use crate::table::bytes;
+use evenkeel_measure::statistics::plane;
 
 /// Flags of `evenkeel lab report`.
 #[derive(Debug, Clone, Args)]
@@ -172,7 +172,7 @@ fn run_table(played: &RunResults) -> String {
     );
     for (name, results) in bars::RUNS.iter().filter_map(|run| Some((run.name, played.get(run.name)?))) {
         let acks = results.changes.iter().filter_map(|change| Some(change.ack_ms?.max));
-        let ack = crate::statistics::Distribution::of(acks);
+        let ack = evenkeel_measure::Distribution::of(acks);
         let _ = writeln!(
             out,
             "| `{name}` | {} | {} | {} | {} | {} | {} |",

@@ -10,7 +10,7 @@ use crate::mesh::ServiceKind;
 use crate::options::Options;
 use crate::process::Usage;
 use crate::proxy::{Role, Scope};
-use crate::statistics::Distribution;
+use evenkeel_measure::Distribution;
 
 /// One run of one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::results::{KindSummary, Results};
-use crate::statistics::Distribution;
+use evenkeel_measure::Distribution;
 
 /// Renders the results as a table.
 pub fn render(results: &Results) -> String {

@@ -22,8 +22,8 @@ use crate::results::{
     ChangeRecord, Cost, KindSummary, Machine, MeshFacts, ProxyRecord, Results, Sample, Start, ms, round,
 };
 use crate::server::Server;
-use crate::statistics::Distribution;
 use crate::wire::Protocol;
+use evenkeel_measure::Distribution;
 
 /// How often the server's usage is sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,12 +1,13 @@
 //! Interleaved rounds, and the evaluation of their samples.
 
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::metric::{Metric, Values};
+use crate::statistics::Spread;
 
 /// Load before the first round, so that no peer is measured cold.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -78,13 +79,16 @@ pub struct Contest<'a> {
 impl Findings {
     /// Lets every peer take its turn once per round, in an order that rotates from round to round. `turn` gets the peer's index
     /// and how long to load it. A peer whose turn fails is left out of the rest, and the reason is kept.
-    pub fn measure(
+    ///
+    /// # Errors
+    /// The progress cannot be written.
+    pub fn measure<E: Display + From<io::Error>>(
         &mut self,
         contest: &Contest<'_>,
         plan: &Plan,
         progress: &mut dyn Write,
-        mut turn: impl FnMut(usize, Duration) -> Result<Values>,
-    ) -> Result<()> {
+        mut turn: impl FnMut(usize, Duration) -> Result<Values, E>,
+    ) -> Result<(), E> {
         let mut out: Vec<bool> = Vec::new();
         for index in 0..contest.peers.len() {
             out.push(turn(index, WARM_UP).inspect_err(|error| self.leave_out(contest, index, error)).is_err());
@@ -115,7 +119,7 @@ impl Findings {
     }
 
     /// Records that a peer is missing from a whole scenario.
-    pub fn absent(&mut self, scenario: &str, peer: &str, reason: &anyhow::Error) {
+    pub fn absent(&mut self, scenario: &str, peer: &str, reason: &impl Display) {
         self.absent.push(Absence {
             scenario: scenario.to_owned(),
             case: String::new(),
@@ -136,7 +140,7 @@ impl Findings {
     }
 
     /// Records that a peer is missing from a table.
-    pub fn leave_out(&mut self, contest: &Contest<'_>, index: usize, error: &anyhow::Error) {
+    pub fn leave_out(&mut self, contest: &Contest<'_>, index: usize, error: &impl Display) {
         self.absent(contest.scenario, contest.peers[index], error);
         if let Some(absence) = self.absent.last_mut() {
             contest.case.clone_into(&mut absence.case);
@@ -156,39 +160,6 @@ fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let skipped = words.chars().count().saturating_sub(LONGEST_REASON_CHARS);
     if skipped == 0 { words } else { format!("…{}", words.chars().skip(skipped).collect::<String>()) }
-}
-
-/// Median, least and greatest of a series.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// Median; of an even number of values, the mean of the middle two.
-    pub median: f64,
-    /// Least.
-    pub min: f64,
-    /// Greatest.
-    pub max: f64,
-}
-
-impl Spread {
-    /// `None` for no values.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let upper = *values.get(middle)?;
-        let median = if values.len() % 2 == 1 { upper } else { (upper + values.get(middle - 1)?) / 2.0 };
-        Some(Self { median, min, max })
-    }
-}
-
-/// Formats a median with its spread, with `digits` digits after the point; a dash for none.
-pub fn show(spread: Option<Spread>, digits: usize) -> String {
-    match spread {
-        None => "–".to_owned(),
-        Some(one) if one.min == one.max => format!("{:.digits$}", one.median),
-        Some(s) => format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max),
-    }
 }
 
 /// The samples of one table.
@@ -246,21 +217,7 @@ impl<'a> Table<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contest, Findings, Plan, Sample, Spread, Table};
-    use crate::metric::{Metric, Values};
-    use anyhow::bail;
-    use std::time::Duration;
-
-    #[test]
-    fn median_of_odd_even_and_none() {
-        let check = |values: &[f64], median: Option<f64>| {
-            assert_eq!(Spread::of(values.iter().copied()).map(|spread| spread.median), median, "{values:?}");
-        };
-        check(&[], None);
-        check(&[3.0], Some(3.0));
-        check(&[9.0, 1.0, 2.0], Some(2.0));
-        check(&[4.0, 1.0, 2.0, 9.0], Some(3.0));
-    }
+    use super::*;
 
     #[test]
     fn ratios_are_formed_inside_a_round() {
@@ -297,7 +254,7 @@ mod tests {
             .measure(&contest, &plan, &mut std::io::sink(), |index, time| {
                 turns.push((index, time.as_secs()));
                 if index == 2 {
-                    bail!("it\n  stopped");
+                    return Err(Box::<dyn std::error::Error>::from("it\n  stopped"));
                 }
                 Ok(Values::from([(Metric::P50Us, 1.0)]))
             })

@@ -1,4 +1,4 @@
-//! Percentiles, and a least-squares fit.
+//! Medians and percentiles, and a least-squares fit.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,39 @@ impl Distribution {
 fn nearest_rank(sorted: &[f64], fraction: f64) -> Option<f64> {
     let rank = (fraction * sorted.len() as f64).ceil().max(1.0) as usize;
     sorted.get(rank - 1).or(sorted.last()).copied()
+}
+
+/// Median, least and greatest of a series.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// Median; of an even number of values, the mean of the middle two.
+    pub median: f64,
+    /// Least.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// `None` for no values.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let upper = *values.get(middle)?;
+        let median = if values.len() % 2 == 1 { upper } else { (upper + values.get(middle - 1)?) / 2.0 };
+        Some(Self { median, min, max })
+    }
+}
+
+/// Formats a median with its spread, with `digits` digits after the point; a dash for none.
+pub fn show(spread: Option<Spread>, digits: usize) -> String {
+    match spread {
+        None => "–".to_owned(),
+        Some(one) if one.min == one.max => format!("{:.digits$}", one.median),
+        Some(s) => format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max),
+    }
 }
 
 /// Fits the plane `z = a + b·x + c·y` to the points by least squares of the relative error, so that a small mesh counts
@@ -94,5 +127,16 @@ mod tests {
         check(vec![3.0, 1.0, 2.0], Some([2.0, 3.0, 3.0, 3.0]));
         check((1..=100).rev().map(f64::from).collect(), Some([50.0, 98.0, 99.0, 100.0]));
         check((1..=1000).map(f64::from).collect(), Some([500.0, 980.0, 990.0, 1000.0]));
+    }
+
+    #[test]
+    fn median_of_odd_even_and_none() {
+        let check = |values: &[f64], median: Option<f64>| {
+            assert_eq!(Spread::of(values.iter().copied()).map(|spread| spread.median), median, "{values:?}");
+        };
+        check(&[], None);
+        check(&[3.0], Some(3.0));
+        check(&[9.0, 1.0, 2.0], Some(2.0));
+        check(&[4.0, 1.0, 2.0, 9.0], Some(3.0));
     }
 }

@@ -1,11 +1,11 @@
 //! The cost of asking an authorization server about every request: one hop with it, by gRPC and by HTTP, and without it.
 
 use anyhow::{Context as _, Result};
+use evenkeel_measure::rounds::{Contest, Findings, Plan};
 
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::config::{Asks, Protocol};
 use crate::load::wrk::Wrk;
-use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, Role};
 
 /// Evenkeel without a server, and asking one by gRPC and by HTTP.

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use evenkeel_load::{Requests, open_loop};
+use evenkeel_measure::metric::{Metric, Values};
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, Scenario, Unit, pause, values};
 use crate::control_plane::{Change, ControlPlane};
-use crate::measure::{Contest, Findings};
-use crate::metric::{Metric, Values};
 use crate::peers::{Backend, EVENKEEL, Peer, Setup, free_address};
 
 /// The row with few services.

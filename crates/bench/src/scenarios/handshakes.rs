@@ -1,11 +1,11 @@
 //! New connections with mutual TLS 1.3, each carrying one request.
 
 use anyhow::Result;
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::config::Protocol;
 use crate::load::tls::{Client, Handshake};
-use crate::measure::{Contest, Findings};
 use crate::peers::{Backend, ENVOY, EVENKEEL, Role};
 
 /// Both peers do the same arithmetic.

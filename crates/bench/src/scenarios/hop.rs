@@ -1,11 +1,11 @@
 //! One plain HTTP/1.1 hop with everything that a request needs: routing, statistics, request id, access log.
 
 use anyhow::Result;
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, Scenario, Unit, connections_case, names, under_load};
 use crate::config::Protocol;
 use crate::load::wrk::Wrk;
-use crate::measure::{Contest, Findings};
 use crate::peers::{Backend, DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY, Role};
 
 /// The scenario.

@@ -1,11 +1,11 @@
 //! HTTP/2 on both sides of one hop, and gRPC unary calls over it.
 
 use anyhow::Result;
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::config::Protocol;
 use crate::load::h2load::{Call, H2Load};
-use crate::measure::{Contest, Findings};
 use crate::peers::{Backend, DIRECT, ENVOY, EVENKEEL, Role};
 
 /// Connections of the load.

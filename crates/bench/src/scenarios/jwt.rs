@@ -2,12 +2,12 @@
 //! configuration, and all requests carry the same token.
 
 use anyhow::Result;
+use evenkeel_measure::rounds::{Contest, Findings, Plan};
 
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::config::Protocol;
 use crate::config::jwt::Issuer;
 use crate::load::wrk::Wrk;
-use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, Role};
 
 /// Evenkeel with and without the check.

@@ -3,10 +3,10 @@
 
 use anyhow::Result;
 use evenkeel_load::open_loop;
+use evenkeel_measure::rounds::{Contest, Findings, Plan};
 
 use super::pair::{ENVOY_HTTP1, ENVOY_HTTP2, EVENKEEL_HTTP1, EVENKEEL_MESH, role};
 use super::{Context, Scenario, Unit, names, under_load};
-use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, DIRECT};
 
 /// Requests per second.

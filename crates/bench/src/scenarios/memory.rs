@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use evenkeel_measure::metric::{Metric, Values};
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, SETTLING, Scenario, names, pause};
 use crate::config::Protocol;
 use crate::load::idle::Idle;
 use crate::load::tls::{Client, Handshake};
-use crate::measure::{Contest, Findings};
-use crate::metric::{Metric, Values};
 use crate::peers::{Backend, ENVOY, EVENKEEL, Peer, Role};
 
 /// An idle proxy.

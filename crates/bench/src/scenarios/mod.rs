@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use evenkeel_load::Work;
+use evenkeel_measure::metric::{Metric, Values};
+use evenkeel_measure::rounds::{Findings, Plan};
 
-use crate::measure::{Findings, Plan};
-use crate::metric::{Metric, Values};
 use crate::peers::{Peer, Setup};
 
 /// The inputs of a scenario.

@@ -2,11 +2,11 @@
 //! authorization policy.
 
 use anyhow::Result;
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, Scenario, Unit, connections_case, names, under_load};
 use crate::config::{MutualTls, Protocol};
 use crate::load::wrk::Wrk;
-use crate::measure::{Contest, Findings};
 use crate::peers::{Backend, DIRECT, Role};
 
 /// Evenkeel's pair as the control plane sets it up: requests share HTTP/2 connections.

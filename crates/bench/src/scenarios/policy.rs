@@ -1,11 +1,11 @@
 //! The cost of an authorization policy of 100 rules: a sidecar pair with it and without it, side by side.
 
 use anyhow::Result;
+use evenkeel_measure::rounds::{Contest, Findings, Plan};
 
 use super::pair::role;
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::load::wrk::Wrk;
-use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, Role};
 
 /// Evenkeel's pair without rules and with 100.

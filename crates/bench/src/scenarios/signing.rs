@@ -5,12 +5,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use evenkeel_ca::authority::Authority;
+use evenkeel_measure::metric::{Metric, Values};
+use evenkeel_measure::rounds::{Contest, Findings};
 use evenkeel_process::resources::cpu_time;
 use rcgen::{CertificateParams, KeyPair, SanType};
 
 use super::{Context, Scenario};
-use crate::measure::{Contest, Findings};
-use crate::metric::{Metric, Values};
 use crate::peers::EVENKEEL;
 
 /// Keys as workloads have them by default.

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, Result};
 use evenkeel_ca::files::CA_CERT_FILE;
 use evenkeel_ca::tokens::{TokenKey, Workload};
+use evenkeel_measure::metric::{Metric, Values};
+use evenkeel_measure::rounds::{Contest, Findings};
 
 use super::{Context, SETTLING, Scenario, pause};
 use crate::config::{Protocol, Proxy};
-use crate::measure::{Contest, Findings};
-use crate::metric::{Metric, Values};
 use crate::peers::{ENVOY, EVENKEEL, Setup, free_address};
 use crate::process::{LOAD_CORE, PROXY_CORE, Pinned};
 

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use evenkeel_load::streams;
+use evenkeel_measure::rounds::{Contest, Findings, Plan};
 
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::config::Protocol;
-use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, ENVOY, EVENKEEL, RELAY, Role};
 
 /// Concurrent streams, with the tables' names for one plain hop and for a pair.

@@ -2,8 +2,8 @@
 
 use super::list::{MB_PER_MIB, RunResults, added};
 use super::plan::BY_SERVICES;
-use crate::plot::{Axis, Figure, Panel, Series, Style};
 use crate::results::Results;
+use evenkeel_measure::chart::{Axis, Figure, Panel, Series, Style};
 
 /// How the cost of a change grows with the number of services, with 200 sidecars that hold the whole mesh.
 pub fn growth(played: &RunResults) -> Figure {

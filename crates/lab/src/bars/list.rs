@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::changes::ChangeKind;
 use crate::results::{KindSummary, Results};
-use crate::statistics::Distribution;
+use evenkeel_measure::Distribution;
 
 /// Results, by the name of the run.
 pub type RunResults = BTreeMap<String, Results>;

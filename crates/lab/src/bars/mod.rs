@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
+use evenkeel_measure::Limit;
 use serde::{Deserialize, Serialize};
 
 pub use growth::growth;
@@ -86,18 +87,13 @@ pub struct Verdict {
 impl Verdict {
     fn of(bar: &Bar, played: &RunResults) -> Self {
         let measured = (bar.measure)(played).map(round);
-        let verdict = match (measured, bar.limit) {
-            (None, _) => "not measured",
-            (Some(_), None) => "recorded",
-            (Some(value), Some(limit)) if value <= limit => "pass",
-            (Some(_), Some(_)) => "MISS",
-        };
+        let verdict = evenkeel_measure::Verdict::of(measured, bar.limit.map(Limit::AtMost));
         Self {
             what: bar.what.to_owned(),
             unit: bar.unit.to_owned(),
             limit: bar.limit,
             measured,
-            verdict: verdict.to_owned(),
+            verdict: verdict.as_str().to_owned(),
         }
     }
 

@@ -7,8 +7,8 @@ use crate::error::LabError;
 use crate::process::Usage;
 use crate::real_proxy::{BACKENDS, Ports, ProxyKind};
 use crate::results::{Results, Sidecar, ms, round};
-use crate::statistics::Distribution;
 use crate::testbed::Testbed;
+use evenkeel_measure::Distribution;
 
 /// Work of the start or of the last request ends within this time. A proxy returns memory one second after the last
 /// change, and at most every five seconds.

@@ -55,7 +55,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "local",
         &["admin", "control", "proxy", "agent", "ca", "capture", "inject", "store", "model", "api", "process", "base"],
     ),
-    ("lab", &["agent", "http", "xds", "process", "base"]),
+    ("lab", &["agent", "http", "measure", "xds", "process", "base"]),
     (
         "evenkeel",
         &[
@@ -91,6 +91,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "http",
             "jwt",
             "load",
+            "measure",
             "process",
             "stats",
             "tls",
@@ -98,6 +99,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("load", &[]),
+    ("measure", &[]),
     ("fuzz", &["upstream", "runtime-config", "http", "jwt", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
