@@ -1,6 +1,6 @@
 //! `/debug/ca`: the certificate authorities, the rotation from one to the next, and certificates that expire soon.
 
-use evenkeel_ca::rotation::{State, Waiting};
+pub use evenkeel_ca::rotation::{Kind, Origin, Phase, Signer, State, Waiting};
 use serde::{Deserialize, Serialize};
 
 /// The path of the page.

@@ -228,13 +228,16 @@ impl Proxy {
     }
 
     /// The age of the type that took longest, in milliseconds.
-    pub fn slowest(&self, age: fn(&Ages) -> f64) -> Option<f64> {
+    pub fn slowest(&self, age: Quantile) -> Option<f64> {
         self.types.iter().filter_map(|status| status.ages_ms.as_ref().map(age)).reduce(f64::max)
     }
 }
 
+/// One of the ages.
+pub type Quantile = fn(&Ages) -> f64;
+
 /// The columns of [`Ages`] with their heads.
-pub const QUANTILES: [(&str, fn(&Ages) -> f64); 3] =
+pub const QUANTILES: [(&str, Quantile); 3] =
     [("p50", |ages| ages.p50), ("p99", |ages| ages.p99), ("max", |ages| ages.max)];
 
 /// What a proxy refuses of a type.

@@ -120,13 +120,14 @@ fn locality(labels: &BTreeMap<String, String>) -> Option<Value> {
 /// Returns how much of the mesh our own proxy subscribes to: everything, or what its workload uses, beginning with the
 /// listeners for captured connections.
 fn scope(options: &Options) -> Value {
-    match options.learns() {
-        true => json!({
+    if options.learns() {
+        json!({
             "SCOPE": "learned",
             "LISTENERS": ["virtualInbound", "virtualOutbound"],
             "UNUSED_AFTER_S": options.scope_unused_after_s,
-        }),
-        false => json!({ "SCOPE": "full" }),
+        })
+    } else {
+        json!({ "SCOPE": "full" })
     }
 }
 

@@ -191,9 +191,10 @@ impl NameSubscription {
 
     fn publish(&self) {
         // A server without names on demand sends the whole table, whatever was requested.
-        let table = match self.held.is_empty() && self.asked.is_some() {
-            true => Table::learned(self.answers.clone(), &self.search.cluster_domain),
-            false => table(self.held.values(), &self.search),
+        let table = if self.held.is_empty() && self.asked.is_some() {
+            Table::learned(self.answers.clone(), &self.search.cluster_domain)
+        } else {
+            table(self.held.values(), &self.search)
         };
         tracing::debug!(names = table.len(), "DNS names received");
         self.names.replace(table);

@@ -115,9 +115,12 @@ impl Trust {
     /// The roots of each trust domain, where `mesh` has those of the mesh. One without roots is left out: proxies refuse
     /// its identities. Empty if trust domains are not told apart.
     pub fn domains(&self, mesh: &str) -> Vec<(String, String)> {
-        let roots = |domain: &TrustDomain| match domain.has_mesh_roots {
-            true => merge_roots(&[mesh, &domain.roots_pem]),
-            false => merge_roots(&[&domain.roots_pem]),
+        let roots = |domain: &TrustDomain| {
+            if domain.has_mesh_roots {
+                merge_roots(&[mesh, &domain.roots_pem])
+            } else {
+                merge_roots(&[&domain.roots_pem])
+            }
         };
         let all = self.domains.iter().map(|domain| (domain.name.clone(), roots(domain)));
         all.filter(|(_, roots)| !roots.is_empty()).collect()
@@ -186,9 +189,10 @@ pub(crate) fn remembered_domains(state: &Path) -> Vec<TrustDomain> {
     let path = state.join(DOMAINS_FILE);
     let Ok(size) = std::fs::metadata(&path).map(|file| file.len()) else { return Vec::new() };
     let mut any = Resource::from_message("", &ProxyConfig::default()).any();
-    let read = match size <= MAX_DOMAINS_BYTES {
-        true => std::fs::read(&path).map_err(|error| error.to_string()),
-        false => Err(format!("{size} bytes; at most {MAX_DOMAINS_BYTES} are read")),
+    let read = if size <= MAX_DOMAINS_BYTES {
+        std::fs::read(&path).map_err(|error| error.to_string())
+    } else {
+        Err(format!("{size} bytes; at most {MAX_DOMAINS_BYTES} are read"))
     };
     let domains = read.and_then(|bytes| {
         any.value = bytes;
@@ -205,9 +209,10 @@ pub(crate) fn remembered_domains(state: &Path) -> Vec<TrustDomain> {
 fn check_domains(domains: &[TrustDomain]) -> Result<(), String> {
     let bundles = domains.iter().map(|domain| (domain.name.as_str(), domain.roots_pem.as_bytes()));
     let filled: Vec<_> = bundles.filter(|(_, roots)| !roots.is_empty()).collect();
-    match filled.is_empty() {
-        true => Ok(()),
-        false => TrustBundle::from_domains(filled).map(drop).map_err(|error| format!("trust_domains: {error}")),
+    if filled.is_empty() {
+        Ok(())
+    } else {
+        TrustBundle::from_domains(filled).map(drop).map_err(|error| format!("trust_domains: {error}"))
     }
 }
 

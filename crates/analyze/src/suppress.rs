@@ -75,9 +75,10 @@ fn names(code: &str, finding: &Finding) -> bool {
 /// `KIND NAME.NAMESPACE`.
 fn resource(finding: &Finding) -> Option<String> {
     let object = finding.diagnostic.object.as_ref()?;
-    Some(match object.namespace.is_empty() {
-        true => format!("{} {}", object.kind, object.name),
-        false => format!("{} {}.{}", object.kind, object.name, object.namespace),
+    Some(if object.namespace.is_empty() {
+        format!("{} {}", object.kind, object.name)
+    } else {
+        format!("{} {}.{}", object.kind, object.name, object.namespace)
     })
 }
 

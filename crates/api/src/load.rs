@@ -234,15 +234,16 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
 /// known only together with the mesh's options, and reported there.
 fn unsupported(stand_in: &Object, api_version: &str, kind_span: Span) -> Diagnostic {
     let is_of_network = stand_in.unsupported().is_some_and(|found| found.guarded == Guarded::Network);
-    let (enforced, help) = match is_of_network {
-        true => (
+    let (enforced, help) = if is_of_network {
+        (
             "the mesh does not enforce it",
             "the network of a cluster enforces it; `evenkeel up` starts only with `--leave-out-refused`",
-        ),
-        false => (
+        )
+    } else {
+        (
             "what it would have judged is refused instead",
             "remove it if nothing needs it; `--leave-out-refused` runs without it, and lets these calls pass",
-        ),
+        )
     };
     let message = format!("{stand_in} ({api_version}) is known, but not supported: {enforced}");
     Diagnostic::warning("unsupported-kind", kind_span, message).with_help(help).about(stand_in.reference())
@@ -257,15 +258,14 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
             ("items", Node { value: Value::Sequence(items), .. }) => {
                 for item in items {
                     let nested = item.get("kind").and_then(Node::as_str) == Some("List");
-                    match nested {
+                    if nested {
                         // Tools write one level; more would allow unlimited recursion.
-                        true => {
-                            let message = "a List inside a List is not supported";
-                            let finding = Diagnostic::error("nested-list", item.span.clone(), message);
-                            objects.extend(refused::stand_ins(&item, &Arc::new(Refusal::of(&finding))));
-                            diagnostics.push(finding.with_help("move its items to the outer List"));
-                        }
-                        false => read_document(item, objects, diagnostics),
+                        let message = "a List inside a List is not supported";
+                        let finding = Diagnostic::error("nested-list", item.span.clone(), message);
+                        objects.extend(refused::stand_ins(&item, &Arc::new(Refusal::of(&finding))));
+                        diagnostics.push(finding.with_help("move its items to the outer List"));
+                    } else {
+                        read_document(item, objects, diagnostics)
                     }
                 }
             }

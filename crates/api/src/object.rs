@@ -113,9 +113,10 @@ impl ObjectKey {
 impl fmt::Display for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.unsupported().map_or_else(|| self.kind().as_str(), |unsupported| unsupported.kind);
-        match self.namespace.is_empty() {
-            true => write!(f, "{kind} {}", self.written_name()),
-            false => write!(f, "{kind} {}/{}", self.namespace, self.written_name()),
+        if self.namespace.is_empty() {
+            write!(f, "{kind} {}", self.written_name())
+        } else {
+            write!(f, "{kind} {}/{}", self.namespace, self.written_name())
         }
     }
 }

@@ -179,12 +179,13 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let same = kind_named(group, kind);
     if let Some(found) = same.filter(|found| found.is_supported()) {
-        return match found.versions().contains(&version) {
-            true => Named::Supported(found),
-            false => Named::OtherVersion(format!(
+        return if found.versions().contains(&version) {
+            Named::Supported(found)
+        } else {
+            Named::OtherVersion(format!(
                 "supported: {}",
                 one_of(found.api_versions().collect::<Vec<_>>().iter().map(String::as_str))
-            )),
+            ))
         };
     }
     if same.is_some() || is_later(group, kind) {

@@ -38,10 +38,8 @@ impl ObjectKey {
         let text = |pointer: &str| json.pointer(pointer)?.as_str().filter(|text| !text.is_empty());
         let version = text("/apiVersion")?;
         let kind = kind_named(version.split_once('/').map_or("", |(group, _)| group), text("/kind")?)?;
-        let namespace = match kind.is_namespaced() {
-            true => text("/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE),
-            false => "",
-        };
+        let namespace =
+            if kind.is_namespaced() { text("/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE) } else { "" };
         Some(Self { kind, namespace: namespace.into(), name: text("/metadata/name")?.into() })
     }
 }

@@ -43,9 +43,10 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
         rest = tail;
     }
     let seconds = u64::try_from(nanos / 1_000_000_000).map_err(|_| DurationError::TooLong)?;
-    match seconds <= MAX_SECONDS {
-        true => Ok(Duration::new(seconds, (nanos % 1_000_000_000) as u32)),
-        false => Err(DurationError::TooLong),
+    if seconds <= MAX_SECONDS {
+        Ok(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
+    } else {
+        Err(DurationError::TooLong)
     }
 }
 

@@ -57,9 +57,10 @@ impl Hostname {
     /// Resolves a host the way Istio does: a name without dots is a Service of `namespace`; all else is taken as written.
     pub fn resolve(text: &str, namespace: &str, domain: &str) -> Result<Self, HostnameError> {
         let name = Self::parse(text)?;
-        match name.0.contains('.') || name.is_wildcard() {
-            true => Ok(name),
-            false => Ok(Self::of_service(&name.0, namespace, domain)),
+        if name.0.contains('.') || name.is_wildcard() {
+            Ok(name)
+        } else {
+            Ok(Self::of_service(&name.0, namespace, domain))
         }
     }
 
@@ -107,9 +108,10 @@ impl Hostname {
 fn check_label(label: &str) -> Result<(), HostnameError> {
     let inner = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let fits = (1..=MAX_LABEL_CHARS).contains(&label.len());
-    match fits && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-') {
-        true => Ok(()),
-        false => Err(HostnameError::Label(label.to_owned())),
+    if fits && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-') {
+        Ok(())
+    } else {
+        Err(HostnameError::Label(label.to_owned()))
     }
 }
 

@@ -110,9 +110,10 @@ fn between(old: &[&str], new: &[&str], (from, to): (Range<usize>, Range<usize>),
     let at = |table: &[u32], row: usize, column: usize| table.get(index(row, column)).copied().unwrap_or_default();
     for row in (0..height).rev() {
         for column in (0..width).rev() {
-            let length = match is_same(row, column) {
-                true => at(&table, row + 1, column + 1) + 1,
-                false => at(&table, row + 1, column).max(at(&table, row, column + 1)),
+            let length = if is_same(row, column) {
+                at(&table, row + 1, column + 1) + 1
+            } else {
+                at(&table, row + 1, column).max(at(&table, row, column + 1))
             };
             if let Some(cell) = table.get_mut(index(row, column)) {
                 *cell = length;

@@ -73,10 +73,7 @@ pub fn write_network<'p>(addresses: impl IntoIterator<Item = (u8, &'p MutualPort
     for (first, last, ports) in runs {
         let gap = if text.is_empty() { "" } else { " " };
         // Writing to a string cannot fail.
-        let _ = match first == last {
-            true => write!(text, "{gap}{first}"),
-            false => write!(text, "{gap}{first}-{last}"),
-        };
+        let _ = if first == last { write!(text, "{gap}{first}") } else { write!(text, "{gap}{first}-{last}") };
         let (sign, ports) = match ports {
             MutualPorts::All => continue,
             MutualPorts::Except(ports) => ('!', ports),

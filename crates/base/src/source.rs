@@ -52,10 +52,7 @@ impl PartialOrd for SourceId {
 
 impl Ord for SourceId {
     fn cmp(&self, other: &Self) -> Ordering {
-        match Arc::ptr_eq(&self.0, &other.0) {
-            true => Ordering::Equal,
-            false => self.0.cmp(&other.0),
-        }
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
     }
 }
 

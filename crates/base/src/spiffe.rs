@@ -48,10 +48,7 @@ impl SpiffeId {
             namespace: namespace.into(),
             service_account: service_account.into(),
         };
-        match id.to_string().len() <= MAX_SPIFFE_ID_BYTES {
-            true => Ok(id),
-            false => Err(SpiffeError::TooLong),
-        }
+        if id.to_string().len() <= MAX_SPIFFE_ID_BYTES { Ok(id) } else { Err(SpiffeError::TooLong) }
     }
 
     /// The authority of the id.

@@ -293,9 +293,10 @@ fn authority_params(
 fn check(path: &Path, cert: &str, key: &str, now: SystemTime) -> Result<(SystemTime, SystemTime), AuthorityError> {
     let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes(), now)
         .map_err(|source| AuthorityError::Identity { path: path.to_owned(), source })?;
-    match plugged::is_authority(cert) {
-        true => Ok((identity.certificate().not_before(), identity.not_after())),
-        false => Err(AuthorityError::NotAnAuthority(path.to_owned())),
+    if plugged::is_authority(cert) {
+        Ok((identity.certificate().not_before(), identity.not_after()))
+    } else {
+        Err(AuthorityError::NotAnAuthority(path.to_owned()))
     }
 }
 

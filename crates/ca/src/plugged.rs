@@ -55,17 +55,13 @@ impl PluggedFiles {
     pub fn read(folder: &Path) -> Result<Self, AuthorityError> {
         let path = |name: &str| folder.join(name);
         let is_secret = !path(CA_CERT_FILE).exists() && path(SECRET_FILES[0]).exists();
-        let [certificate_path, key_path, roots_path] = match is_secret {
-            true => SECRET_FILES.map(path),
-            false => [CA_CERT_FILE, CA_KEY_FILE, ROOT_CERT_FILE].map(path),
-        };
+        let [certificate_path, key_path, roots_path] =
+            if is_secret { SECRET_FILES.map(path) } else { [CA_CERT_FILE, CA_KEY_FILE, ROOT_CERT_FILE].map(path) };
         let certificate = fs::read_to_string(&certificate_path).map_err(io_error(&certificate_path))?;
         let key = read_secret(&key_path)?.ok_or(AuthorityError::KeyMissing(key_path))?;
         let roots = fs::read_to_string(&roots_path).map_err(io_error(&roots_path))?;
-        let chain = match is_secret {
-            true => certificate.clone(),
-            false => read_optional(&path(CERT_CHAIN_FILE))?.unwrap_or_default(),
-        };
+        let chain =
+            if is_secret { certificate.clone() } else { read_optional(&path(CERT_CHAIN_FILE))?.unwrap_or_default() };
         let lists = read_optional(&path(CRL_FILE))?.filter(|lists| !lists.trim().is_empty());
         Ok(Self { certificate, key, roots, chain, revocation_lists: lists, certificate_path, roots_path })
     }

@@ -159,10 +159,7 @@ impl TokenKey {
         }
         let Kubernetes { namespace, pod, serviceaccount } = claims.kubernetes;
         let workload = Workload { namespace, service_account: serviceaccount.name, pod: pod.name };
-        match workload.subject() == claims.sub {
-            true => Ok(workload),
-            false => Err(TokenError::Subject(claims.sub)),
-        }
+        if workload.subject() == claims.sub { Ok(workload) } else { Err(TokenError::Subject(claims.sub)) }
     }
 }
 

@@ -50,9 +50,10 @@ impl Caller {
     /// The caller's name in the ledger: POD.NAMESPACE, with its address where several machines use the same token.
     fn name(&self) -> String {
         let Workload { namespace, pod, .. } = &self.workload;
-        match pod.starts_with(GROUP_PREFIX) {
-            true => format!("{pod}@{}.{namespace}", self.address),
-            false => format!("{pod}.{namespace}"),
+        if pod.starts_with(GROUP_PREFIX) {
+            format!("{pod}@{}.{namespace}", self.address)
+        } else {
+            format!("{pod}.{namespace}")
         }
     }
 }
@@ -129,9 +130,10 @@ impl Certificates {
                 is_logged = self.refusals.note(address, now);
                 self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             }
-            match is_logged {
-                true => tracing::warn!(%address, reason = status.message(), "certificate request refused"),
-                false => tracing::debug!(%address, reason = status.message(), "certificate request refused"),
+            if is_logged {
+                tracing::warn!(%address, reason = status.message(), "certificate request refused")
+            } else {
+                tracing::debug!(%address, reason = status.message(), "certificate request refused")
             }
         })?;
         extensions.insert(caller);

@@ -130,9 +130,10 @@ impl Configuration {
         // A comment, or an error that is refused, leaves the snapshot as it is.
         let same = Arc::ptr_eq(&built.snapshot, &last.snapshot);
         let noticed = noticed.unwrap_or_else(Noticed::now);
-        let world = match same {
-            true => self.world(last.generation, last.noticed, last.causes.clone(), built),
-            false => self.world(last.generation + 1, noticed, Cause::of(&objects), built),
+        let world = if same {
+            self.world(last.generation, last.noticed, last.causes.clone(), built)
+        } else {
+            self.world(last.generation + 1, noticed, Cause::of(&objects), built)
         };
         self.remember(&world, noticed, &read);
         Some(world)
@@ -271,9 +272,10 @@ impl Configuration {
             findings.extend(built.diagnostics.iter().filter(|d| !self.told.iter().any(|told| told == *d)).cloned());
             self.told = built.diagnostics.clone();
         }
-        let analysed = match self.builder.objects() <= MAX_ANALYSED {
-            true => evenkeel_analyze::unsuppressed(&in_force(self.objects()), &built.snapshot),
-            false => Diagnostics::new(),
+        let analysed = if self.builder.objects() <= MAX_ANALYSED {
+            evenkeel_analyze::unsuppressed(&in_force(self.objects()), &built.snapshot)
+        } else {
+            Diagnostics::new()
         };
         findings.extend(analysed.iter().filter(|d| !self.analysed.iter().any(|told| told == *d)).cloned());
         self.analysed = analysed;

@@ -87,10 +87,7 @@ pub fn check_plaintext(address: SocketAddr, allowed: bool) -> Result<(), ListenE
         IpAddr::V4(v4) => v4.is_loopback(),
         IpAddr::V6(v6) => v6.is_loopback(),
     };
-    match local || allowed {
-        true => Ok(()),
-        false => Err(ListenError::Plaintext(address)),
-    }
+    if local || allowed { Ok(()) } else { Err(ListenError::Plaintext(address)) }
 }
 
 /// The peer of a connection, as known before it sends a request.

@@ -69,9 +69,10 @@ impl Cause {
 /// `VirtualService default/reviews (routes.yaml:4:9)`, `VirtualService default/reviews (from kubernetes)`
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place.is_object() {
-            true => write!(f, "{} (from {})", self.name, self.object.source),
-            false => write!(f, "{} ({})", self.name, self.place),
+        if self.place.is_object() {
+            write!(f, "{} (from {})", self.name, self.object.source)
+        } else {
+            write!(f, "{} ({})", self.name, self.place)
         }
     }
 }

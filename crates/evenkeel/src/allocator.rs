@@ -33,21 +33,23 @@ fn is_natural(size: usize, alignment: usize) -> bool {
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match is_natural(layout.size(), layout.align()) {
+        if is_natural(layout.size(), layout.align()) {
             // SAFETY: any size is allowed.
-            true => unsafe { mi_malloc(layout.size()) }.cast(),
+            unsafe { mi_malloc(layout.size()) }.cast()
+        } else {
             // SAFETY: the caller's layout is passed on.
-            false => unsafe { MiMalloc.alloc(layout) },
+            unsafe { MiMalloc.alloc(layout) }
         }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match is_natural(layout.size(), layout.align()) {
+        if is_natural(layout.size(), layout.align()) {
             // SAFETY: any size is allowed.
-            true => unsafe { mi_zalloc(layout.size()) }.cast(),
+            unsafe { mi_zalloc(layout.size()) }.cast()
+        } else {
             // SAFETY: the caller's layout is passed on.
-            false => unsafe { MiMalloc.alloc_zeroed(layout) },
+            unsafe { MiMalloc.alloc_zeroed(layout) }
         }
     }
 
@@ -59,11 +61,12 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        match is_natural(size, layout.align()) {
+        if is_natural(size, layout.align()) {
             // SAFETY: the caller got the pointer from here, so it is mimalloc's.
-            true => unsafe { mi_realloc(pointer.cast(), size) }.cast(),
+            unsafe { mi_realloc(pointer.cast(), size) }.cast()
+        } else {
             // SAFETY: what the caller promises is passed on.
-            false => unsafe { MiMalloc.realloc(pointer, layout, size) },
+            unsafe { MiMalloc.realloc(pointer, layout, size) }
         }
     }
 }

@@ -88,14 +88,16 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
         input.check_together(present.objects());
     }
     let is_json = arguments.output == Output::Json;
-    match is_json {
-        true => input.print(change == Change::Apply, &mut io::stderr())?,
-        false => input.print(change == Change::Apply, out)?,
+    if is_json {
+        input.print(change == Change::Apply, &mut io::stderr())?
+    } else {
+        input.print(change == Change::Apply, out)?
     }
     if input.found.has_errors() {
-        match is_json {
-            true => writeln!(out, "{:#}", json!({ "objects": [], "problems": ["nothing was changed"] }))?,
-            false => writeln!(out, "nothing was changed")?,
+        if is_json {
+            writeln!(out, "{:#}", json!({ "objects": [], "problems": ["nothing was changed"] }))?
+        } else {
+            writeln!(out, "nothing was changed")?
         }
         return Ok(1);
     }
@@ -122,10 +124,7 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
         }
         status = 1;
     }
-    let settled = match arguments.wait {
-        true => Some(settled(arguments, out, is_json)?),
-        false => None,
-    };
+    let settled = if arguments.wait { Some(settled(arguments, out, is_json)?) } else { None };
     if is_json {
         let settled = settled.as_ref();
         let page = json!({
@@ -173,9 +172,10 @@ impl ParsedInput {
                 texts.extend(files.texts().map(|(path, _, text)| (path.to_string_lossy().into(), text.into())));
                 continue;
             }
-            let (name, text): (Arc<str>, _) = match path == Path::new("-") {
-                true => (STANDARD_INPUT.into(), files::read_all(io::stdin())),
-                false => (path.to_string_lossy().into(), files::read_text(path)),
+            let (name, text): (Arc<str>, _) = if path == Path::new("-") {
+                (STANDARD_INPUT.into(), files::read_all(io::stdin()))
+            } else {
+                (path.to_string_lossy().into(), files::read_text(path))
             };
             match text {
                 Ok(text) => texts.push((name, text.into())),

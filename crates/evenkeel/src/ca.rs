@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use evenkeel_admin::authorities::{self, Alarm, AlarmKind, Status};
-use evenkeel_ca::rotation::{Kind, Origin, Phase, Signer, State, Waiting};
+use evenkeel_admin::authorities::{self, Alarm, AlarmKind, Kind, Origin, Phase, Signer, State, Status, Waiting};
 use evenkeel_control::authorities as rotation;
 use evenkeel_local::cleanup::StateDir;
 use serde_json::json;

@@ -72,11 +72,12 @@ struct Refused {
 
 impl Refused {
     fn finding(self, origin: Span) -> Diagnostic {
-        match self.lacks_files {
-            true => Diagnostic::warning("refused-by-proxy", origin, self.message)
-                .with_help("these files have to be where the proxies run, and nothing checks them here"),
-            false => Diagnostic::error("refused-by-proxy", origin, self.message)
-                .with_help("proxies keep the previous resource of this name, if they have one"),
+        if self.lacks_files {
+            Diagnostic::warning("refused-by-proxy", origin, self.message)
+                .with_help("these files have to be where the proxies run, and nothing checks them here")
+        } else {
+            Diagnostic::error("refused-by-proxy", origin, self.message)
+                .with_help("proxies keep the previous resource of this name, if they have one")
         }
     }
 }

@@ -27,10 +27,7 @@ pub fn width() -> usize {
 
 /// How answers are shown on standard output.
 pub fn look() -> Look {
-    match io::stdout().is_terminal() {
-        true => Look { colour: true, width: width() },
-        false => Look::from(false),
-    }
+    if io::stdout().is_terminal() { Look { colour: true, width: width() } } else { Look::from(false) }
 }
 
 /// Returns why a command has no `-o`, if that is the error in these arguments.

@@ -99,9 +99,10 @@ fn previous(logs: &[Log], arguments: &LogsArguments, out: &mut dyn Write) -> any
         let first = lines.len().saturating_sub(arguments.tail.unwrap_or(usize::MAX));
         lines.iter().skip(first).try_for_each(|line| log.print(line, out))?;
     }
-    match is_any {
-        true => Ok(()),
-        false => bail!("{} has not been started again: there is no log of an earlier run", arguments.workload),
+    if is_any {
+        Ok(())
+    } else {
+        bail!("{} has not been started again: there is no log of an earlier run", arguments.workload)
     }
 }
 
@@ -109,10 +110,7 @@ fn open(arguments: &LogsArguments, state: &StateDir) -> anyhow::Result<Vec<Log>>
     if arguments.workload == CONTROL_PLANE {
         return Ok(vec![Log::new(CONTROL_PLANE, state.logs().join("control-plane.log"))]);
     }
-    let part = match arguments.proxy || arguments.container.as_deref() == Some("istio-proxy") {
-        true => "proxy",
-        false => "app",
-    };
+    let part = if arguments.proxy || arguments.container.as_deref() == Some("istio-proxy") { "proxy" } else { "app" };
     let pods = match exec::list(state.path(), &arguments.workload, arguments.namespace.as_deref()) {
         Ok(replicas) => replicas.into_iter().map(|replica| replica.pod).collect(),
         // The logs outlive the run.
@@ -138,9 +136,10 @@ fn of_last_run(folder: &Path, wanted: &str) -> anyhow::Result<Vec<String>> {
     pods.dedup();
     let wanted_pod = wanted.split('.').next().unwrap_or(wanted);
     let found: Vec<String> = pods.iter().filter(|pod| match_name(wanted_pod, pod, "", "").is_some()).cloned().collect();
-    match found.is_empty() {
-        true => bail!("there is no log of {wanted}; {}", instead(wanted, pods.iter().map(String::as_str))),
-        false => Ok(found),
+    if found.is_empty() {
+        bail!("there is no log of {wanted}; {}", instead(wanted, pods.iter().map(String::as_str)))
+    } else {
+        Ok(found)
     }
 }
 

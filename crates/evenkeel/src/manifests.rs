@@ -47,20 +47,14 @@ impl Manifests {
     pub fn read(paths: &[PathBuf]) -> Self {
         let mut all = Self::default();
         for path in paths {
-            match path.is_dir() {
-                true => all.directory(path),
-                false => all.file(path),
-            }
+            if path.is_dir() { all.directory(path) } else { all.file(path) }
         }
         all
     }
 
     /// Reads what commands are given, or else what the running mesh runs.
     pub fn given_or_running(paths: &[PathBuf], state: Option<&Path>) -> anyhow::Result<Self> {
-        match paths.is_empty() {
-            true => Self::running(state),
-            false => Ok(Self { mesh: mesh()?, ..Self::read(paths) }),
-        }
+        if paths.is_empty() { Self::running(state) } else { Ok(Self { mesh: mesh()?, ..Self::read(paths) }) }
     }
 
     /// The mesh of these objects.
@@ -112,9 +106,10 @@ impl Manifests {
     }
 
     fn file(&mut self, path: &Path) {
-        let (name, text): (Arc<str>, _) = match path == Path::new("-") {
-            true => (STANDARD_INPUT.into(), files::read_all(io::stdin())),
-            false => (path.to_string_lossy().into(), files::read_text(path)),
+        let (name, text): (Arc<str>, _) = if path == Path::new("-") {
+            (STANDARD_INPUT.into(), files::read_all(io::stdin()))
+        } else {
+            (path.to_string_lossy().into(), files::read_text(path))
         };
         match text {
             Ok(text) => {

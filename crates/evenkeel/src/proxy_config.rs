@@ -23,9 +23,10 @@ pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::
     let page = if json { "/workers?format=json" } else { "/workers" };
     let body = admin::get(admin::PROXY, address, page)?;
     let text = String::from_utf8_lossy(&body);
-    match json || text.lines().all(|line| line.chars().count() <= width()) {
-        true => out.write_all(&body)?,
-        false => out.write_all(narrow(&text, width()).as_bytes())?,
+    if json || text.lines().all(|line| line.chars().count() <= width()) {
+        out.write_all(&body)?
+    } else {
+        out.write_all(narrow(&text, width()).as_bytes())?
     }
     Ok(())
 }
@@ -42,13 +43,12 @@ pub fn page(address: SocketAddr, page: &str, post: bool, out: &mut dyn Write) ->
     let page = if page.starts_with('/') { page.to_owned() } else { format!("/{page}") };
     let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic());
     anyhow::ensure!(is_plain, "`{}` is not a path: write other characters as %XX", page.escape_debug());
-    let body = match post {
-        true => {
-            let mut body = Vec::new();
-            io::stdin().lock().take(MAX_BODY_BYTES).read_to_end(&mut body).context("reading standard input")?;
-            admin::post_within(PATIENCE, admin::PROXY, address, (&page, &body))?
-        }
-        false => admin::get_within(PATIENCE, admin::PROXY, address, &page)?,
+    let body = if post {
+        let mut body = Vec::new();
+        io::stdin().lock().take(MAX_BODY_BYTES).read_to_end(&mut body).context("reading standard input")?;
+        admin::post_within(PATIENCE, admin::PROXY, address, (&page, &body))?
+    } else {
+        admin::get_within(PATIENCE, admin::PROXY, address, &page)?
     };
     out.write_all(&body)?;
     Ok(())

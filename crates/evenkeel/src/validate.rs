@@ -24,10 +24,7 @@ pub fn run(paths: &[PathBuf], options: Options, output: Output, out: &mut dyn Wr
     let Options { strict, mesh } = options;
     let mut read = Validation { mesh, ..Validation::default() };
     for path in paths {
-        match path.is_dir() {
-            true => read.directory(path),
-            false => read.file(path),
-        }
+        if path.is_dir() { read.directory(path) } else { read.file(path) }
     }
     read.files_together();
     read.diagnostics.sort();
@@ -71,9 +68,10 @@ struct Validation {
 
 impl Validation {
     fn file(&mut self, path: &Path) {
-        let (name, text): (Arc<str>, _) = match path == Path::new("-") {
-            true => ("standard input".into(), files::read_all(io::stdin())),
-            false => (path.to_string_lossy().into(), files::read_text(path)),
+        let (name, text): (Arc<str>, _) = if path == Path::new("-") {
+            ("standard input".into(), files::read_all(io::stdin()))
+        } else {
+            (path.to_string_lossy().into(), files::read_text(path))
         };
         match text {
             Ok(text) => {

@@ -16,10 +16,8 @@ pub fn columns_within(rows: &[Vec<String>], gap: usize, width: usize) -> String 
         |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(widest).collect();
     let whole = widths.iter().sum::<usize>() + gap * count.saturating_sub(1);
-    let (gap, lines) = match whole <= width {
-        true => (gap, Vec::from_iter(std::iter::once(0..count))),
-        false => (2, divided(&widths, width)),
-    };
+    let (gap, lines) =
+        if whole <= width { (gap, Vec::from_iter(std::iter::once(0..count))) } else { (2, divided(&widths, width)) };
     let mut out = String::new();
     for row in rows {
         for (number, columns) in lines.iter().enumerate() {

@@ -488,9 +488,10 @@ fn verdict(
                 (_, 0) => format!("{} has no endpoints", short(name)),
                 _ => format!("{} has no healthy endpoint", short(name)),
             };
-            match is_http {
-                true => Verdict { status: Some(503), ..made(Outcome::Forward, "UH", why) },
-                false => made(Outcome::Reset, "UH", why),
+            if is_http {
+                Verdict { status: Some(503), ..made(Outcome::Forward, "UH", why) }
+            } else {
+                made(Outcome::Reset, "UH", why)
             }
         }
         Some(Step::NoHost { cluster }) => {
@@ -653,9 +654,10 @@ pub fn tls_to(
     }
     let tls = transport::tls(transport::compiled(cluster, endpoint))?;
     let is_mesh = transport::is_mesh(tls);
-    let alpn = match is_mesh && is_http {
-        true => MESH_HTTP1.map(str::to_owned).to_vec(),
-        false => tls.alpn().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
+    let alpn = if is_mesh && is_http {
+        MESH_HTTP1.map(str::to_owned).to_vec()
+    } else {
+        tls.alpn().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
     };
     let identity = is_mesh.then(|| proxy.workload.identity.to_string());
     Some(TlsClient { server_name: tls.server_name(), alpn, identity })

@@ -93,9 +93,10 @@ impl Places {
         if let Some(nodes) = parsed.get(file) {
             return Rc::clone(nodes);
         }
-        let nodes = match file.starts_with(APPLIED_FROM) {
-            true => self.applied(file),
-            false => self.texts.get(file).map(|text| yaml::parse(file, text).0).unwrap_or_default(),
+        let nodes = if file.starts_with(APPLIED_FROM) {
+            self.applied(file)
+        } else {
+            self.texts.get(file).map(|text| yaml::parse(file, text).0).unwrap_or_default()
         };
         let nodes = Rc::new(nodes);
         parsed.insert(file.clone(), Rc::clone(&nodes));

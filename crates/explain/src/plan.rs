@@ -200,9 +200,10 @@ impl Plan {
             differs = told(differs);
         }
         if from.is_as(&to) && differs.is_empty() {
-            match is_contrary {
-                true => not_judged(CONTRARY.to_owned()),
-                false => self.unaffected += 1,
+            if is_contrary {
+                not_judged(CONTRARY.to_owned())
+            } else {
+                self.unaffected += 1
             }
             return;
         }
@@ -445,9 +446,10 @@ impl Group {
             count => format!("  {count} of them by chance"),
         };
         let lines = [format!("{}{dim}{chance}{end}", self.from.text()), format!("→ {}", self.to.text())];
-        match self.from.is_as(&self.to) {
-            true => out.fact(&self.decisions.to_string(), lines.get(..1).unwrap_or_default()),
-            false => out.fact(&self.decisions.to_string(), &lines),
+        if self.from.is_as(&self.to) {
+            out.fact(&self.decisions.to_string(), lines.get(..1).unwrap_or_default())
+        } else {
+            out.fact(&self.decisions.to_string(), &lines)
         }
         let differs: Vec<String> = self.differs.iter().take(6).map(|line| format!("  {line}")).collect();
         out.fact("", &differs);

@@ -65,13 +65,16 @@ fn asked(
     let facts = Facts { is_deny, principal: facts.principal.clone(), ..*facts };
     let named = decided.iter().find_map(|(_, name)| rule_of(policy, (*name)?));
     let needs_http = |rule| facts.request.is_none() && !is_deny && evenkeel_model::policy::Rule::needs_http(rule);
-    let missing = |rule| match needs_http(rule) {
-        true => vec![Missing {
-            field: "rule".to_owned(),
-            wanted: "an HTTP request".to_owned(),
-            got: "a TCP connection".to_owned(),
-        }],
-        false => facts.missing(rule),
+    let missing = |rule| {
+        if needs_http(rule) {
+            vec![Missing {
+                field: "rule".to_owned(),
+                wanted: "an HTTP request".to_owned(),
+                got: "a TCP connection".to_owned(),
+            }]
+        } else {
+            facts.missing(rule)
+        }
     };
     let rules: Vec<Vec<Missing>> = policy.rules.iter().map(missing).collect();
     // Of rules that miss equally much, the one that names the caller is closer.

@@ -237,9 +237,10 @@ pub(crate) fn open_ports(
     let mut declared: BTreeSet<u16> = server.inbound_ports().iter().map(|port| port.port).collect();
     declared.extend(server.ports.iter().map(|port| port.number));
     let mut proof = Proof::new(claim);
-    let client = match world.is_gateway(client) {
-        true => Client::Outside(Arc::clone(client)),
-        false => Client::Workload(Arc::clone(client)),
+    let client = if world.is_gateway(client) {
+        Client::Outside(Arc::clone(client))
+    } else {
+        Client::Workload(Arc::clone(client))
     };
     let call_paths = find::of(world, claim, &client, std::slice::from_ref(server), &mut proof);
     let mut open = BTreeSet::new();

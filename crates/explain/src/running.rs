@@ -126,10 +126,7 @@ fn add_states(world: &World, proxy: &Proxy, states: Vec<EndpointState>, hop: &mu
         hop.notes.push(format!("none of {name}'s endpoints takes requests now"));
         hop.verdict.response_flag = Some("UH");
         hop.verdict.reason = format!("{name} has no healthy endpoint");
-        match hop.virtual_host.is_some() {
-            true => hop.verdict.status = Some(503),
-            false => hop.verdict.outcome = Outcome::Reset,
-        }
+        if hop.virtual_host.is_some() { hop.verdict.status = Some(503) } else { hop.verdict.outcome = Outcome::Reset }
     } else if hop.verdict.response_flag == Some("UH") {
         hop.verdict = Verdict { reason: format!("forwarded to {}", hop::short(&cluster.name)), ..Verdict::default() };
     }

@@ -171,9 +171,10 @@ impl Text {
         if running.error.is_some() || running.held {
             return self.fact("running", &[format!("{warn}?{end} see the note")]);
         }
-        let mut lines = vec![match running.agrees {
-            true => format!("{good}✓{end} decided by the proxy itself, as the files say"),
-            false => format!("{bad}✗{end} decided by the proxy itself, otherwise than the files say"),
+        let mut lines = vec![if running.agrees {
+            format!("{good}✓{end} decided by the proxy itself, as the files say")
+        } else {
+            format!("{bad}✗{end} decided by the proxy itself, otherwise than the files say")
         }];
         lines.extend(running.differs.iter().map(|line| format!("  {line}")));
         self.fact("running", &lines);
@@ -237,9 +238,10 @@ impl Text {
         let (mark, colour, says) = match (policy.matches, is_deny) {
             (true, _) if policy.action == "CUSTOM" => {
                 let provider = policy.provider.as_deref().unwrap_or_default();
-                match policy.decides {
-                    true => ("✗", bad, format!("matches{rule}; its provider `{provider}` cannot be asked")),
-                    false => ("?", warn, format!("matches{rule}: the provider `{provider}` decides")),
+                if policy.decides {
+                    ("✗", bad, format!("matches{rule}; its provider `{provider}` cannot be asked"))
+                } else {
+                    ("?", warn, format!("matches{rule}: the provider `{provider}` decides"))
                 }
             }
             (true, true) => ("✗", bad, format!("matches{rule}")),
@@ -324,9 +326,10 @@ impl Text {
 
     fn cluster(&self, cluster: &Cluster, several: bool, total: u32) -> Vec<String> {
         let Style { bold, dim, bad, end, .. } = self.style;
-        let share = match several {
-            true => format!("{:>5.1} %  ", f64::from(cluster.weight) * 100.0 / f64::from(total.max(1))),
-            false => String::new(),
+        let share = if several {
+            format!("{:>5.1} %  ", f64::from(cluster.weight) * 100.0 / f64::from(total.max(1)))
+        } else {
+            String::new()
         };
         let (open, close) = if several && cluster.chosen { (bold, end) } else { ("", "") };
         let missing = if cluster.exists { String::new() } else { format!("  {bad}does not exist{end}") };

@@ -99,9 +99,10 @@ impl World {
                 answer.notes.extend(to);
             }
             None => {
-                let why = match workload.has_proxy {
-                    true => "excludes this from capture (traffic annotations)",
-                    false => "has no sidecar",
+                let why = if workload.has_proxy {
+                    "excludes this from capture (traffic annotations)"
+                } else {
+                    "has no sidecar"
                 };
                 answer
                     .notes

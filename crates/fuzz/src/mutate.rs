@@ -61,7 +61,9 @@ fn mutant(seeds: &[&[u8]], random: &mut Random) -> Vec<u8> {
             0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
             1 if at < bytes.len() => bytes[at] = random.below(256) as u8,
             2 => bytes.insert(at, random.below(256) as u8),
-            3 if at < bytes.len() => drop(bytes.remove(at)),
+            3 if at < bytes.len() => {
+                bytes.remove(at);
+            }
             4 => bytes.truncate(at),
             5 => drop(bytes.splice(at..at, TOKENS[random.below(TOKENS.len())].iter().copied())),
             6 => {

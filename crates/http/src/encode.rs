@@ -228,10 +228,7 @@ fn end(out: &mut Vec<u8>, headers: &Headers, connection: Connection<'_>) {
 /// A line of this head, whose name is spelled as it arrived if that is kept.
 #[inline]
 fn own_line(out: &mut Vec<u8>, headers: &Headers, name: &[u8], value: &[u8]) {
-    match headers.keeps_spellings() {
-        true => line(out, headers.spelled(name), value),
-        false => line(out, name, value),
-    }
+    if headers.keeps_spellings() { line(out, headers.spelled(name), value) } else { line(out, name, value) }
 }
 
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {

@@ -10,9 +10,10 @@ pub fn can_be_written(path: &Path) -> Result<(), LabError> {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let opened = opened.map_err(LabError::io(format!("writing {}", path.display())))?;
     drop(opened);
-    match is_there {
-        true => Ok(()),
-        false => std::fs::remove_file(path).map_err(LabError::io(format!("writing {}", path.display()))),
+    if is_there {
+        Ok(())
+    } else {
+        std::fs::remove_file(path).map_err(LabError::io(format!("writing {}", path.display())))
     }
 }
 

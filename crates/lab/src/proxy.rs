@@ -475,9 +475,10 @@ impl TypeState {
             version_info: self.sotw_version.clone(),
             response_nonce: self.sotw_nonce.clone(),
             type_url: kind.url().to_owned(),
-            resource_names: match self.wildcard {
-                true => Vec::new(),
-                false => self.wanted.keys().map(|name| table.text(*name).to_owned()).collect(),
+            resource_names: if self.wildcard {
+                Vec::new()
+            } else {
+                self.wanted.keys().map(|name| table.text(*name).to_owned()).collect()
             },
             ..Default::default()
         })

@@ -162,9 +162,10 @@ impl StateDir {
     /// its sockets.
     pub fn pod(&self, name: &str) -> PathBuf {
         let folder = self.0.join("pods").join(name);
-        match folder.as_os_str().len() <= MAX_POD_PATH_BYTES {
-            true => folder,
-            false => self.0.join("pods").join(names::digest(name, 10)),
+        if folder.as_os_str().len() <= MAX_POD_PATH_BYTES {
+            folder
+        } else {
+            self.0.join("pods").join(names::digest(name, 10))
         }
     }
 

@@ -57,11 +57,12 @@ impl Disk {
             return None;
         }
         let state = state.display();
-        Some(match full {
-            true => format!(
+        Some(if full {
+            format!(
                 "warning: the disk of {state} is full ({free} bytes left): traffic continues, but logs lose lines and state (history, scopes, addresses, running replicas) is not saved until there is space"
-            ),
-            false => format!("the disk of {state} has space again: logs and state are written again"),
+            )
+        } else {
+            format!("the disk of {state} has space again: logs and state are written again")
         })
     }
 }

@@ -225,10 +225,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
 /// of the proxy. The container itself has only the machine's own programs.
 fn caller_executable(options: &ExecOptions) -> Option<File> {
     let name = options.command.first().filter(|_| options.container == ContainerName::Proxy)?;
-    let path = match name.as_bytes().contains(&b'/') {
-        true => PathBuf::from(name),
-        false => find_program(name.to_str()?)?,
-    };
+    let path = if name.as_bytes().contains(&b'/') { PathBuf::from(name) } else { find_program(name.to_str()?)? };
     OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()
 }
 

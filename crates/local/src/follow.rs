@@ -305,9 +305,10 @@ impl Findings {
             text.push_str(&format!("resolved: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
         }
         for file in page.refused_files.difference(&self.refused) {
-            let rest = match page.never_accepted.contains(file) {
-                true => "only its objects without mistakes apply",
-                false => "its previous content stays in force",
+            let rest = if page.never_accepted.contains(file) {
+                "only its objects without mistakes apply"
+            } else {
+                "its previous content stays in force"
             };
             text.push_str(&format!("{} is refused; {rest}\n", self.short(file)));
         }

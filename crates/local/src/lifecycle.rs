@@ -188,9 +188,10 @@ impl ProbeState {
         };
         self.misses = self.misses.saturating_add(1);
         self.last = reason;
-        match self.misses >= self.probe.failures {
-            true => ProbeResult::Failed(format!("{what} failed {} times: {}; it is restarted", self.misses, self.last)),
-            false => ProbeResult::Pending(format!("{what}: {}", self.last)),
+        if self.misses >= self.probe.failures {
+            ProbeResult::Failed(format!("{what} failed {} times: {}; it is restarted", self.misses, self.last))
+        } else {
+            ProbeResult::Pending(format!("{what}: {}", self.last))
         }
     }
 }

@@ -57,10 +57,11 @@ pub fn previous(log: &Path) -> io::Result<Option<Vec<u8>>> {
 
 /// The positions at which the last two runs begin in a log.
 fn starts(log: &Path) -> Vec<u64> {
-    let beside = match log.extension().is_some_and(|extension| extension == "1") {
+    let beside = if log.extension().is_some_and(|extension| extension == "1") {
         // `NAME.log.1`
-        true => log.with_extension("").with_extension(format!("{STARTS}.1")),
-        false => log.with_extension(STARTS),
+        log.with_extension("").with_extension(format!("{STARTS}.1"))
+    } else {
+        log.with_extension(STARTS)
     };
     let text = fs::read_to_string(beside).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -82,10 +83,7 @@ fn set_aside(path: &Path) -> io::Result<()> {
         let _ = fs::remove_file(&aside);
     }
     let _ = fs::remove_file(&starts_aside);
-    let _ = match copied.is_ok() {
-        true => fs::rename(&starts, &starts_aside),
-        false => fs::remove_file(&starts),
-    };
+    let _ = if copied.is_ok() { fs::rename(&starts, &starts_aside) } else { fs::remove_file(&starts) };
     OpenOptions::new().write(true).open(path)?.set_len(0)?;
     copied.map(drop)
 }

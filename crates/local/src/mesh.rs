@@ -282,7 +282,9 @@ impl Mesh {
         let staying: Vec<Workload> = self.wanted.values().filter(stays).map(|present| (**present).clone()).collect();
         workloads.extend(staying);
         for workload in &mut workloads {
-            self.restarts.get(&workload.key()).into_iter().for_each(|times| workload.renew(*times));
+            if let Some(times) = self.restarts.get(&workload.key()) {
+                workload.renew(*times);
+            }
         }
         let updated = self.update_volumes(&workloads);
         self.wanted = workloads.into_iter().map(|workload| (workload.key(), Arc::new(workload))).collect();
@@ -307,7 +309,7 @@ impl Mesh {
                 std::future::pending().await
             },
             Some(left) = self.leaving.join_next() => match left {
-                Ok(key) => drop(self.leaving_now.remove(&key)),
+                Ok(key) => { self.leaving_now.remove(&key); }
                 Err(_) => self.leaving_now.retain(|_, leaving| leaving.replica.strong_count() > 0),
             },
         }
@@ -376,7 +378,9 @@ impl Mesh {
     fn retire(&mut self, obsolete: &[(String, String)]) {
         for key in obsolete {
             let replica = self.replicas.borrow().get(key).cloned();
-            self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(key)));
+            self.replicas.send_modify(|replicas| {
+                Arc::make_mut(replicas).remove(key);
+            });
             if let Some(replica) = replica {
                 let leaving =
                     RetiringReplica { workload: replica.pod.workload.clone(), replica: Arc::downgrade(&replica) };
@@ -431,7 +435,9 @@ impl Mesh {
             match started {
                 Ok(replica) => {
                     let replica = Arc::new(replica);
-                    self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).insert(key, replica)));
+                    self.replicas.send_modify(|replicas| {
+                        Arc::make_mut(replicas).insert(key, replica);
+                    });
                 }
                 Err(error) => failures.push((workload, error.into())),
             }

@@ -112,9 +112,10 @@ pub async fn publish(folder: &Path, mut roster: RosterView, say: impl Fn(String)
                 Err(_) => {}
             }
         }
-        let changed = match failed {
-            false => roster.changed().await,
-            true => tokio::time::timeout(RETRY, roster.changed()).await.unwrap_or(Ok(())),
+        let changed = if failed {
+            tokio::time::timeout(RETRY, roster.changed()).await.unwrap_or(Ok(()))
+        } else {
+            roster.changed().await
         };
         if changed.is_err() {
             return Ok(());
@@ -255,14 +256,18 @@ status:
         let folder = tempfile::tempdir()?;
         let roster: Roster = watch::Sender::new(BTreeMap::new());
         let key = ("shop".to_owned(), "web-5d4f-x2x4z".to_owned());
-        roster.send_modify(|pods| drop(pods.insert(key.clone(), replica(false))));
+        roster.send_modify(|pods| {
+            pods.insert(key.clone(), replica(false));
+        });
         let view = roster.subscribe();
         let path = folder.path().to_path_buf();
         let publisher = tokio::spawn(async move { publish(&path, view, drop).await });
         tokio::task::yield_now().await;
         let read = || std::fs::read_to_string(folder.path().join("pods.yaml"));
         assert!(read()?.contains("status: \"False\""));
-        roster.send_modify(|pods| drop(pods.insert(key, replica(true))));
+        roster.send_modify(|pods| {
+            pods.insert(key, replica(true));
+        });
         drop(roster);
         publisher.await??;
         assert!(read()?.contains("status: \"True\""));

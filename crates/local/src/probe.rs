@@ -93,9 +93,10 @@ impl ProbeContext<'_> {
         let mut call = Call::get(format!("{}:{port}", self.address), path);
         call.timeout = within;
         for (name, value) in headers {
-            match name.eq_ignore_ascii_case("host") {
-                true => call.host.clone_from(value),
-                false => call.headers.push((name.clone().into(), value.clone())),
+            if name.eq_ignore_ascii_case("host") {
+                call.host.clone_from(value)
+            } else {
+                call.headers.push((name.clone().into(), value.clone()))
             }
         }
         let answer = call.send(Some(self.namespace), SocketAddr::from((self.address, port))).await;
@@ -191,14 +192,9 @@ pub struct ReadinessCounter {
 impl ReadinessCounter {
     /// Counts one result and returns whether the replica is ready now.
     pub fn after(&mut self, answered: bool, probe: &Probe) -> bool {
-        (self.hits, self.misses) = match answered {
-            true => (self.hits.saturating_add(1), 0),
-            false => (0, self.misses.saturating_add(1)),
-        };
-        self.ready = match self.ready {
-            true => self.misses < probe.failures,
-            false => self.hits >= probe.successes.max(1),
-        };
+        (self.hits, self.misses) =
+            if answered { (self.hits.saturating_add(1), 0) } else { (0, self.misses.saturating_add(1)) };
+        self.ready = if self.ready { self.misses < probe.failures } else { self.hits >= probe.successes.max(1) };
         self.ready
     }
 

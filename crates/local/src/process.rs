@@ -407,11 +407,10 @@ mod tests {
             let mut program = shell(&folder, script);
             (program.log, program.piped) = (folder.path().join(log), piped);
             let mut process = Process::start(program);
-            match piped {
-                true => exists(&folder, "through").await,
-                false => {
-                    drop(seen(&process, |state| state.phase == Phase::Crashed("exited with status 9".to_owned())).await)
-                }
+            if piped {
+                exists(&folder, "through").await
+            } else {
+                drop(seen(&process, |state| state.phase == Phase::Crashed("exited with status 9".to_owned())).await)
             }
             process.stop(Duration::from_secs(5)).await;
             if log == "log" {
@@ -496,9 +495,10 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
             let mut process = Process::start(replaced(&folder, &format!("setsid {successor}"), &first));
             let successor = number_in(&folder, "successor").await;
             exists(&folder, "ready").await;
-            match first.contains("waits") {
-                true => exists(&folder, "waits").await,
-                false => drop(seen(&process, |state| state.takeovers == 1).await),
+            if first.contains("waits") {
+                exists(&folder, "waits").await
+            } else {
+                drop(seen(&process, |state| state.takeovers == 1).await)
             }
             process.stop(Duration::from_secs(5)).await;
             assert!(!runs(successor), "{first}");

@@ -157,7 +157,9 @@ impl Replica {
         // Its task holds the sender for as long as anything of the replica runs.
         let mut processes = self.processes.clone();
         while processes.changed().await.is_ok() {}
-        self.roster.send_modify(|pods| drop(pods.remove(&key(&self.pod))));
+        self.roster.send_modify(|pods| {
+            pods.remove(&key(&self.pod));
+        });
     }
 }
 

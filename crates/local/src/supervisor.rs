@@ -58,7 +58,9 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
         async move { pods::publish(&folder, view, |said| events.say(said)).await }
     });
     let (accounts, note) = Accounts::settle(plan.state.path(), &plan.state.data(), &plan.directory);
-    note.into_iter().for_each(|note| events.say(format!("note: {note}")));
+    if let Some(note) = note {
+        events.say(format!("note: {note}"));
+    }
     let (behind, services) = watch::channel(Behind::new());
     let services_rules = tokio::spawn(service_rules::follow(plan.tools.clone(), roster.subscribe(), behind));
     let mut mesh = Mesh::new(plan.clone(), roster.clone(), accounts, services)?;

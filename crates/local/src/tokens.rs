@@ -98,10 +98,7 @@ impl Tokens {
         let path = credentials.root();
         // The proxy owns the folder, and may have put anything there.
         let known = read_regular(&path, Links::Refused, u64::try_from(root.len()).unwrap_or(u64::MAX));
-        match known.is_ok_and(|known| known == root.as_bytes()) {
-            true => Ok(()),
-            false => credentials.write(&path, &root),
-        }
+        if known.is_ok_and(|known| known == root.as_bytes()) { Ok(()) } else { credentials.write(&path, &root) }
     }
 }
 

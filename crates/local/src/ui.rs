@@ -203,11 +203,10 @@ impl Screen {
     }
 
     fn identity(&self, status: &PodStatus) -> String {
-        match status.pod.in_mesh {
-            true => {
-                format!("spiffe://{}/ns/{}/sa/{}", self.trust_domain, status.pod.namespace, status.pod.service_account)
-            }
-            false => "no identity (outside the mesh)".to_owned(),
+        if status.pod.in_mesh {
+            format!("spiffe://{}/ns/{}/sa/{}", self.trust_domain, status.pod.namespace, status.pod.service_account)
+        } else {
+            "no identity (outside the mesh)".to_owned()
         }
     }
 
@@ -255,10 +254,7 @@ impl Screen {
             let mark = if status.ready { "yes" } else { "no" };
             let address = status.pod.address.to_string();
             let first = format!("  {:widest$}  {mark:5}  {address:12}  {:8}", status.pod.name, status.restarts);
-            let last = match layout == Layout::Short && status.ready {
-                true => self.short_identity(status),
-                false => last(status),
-            };
+            let last = if layout == Layout::Short && status.ready { self.short_identity(status) } else { last(status) };
             push_lines(&mut out, columns, &format!("{first}{divided}{last}"));
         }
         if others > 0 {
@@ -281,9 +277,10 @@ impl Screen {
 
     /// The part of an identity that tells workloads apart.
     fn short_identity(&self, status: &PodStatus) -> String {
-        match status.pod.in_mesh {
-            true => format!("{}/{}", status.pod.namespace, status.pod.service_account),
-            false => "none".to_owned(),
+        if status.pod.in_mesh {
+            format!("{}/{}", status.pod.namespace, status.pod.service_account)
+        } else {
+            "none".to_owned()
         }
     }
 
@@ -325,9 +322,10 @@ impl Layout {
 fn push_lines(out: &mut String, columns: usize, lines: &str) {
     let room = columns.saturating_sub(1);
     for line in lines.lines() {
-        match line.chars().count() <= room {
-            true => out.push_str(line.trim_end()),
-            false => out.extend(line.chars().take(room.saturating_sub(1)).chain(['…'])),
+        if line.chars().count() <= room {
+            out.push_str(line.trim_end())
+        } else {
+            out.extend(line.chars().take(room.saturating_sub(1)).chain(['…']))
         }
         out.push('\n');
     }

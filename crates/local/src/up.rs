@@ -127,14 +127,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         applied.prepare().map_err(io("cannot create the folder for applied objects"))?;
     }
     // The check edits files, so it works on a copy, to which it adds two callers.
-    let (directory, manifest) = match options.check {
-        true => {
-            let copy = check::prepare(&user_directory, &manifest, &state)
-                .map_err(io("cannot copy the directory for the check"))?;
-            let manifest = read(&copy, &state, None, options.leave_out_refused, &mut io::sink())?;
-            (copy, manifest)
-        }
-        false => (user_directory.clone(), manifest),
+    let (directory, manifest) = if options.check {
+        let copy = check::prepare(&user_directory, &manifest, &state)
+            .map_err(io("cannot copy the directory for the check"))?;
+        let manifest = read(&copy, &state, None, options.leave_out_refused, &mut io::sink())?;
+        (copy, manifest)
+    } else {
+        (user_directory.clone(), manifest)
     };
     let before = MachineState::look();
     let (broker, egress_broker) = options
@@ -169,10 +168,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
 fn directory(given: &Path) -> Result<PathBuf, UpError> {
     let refused = |reason: String| UpError::Directory { directory: given.to_path_buf(), reason };
     let path = given.canonicalize().map_err(|error| refused(error.to_string()))?;
-    match path.is_dir() {
-        true => Ok(path),
-        false => Err(refused("it is a file; name the directory it is in".to_owned())),
-    }
+    if path.is_dir() { Ok(path) } else { Err(refused("it is a file; name the directory it is in".to_owned())) }
 }
 
 /// Hidden folders are not read as configuration, so the state directory may be in one.
@@ -180,9 +176,10 @@ fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
     let inside = state
         .strip_prefix(directory)
         .is_ok_and(|below| !below.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')));
-    match inside {
-        true => Err(UpError::StateInside { state: state.to_path_buf(), directory: directory.to_path_buf() }),
-        false => Ok(()),
+    if inside {
+        Err(UpError::StateInside { state: state.to_path_buf(), directory: directory.to_path_buf() })
+    } else {
+        Ok(())
     }
 }
 
@@ -229,10 +226,7 @@ fn read(
     if let Some(skipped) = skipped(directory, &all) {
         let _ = writeln!(out, "{skipped}");
     }
-    match manifest.is_empty() {
-        true => Err(UpError::NothingToRun(directory.to_path_buf())),
-        false => Ok(manifest),
-    }
+    if manifest.is_empty() { Err(UpError::NothingToRun(directory.to_path_buf())) } else { Ok(manifest) }
 }
 
 /// The objects that protect something, and that nothing here enforces: a mesh that runs without them is more open than its

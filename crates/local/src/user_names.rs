@@ -60,9 +60,10 @@ fn with_line(text: &str, line: &str, id: u32) -> String {
     let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at < MAX_FILE_BYTES).last().map_or(0, |at| at + 1);
     let kept = text.get(..end).unwrap_or(text).trim_end();
     let id = id.to_string();
-    match kept.lines().any(|known| field(known, 2) == Some(&id)) {
-        true => format!("{kept}\n"),
-        false => format!("{kept}\n{line}\n"),
+    if kept.lines().any(|known| field(known, 2) == Some(&id)) {
+        format!("{kept}\n")
+    } else {
+        format!("{kept}\n{line}\n")
     }
 }
 

@@ -99,8 +99,12 @@ impl Allotment {
         let count = self.reserved.entry(address).or_default();
         *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
         match *count {
-            0 => drop(self.reserved.remove(&address)),
-            _ => drop(self.claimed.insert(address)),
+            0 => {
+                self.reserved.remove(&address);
+            }
+            _ => {
+                self.claimed.insert(address);
+            }
         }
     }
 
@@ -151,7 +155,9 @@ impl Allotment {
                     self.book.addresses.insert(host.clone(), address);
                     changed.insert(host);
                 }
-                None => drop(self.missing.insert(host)),
+                None => {
+                    self.missing.insert(host);
+                }
             }
         }
         changed

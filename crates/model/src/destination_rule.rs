@@ -430,15 +430,16 @@ impl DestinationRule {
         };
         let (load_balancer, connection_pool) = (over.load_balancer, over.connection_pool);
         let (tls, outlier_detection) = (over.tls, over.outlier_detection);
-        match subset.traffic_policy.ports.contains_key(&port) {
-            true => TrafficPolicy { load_balancer, connection_pool, tls, outlier_detection, ..further },
-            false => TrafficPolicy {
+        if subset.traffic_policy.ports.contains_key(&port) {
+            TrafficPolicy { load_balancer, connection_pool, tls, outlier_detection, ..further }
+        } else {
+            TrafficPolicy {
                 load_balancer: load_balancer.or(base.load_balancer),
                 connection_pool: connection_pool.or(base.connection_pool),
                 tls: tls.or(base.tls),
                 outlier_detection: outlier_detection.or(base.outlier_detection),
                 ..further
-            },
+            }
         }
     }
 }

@@ -61,9 +61,10 @@ impl Index {
             now.push(namespace.clone());
             now.sort_unstable();
         }
-        match now.is_empty() {
-            true => drop(self.rule_namespaces.remove(host)),
-            false => drop(self.rule_namespaces.insert(host.clone(), now.into())),
+        if now.is_empty() {
+            self.rule_namespaces.remove(host);
+        } else {
+            self.rule_namespaces.insert(host.clone(), now.into());
         }
     }
 }

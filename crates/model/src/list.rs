@@ -103,8 +103,12 @@ impl<K: Ord + Clone, T: PartialEq> Ordered<K, T> {
             return false;
         }
         match value {
-            Some(value) => drop(self.0.insert(key.clone(), value)),
-            None => drop(self.0.remove(key)),
+            Some(value) => {
+                self.0.insert(key.clone(), value);
+            }
+            None => {
+                self.0.remove(key);
+            }
         }
         true
     }
@@ -186,9 +190,10 @@ impl<K: Ord + Clone, T: PartialEq> Grouped<K, T> {
             return false;
         }
         self.len = self.len - had + has;
-        match list.is_empty() {
-            true => drop(self.groups.remove(key)),
-            false => drop(self.groups.insert(key.clone(), list)),
+        if list.is_empty() {
+            self.groups.remove(key);
+        } else {
+            self.groups.insert(key.clone(), list);
         }
         true
     }

@@ -124,10 +124,7 @@ impl AuthorizationPolicy {
     /// What tools say about answers that depend on an object that is not supported.
     pub fn unknown(&self) -> Option<String> {
         let unsupported = self.unsupported.as_ref()?;
-        let instead = match self.closes() {
-            true => "what it would judge is refused",
-            false => "nothing enforces it here",
-        };
+        let instead = if self.closes() { "what it would judge is refused" } else { "nothing enforces it here" };
         Some(format!("unknown: {} is not supported; {instead}", unsupported.what))
     }
 

@@ -325,9 +325,10 @@ mod tests {
         let mut imports = Imports::default();
         for entry in entries {
             let read = evenkeel_api::istio::EgressHost::parse(entry).unwrap();
-            match read.excludes {
-                true => imports.exclude(read.namespace, read.host),
-                false => imports.add(read.namespace, read.host),
+            if read.excludes {
+                imports.exclude(read.namespace, read.host)
+            } else {
+                imports.add(read.namespace, read.host)
             }
         }
         imports

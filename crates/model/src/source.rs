@@ -81,9 +81,10 @@ impl LastGood {
         let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();
         let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
         self.objects = new.collect();
-        match old.len() == self.objects.len() && old.iter().zip(&self.objects).all(|(a, b)| Arc::ptr_eq(a, b)) {
-            true => EntryChange::Same,
-            false => EntryChange::Changed(old),
+        if old.len() == self.objects.len() && old.iter().zip(&self.objects).all(|(a, b)| Arc::ptr_eq(a, b)) {
+            EntryChange::Same
+        } else {
+            EntryChange::Changed(old)
         }
     }
 }
@@ -117,10 +118,7 @@ impl SourceEvent {
     }
 
     fn of(address: Address, created: i64, objects: Vec<Arc<Object>>) -> Self {
-        match objects.is_empty() {
-            true => Self::Delete(address),
-            false => Self::Upsert(Entry { address, created, objects }),
-        }
+        if objects.is_empty() { Self::Delete(address) } else { Self::Upsert(Entry { address, created, objects }) }
     }
 }
 
@@ -189,10 +187,7 @@ impl PartialOrd for EntryId {
 
 impl Ord for EntryId {
     fn cmp(&self, other: &Self) -> Ordering {
-        match Arc::ptr_eq(&self.0, &other.0) {
-            true => Ordering::Equal,
-            false => self.0.cmp(&other.0),
-        }
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
     }
 }
 

@@ -37,9 +37,10 @@ fn each(names: Vec<String>, test: impl Fn(std::sync::Arc<str>) -> StringMatch) -
 
 fn domains_of(principal: &str, mesh: &MeshConfig) -> Vec<String> {
     let Some((domain, rest)) = principal.split_once('/') else { return vec![principal.to_owned()] };
-    match domain == ANY_MESH || mesh.own_trust_domains().any(|own| **own == *domain) {
-        true => mesh.own_trust_domains().map(|domain| format!("{domain}/{rest}")).collect(),
-        false => vec![principal.to_owned()],
+    if domain == ANY_MESH || mesh.own_trust_domains().any(|own| **own == *domain) {
+        mesh.own_trust_domains().map(|domain| format!("{domain}/{rest}")).collect()
+    } else {
+        vec![principal.to_owned()]
     }
 }
 

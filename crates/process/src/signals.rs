@@ -35,14 +35,15 @@ impl Signals {
     pub async fn end(&mut self) {
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => match self.terminal.is_gone() {
-                    true => return,
-                    // As Envoy does.
-                    false => tracing::info!("SIGHUP: nothing to reload, changes are applied as they come"),
-                },
-            }
+                            _ = self.terminate.recv() => return,
+                            _ = self.interrupt.recv() => return,
+                            _ = self.hangup.recv() => if self.terminal.is_gone() {
+            return
+            } else {
+            // As Envoy does.
+            tracing::info!("SIGHUP: nothing to reload, changes are applied as they come")
+            },
+                        }
         }
     }
 }

@@ -125,9 +125,10 @@ impl Recent {
             request.id = format!("{}-{number}", self.worker);
         }
         request.worker = self.worker;
-        let (ring, most) = match request.edited {
-            true => (&self.failed, (self.limit / FAILURES_SHARE).max(1)),
-            false => (&self.kept, self.limit),
+        let (ring, most) = if request.edited {
+            (&self.failed, (self.limit / FAILURES_SHARE).max(1))
+        } else {
+            (&self.kept, self.limit)
         };
         let mut ring = ring.borrow_mut();
         if ring.len() >= most {

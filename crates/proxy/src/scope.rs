@@ -167,9 +167,8 @@ impl State {
             .collect();
         idle.sort_by_key(|(last_used, ..)| std::cmp::Reverse(*last_used));
         let too_many = self.scope.last_used.len().saturating_sub(MAX_NAMES);
-        let limit = |demand: &Demand| match self.builder.is_present(demand) {
-            true => unused_after,
-            false => ABSENT_AFTER.min(unused_after),
+        let limit = |demand: &Demand| {
+            if self.builder.is_present(demand) { unused_after } else { ABSENT_AFTER.min(unused_after) }
         };
         let expired: Vec<Demand> = idle
             .into_iter()

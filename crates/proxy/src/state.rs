@@ -227,10 +227,8 @@ impl State {
             ResourceType::Listener => self.awaits.listeners = false,
             _ => {}
         }
-        let counter = match rejected.is_empty() {
-            true => discovery::Counter::update_success,
-            false => discovery::Counter::update_rejected,
-        };
+        let counter =
+            if rejected.is_empty() { discovery::Counter::update_success } else { discovery::Counter::update_rejected };
         self.stats.discovery(kind).inc(counter);
         rejected
     }

@@ -178,17 +178,19 @@ impl Config {
 
     /// Names of listeners that differ from `before`.
     pub fn changed_listeners(&self, before: &Self) -> Cow<'_, [Arc<str>]> {
-        match self.follows(before) {
-            true => Cow::Borrowed(&self.changes.listeners),
-            false => Cow::Owned(changed(&before.listeners, &self.listeners)),
+        if self.follows(before) {
+            Cow::Borrowed(&self.changes.listeners)
+        } else {
+            Cow::Owned(changed(&before.listeners, &self.listeners))
         }
     }
 
     /// Names of clusters that differ from `before`.
     pub fn changed_clusters(&self, before: &Self) -> Cow<'_, [Arc<str>]> {
-        match self.follows(before) {
-            true => Cow::Borrowed(&self.changes.clusters),
-            false => Cow::Owned(changed(&before.clusters, &self.clusters)),
+        if self.follows(before) {
+            Cow::Borrowed(&self.changes.clusters)
+        } else {
+            Cow::Owned(changed(&before.clusters, &self.clusters))
         }
     }
 

@@ -75,9 +75,10 @@ impl HeaderMatcher {
     /// because a further line would otherwise be a value that no rule has seen.
     pub fn matches_every(&self, request: &impl RequestView) -> bool {
         // An inverted matcher wants that no value satisfies the condition.
-        match self.invert {
-            true => self.matches(request),
-            false => self.judge(request.any_value(&self.name, |value| !self.wants(value)).map(|unwanted| !unwanted)),
+        if self.invert {
+            self.matches(request)
+        } else {
+            self.judge(request.any_value(&self.name, |value| !self.wants(value)).map(|unwanted| !unwanted))
         }
     }
 
@@ -90,9 +91,10 @@ impl HeaderMatcher {
 
     /// Whether the header matches by some value that a server may take: what a rule that refuses requests has to ask.
     pub fn matches_some(&self, request: &impl RequestView) -> bool {
-        match self.invert {
-            true => self.judge(request.any_value(&self.name, |value| !self.wants(value)).map(|unwanted| !unwanted)),
-            false => self.matches(request),
+        if self.invert {
+            self.judge(request.any_value(&self.name, |value| !self.wants(value)).map(|unwanted| !unwanted))
+        } else {
+            self.matches(request)
         }
     }
 

@@ -27,9 +27,10 @@ pub struct FilterOverrides(Option<Arc<[FilterOverride]>>);
 impl FilterOverrides {
     /// `own`, followed by what the level inherits from `outer`.
     pub fn new(own: Vec<FilterOverride>, outer: &Self) -> Self {
-        match own.is_empty() {
-            true => outer.clone(),
-            false => Self(Some(own.into_iter().chain(outer.as_slice().iter().cloned()).collect())),
+        if own.is_empty() {
+            outer.clone()
+        } else {
+            Self(Some(own.into_iter().chain(outer.as_slice().iter().cloned()).collect()))
         }
     }
 

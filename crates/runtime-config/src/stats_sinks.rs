@@ -122,11 +122,10 @@ fn metrics_service(
     let service = cx.required("grpc_service", config.grpc_service.as_ref())?;
     let target = cx.at("grpc_service", |cx| {
         let target = grpc_target(cx, service)?;
-        match is_static(&target.call.cluster) {
-            true => Some(target),
-            false => {
-                cx.fail_at("envoy_grpc.cluster_name", format!("there is no static cluster {:?}", target.call.cluster))
-            }
+        if is_static(&target.call.cluster) {
+            Some(target)
+        } else {
+            cx.fail_at("envoy_grpc.cluster_name", format!("there is no static cluster {:?}", target.call.cluster))
         }
     })?;
     let Ok(mode) = Mode::try_from(config.histogram_emit_mode) else {

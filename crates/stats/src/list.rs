@@ -96,9 +96,10 @@ impl<T: Clone> List<T> {
             let (mut kept, mut removed) = (Vec::new(), 0);
             let mut next = head.as_deref();
             while let Some(node) = next {
-                match unwanted(&node.value) {
-                    true => removed += 1,
-                    false => kept.push(node.value.clone()),
+                if unwanted(&node.value) {
+                    removed += 1
+                } else {
+                    kept.push(node.value.clone())
                 }
                 next = node.next.as_deref();
             }

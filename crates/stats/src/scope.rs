@@ -198,9 +198,10 @@ impl ScopeCore {
 
     /// Returns a metric's name in `/stats`.
     pub(crate) fn name_of(&self, metric: &str) -> String {
-        match self.dotted.is_empty() && !self.labels.is_empty() {
-            true => format!("{}{metric}{{{}}}", self.family, self.labels),
-            false => format!("{}{metric}", self.prefix()),
+        if self.dotted.is_empty() && !self.labels.is_empty() {
+            format!("{}{metric}{{{}}}", self.family, self.labels)
+        } else {
+            format!("{}{metric}", self.prefix())
         }
     }
 

@@ -29,9 +29,10 @@ impl Directory {
     /// The key could lead out of the directory.
     fn file(&self, key: &str) -> io::Result<PathBuf> {
         let is_plain = Path::new(key).components().all(|part| matches!(part, Component::Normal(_)));
-        match is_plain && !key.is_empty() {
-            true => Ok(self.path.join(key)),
-            false => Err(io::Error::new(ErrorKind::InvalidInput, format!("`{key}` is not a key"))),
+        if is_plain && !key.is_empty() {
+            Ok(self.path.join(key))
+        } else {
+            Err(io::Error::new(ErrorKind::InvalidInput, format!("`{key}` is not a key")))
         }
     }
 
@@ -123,10 +124,7 @@ impl Backend for Directory {
     }
 
     fn place(&self, key: &str) -> PathBuf {
-        match key.is_empty() {
-            true => self.path.clone(),
-            false => self.path.join(key),
-        }
+        if key.is_empty() { self.path.clone() } else { self.path.join(key) }
     }
 }
 

@@ -111,9 +111,10 @@ impl Store {
         let Some(reader) = self.0.reader(key)? else { return Ok(None) };
         let mut bytes = Vec::new();
         let read = reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-        match u64::try_from(read).is_ok_and(|read| read <= limit) {
-            true => Ok(Some(bytes)),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {limit} bytes"))),
+        if u64::try_from(read).is_ok_and(|read| read <= limit) {
+            Ok(Some(bytes))
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {limit} bytes")))
         }
     }
 

@@ -66,12 +66,13 @@ impl Authorities<'_> {
         let mut refused = None;
         for root in self.roots.roots.iter().filter(|root| root.subject.as_ref() == name) {
             let key = root.subject_public_key_info.as_ref();
-            match root.name_constraints.is_none() && self.is_signed(&signed, key, signatures)? {
-                true => match self.revocation_of(link, key, below) {
+            if root.name_constraints.is_none() && self.is_signed(&signed, key, signatures)? {
+                match self.revocation_of(link, key, below) {
                     Ok(()) => return Ok(true),
                     Err(error) => refused = Some(error),
-                },
-                false => refused = Some(CertificateError::BadSignature.into()),
+                }
+            } else {
+                refused = Some(CertificateError::BadSignature.into())
             }
         }
         for der in self.intermediates.iter().filter(|_| below < MAX_AUTHORITIES) {
@@ -161,9 +162,10 @@ fn may_sign(authority: &X509Certificate<'_>, below: usize, usage: Usage) -> Resu
         )
     };
     let mut critical = authority.extensions().iter().filter(|extension| extension.critical);
-    match critical.all(|extension| is_known(extension.parsed_extension())) {
-        true => Ok(()),
-        false => Err(CertificateError::UnhandledCriticalExtension.into()),
+    if critical.all(|extension| is_known(extension.parsed_extension())) {
+        Ok(())
+    } else {
+        Err(CertificateError::UnhandledCriticalExtension.into())
     }
 }
 

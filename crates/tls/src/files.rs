@@ -206,9 +206,10 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     }
     let (limit, mut bytes) = (u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX), Vec::new());
     let read = fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-    match read <= MAX_FILE_BYTES {
-        true => Ok(bytes),
-        false => Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes"))),
+    if read <= MAX_FILE_BYTES {
+        Ok(bytes)
+    } else {
+        Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")))
     }
 }
 

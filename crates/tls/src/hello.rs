@@ -64,9 +64,10 @@ impl ClientHelloReader {
         loop {
             let mut rest = self.bytes.get(self.taken..).unwrap_or_default();
             if rest.is_empty() {
-                return match self.bytes.len() < MAX_CLIENT_HELLO_BYTES {
-                    true => Inspection::NeedMore(self),
-                    false => Inspection::TooLarge,
+                return if self.bytes.len() < MAX_CLIENT_HELLO_BYTES {
+                    Inspection::NeedMore(self)
+                } else {
+                    Inspection::TooLarge
                 };
             }
             // A full buffer and a malformed record are treated alike, as in Envoy: no ClientHello was found.

@@ -142,10 +142,7 @@ impl Identity {
     pub fn age(&self, now: SystemTime) -> f64 {
         let lifetime = self.leaf.not_after().duration_since(self.leaf.not_before()).unwrap_or_default();
         let passed = now.duration_since(self.leaf.not_before()).unwrap_or_default();
-        match lifetime.is_zero() {
-            true => 1.0,
-            false => (passed.as_secs_f64() / lifetime.as_secs_f64()).min(1.0),
-        }
+        if lifetime.is_zero() { 1.0 } else { (passed.as_secs_f64() / lifetime.as_secs_f64()).min(1.0) }
     }
 
     pub(crate) fn has_ecdsa_key(&self) -> bool {

@@ -53,9 +53,10 @@ impl Pins {
     ) -> Result<Self, PinError> {
         let certificates = certificates.into_iter().map(hex).collect::<Result<Vec<_>, _>>()?;
         let keys = keys.into_iter().map(base64).collect::<Result<Vec<_>, _>>()?;
-        match certificates.len() + keys.len() > MAX_PINS {
-            true => Err(PinError::TooMany),
-            false => Ok(Self { certificates, keys }),
+        if certificates.len() + keys.len() > MAX_PINS {
+            Err(PinError::TooMany)
+        } else {
+            Ok(Self { certificates, keys })
         }
     }
 
@@ -78,11 +79,10 @@ impl Pins {
             return Ok(());
         }
         let key = X509Certificate::from_der(leaf).ok().map(|(_, parsed)| sha256(parsed.public_key().raw));
-        match key.is_some_and(|key| self.keys.contains(&key)) {
-            true => Ok(()),
-            false => {
-                Err(PinMismatch { pins: self.certificates.len() + self.keys.len(), presented: text(&certificate) })
-            }
+        if key.is_some_and(|key| self.keys.contains(&key)) {
+            Ok(())
+        } else {
+            Err(PinMismatch { pins: self.certificates.len() + self.keys.len(), presented: text(&certificate) })
         }
     }
 }

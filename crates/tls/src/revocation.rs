@@ -100,9 +100,10 @@ impl RevocationLists {
             encoded.push(list);
         }
         lists.sort_by(|a: &List, b| Reverse((a.begin, &a.number)).cmp(&Reverse((b.begin, &b.number))));
-        match encoded.is_empty() {
-            true => Err(RevocationError::Empty),
-            false => Ok(Self { encoded: encoded.into(), lists: lists.into() }),
+        if encoded.is_empty() {
+            Err(RevocationError::Empty)
+        } else {
+            Ok(Self { encoded: encoded.into(), lists: lists.into() })
         }
     }
 

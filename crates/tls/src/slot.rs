@@ -40,10 +40,7 @@ impl<T> Slot<T> {
 
     /// The secret that has not arrived, if the slot is empty.
     pub fn missing(&self) -> Option<&SdsSecret> {
-        match self.inner.value.load().is_none() {
-            true => self.inner.secret.as_ref(),
-            false => None,
-        }
+        if self.inner.value.load().is_none() { self.inner.secret.as_ref() } else { None }
     }
 
     pub(crate) fn of(inner: Arc<SlotInner<T>>) -> Self {

@@ -107,9 +107,10 @@ impl TrustBundle {
             let certificate = certificate.map_err(|error| bad(error.to_string()))?;
             roots.add(certificate).map_err(|error| bad(error.to_string()))?;
         }
-        match roots.is_empty() {
-            true => Err(TrustError::Empty),
-            false => Ok(Self { roots: Arc::new(roots), domains: None, revocation: None }),
+        if roots.is_empty() {
+            Err(TrustError::Empty)
+        } else {
+            Ok(Self { roots: Arc::new(roots), domains: None, revocation: None })
         }
     }
 
@@ -130,9 +131,10 @@ impl TrustBundle {
                 return Err(bad(TrustError::Twice));
             }
         }
-        match all.is_empty() {
-            true => Err(TrustError::Empty),
-            false => Ok(Self { roots: Arc::new(all), domains: Some(Arc::new(domains)), revocation: None }),
+        if all.is_empty() {
+            Err(TrustError::Empty)
+        } else {
+            Ok(Self { roots: Arc::new(all), domains: Some(Arc::new(domains)), revocation: None })
         }
     }
 

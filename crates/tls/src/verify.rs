@@ -447,12 +447,10 @@ impl PeerRules {
 pub(crate) fn verify_called(certificate: &PeerCertificate, name: &str) -> Result<(), HandshakeError> {
     let kind = if name.parse::<IpAddr>().is_ok() { SanKind::IpAddress } else { SanKind::Dns };
     let matcher = SanMatcher { kind: Some(kind), pattern: StringPattern::exact(name) };
-    match matcher.matches(certificate) {
-        true => Ok(()),
-        false => Err(HandshakeError::PeerNames(SanMismatch {
-            expected: matcher.to_string(),
-            presented: certificate.all_sans(),
-        })),
+    if matcher.matches(certificate) {
+        Ok(())
+    } else {
+        Err(HandshakeError::PeerNames(SanMismatch { expected: matcher.to_string(), presented: certificate.all_sans() }))
     }
 }
 

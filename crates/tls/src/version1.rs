@@ -72,11 +72,10 @@ impl<'c> Version1<'c> {
         if !self.parsed.extensions().is_empty() || self.parsed.tbs_certificate.issuer_uid.is_some() {
             return Err(self.refused("has fields of a later version").into());
         }
-        match authorities.vouch_for(self.der, &self.parsed)? {
-            true => Ok(()),
-            false => {
-                Err(self.refused("neither a trusted root nor an authority that came with it has signed it").into())
-            }
+        if authorities.vouch_for(self.der, &self.parsed)? {
+            Ok(())
+        } else {
+            Err(self.refused("neither a trusted root nor an authority that came with it has signed it").into())
         }
     }
 }
@@ -105,8 +104,5 @@ pub(crate) fn verify_tls12_signature(
     let verifies = |algorithm: &&dyn SignatureVerificationAlgorithm| {
         key.verify_signature(*algorithm, message, signature.signature()).is_ok()
     };
-    match algorithms.iter().any(verifies) {
-        true => Ok(()),
-        false => Err(CertificateError::BadSignature.into()),
-    }
+    if algorithms.iter().any(verifies) { Ok(()) } else { Err(CertificateError::BadSignature.into()) }
 }

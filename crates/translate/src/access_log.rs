@@ -61,10 +61,7 @@ pub fn of_connections(context: Context<'_>) -> Vec<AccessLog> {
 
 /// The listener's own logs, for connections that match no filter chain (flag `NR`).
 pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
-    match context.snapshot.mesh().logs_unmatched {
-        true => logs(context, Subject::Unmatched),
-        false => Vec::new(),
-    }
+    if context.snapshot.mesh().logs_unmatched { logs(context, Subject::Unmatched) } else { Vec::new() }
 }
 
 /// The subject of the log.
@@ -106,9 +103,10 @@ fn logs(context: Context<'_>, subject: Subject) -> Vec<AccessLog> {
     }
     let file = mesh.access_log_file.as_ref().map(|path| AccessLogFile {
         path: path.clone(),
-        format: match mesh.access_log_json {
-            true => AccessLogFormat::Json(mesh.access_log_format.clone()),
-            false => AccessLogFormat::Text(mesh.access_log_format.clone()),
+        format: if mesh.access_log_json {
+            AccessLogFormat::Json(mesh.access_log_format.clone())
+        } else {
+            AccessLogFormat::Text(mesh.access_log_format.clone())
         },
         omit_empty_values: false,
     });

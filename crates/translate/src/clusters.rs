@@ -472,10 +472,8 @@ fn apply_tls(
     cluster: &mut Cluster,
 ) {
     // A wildcard is no server name, so none is sent; the receiving sidecar needs none.
-    let default_sni = match service.host.is_wildcard() {
-        true => String::new(),
-        false => names::mesh_sni(port.number, subset, &service.host),
-    };
+    let default_sni =
+        if service.host.is_wildcard() { String::new() } else { names::mesh_sni(port.number, subset, &service.host) };
     let mesh = context.snapshot.mesh();
     match &policy.tls {
         Some(ClientTls::Disable) => {}
@@ -780,10 +778,7 @@ fn set_http_options(
         }),
         ..Default::default()
     };
-    let http1 = match context.options().preserves_case {
-        true => preserving_case(),
-        false => Http1ProtocolOptions::default(),
-    };
+    let http1 = if context.options().preserves_case { preserving_case() } else { Http1ProtocolOptions::default() };
     let errors = outliers.and_then(|outliers| error_matcher(&outliers.error_codes));
     let explicit = |config| {
         let config = http_options::ExplicitHttpConfig { protocol_config: Some(config) };

@@ -140,8 +140,9 @@ pub fn name_info(context: Context<'_>, service: &Service) -> Option<NameInfo> {
     if ips.is_empty() {
         return None;
     }
-    Some(match service.is_kubernetes() {
-        true => NameInfo { ips, ..of_kubernetes(service, service.name.to_string()) },
-        false => NameInfo { ips, registry: "External".to_owned(), ..Default::default() },
+    Some(if service.is_kubernetes() {
+        NameInfo { ips, ..of_kubernetes(service, service.name.to_string()) }
+    } else {
+        NameInfo { ips, registry: "External".to_owned(), ..Default::default() }
     })
 }

@@ -21,10 +21,7 @@ const POSITION: char = '#';
 
 /// The path of a rule's object, with the rule's position if the resources are [traced](crate::traced_resources).
 pub fn rule_path(path: String, rule: &Span, is_traced: bool) -> String {
-    match is_traced {
-        true => format!("{path}{POSITION}{rule}"),
-        false => path,
-    }
+    if is_traced { format!("{path}{POSITION}{rule}") } else { path }
 }
 
 /// A traced route's origin: the path of its object, and the position of its rule.

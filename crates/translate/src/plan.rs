@@ -15,10 +15,7 @@ use crate::{clusters, endpoints, grpc, listeners, name_table, routes, secrets};
 impl Unit {
     /// The units every proxy of a kind has, whatever there is in the mesh.
     pub fn of_kind(sidecar: bool) -> &'static [Self] {
-        match sidecar {
-            true => &[Self::Basics, Self::AsCalled],
-            false => &[Self::Basics, Self::Gateways],
-        }
+        if sidecar { &[Self::Basics, Self::AsCalled] } else { &[Self::Basics, Self::Gateways] }
     }
 
     /// The units that are generated for each proxy of a kind separately. They have no parts.
@@ -103,17 +100,23 @@ impl Unit {
                     listeners::sni_dnat::of_endpoints(context, service, out);
                 }
             }
-            Self::Routed(host) => match context.is_sidecar() {
-                true => routes::outbound::of_unregistered(context, host, out),
-                false => routes::gateway::of_host(context, host, out),
-            },
+            Self::Routed(host) => {
+                if context.is_sidecar() {
+                    routes::outbound::of_unregistered(context, host, out)
+                } else {
+                    routes::gateway::of_host(context, host, out)
+                }
+            }
             Self::Assembly(Collection::Address(address, port)) => {
                 listeners::outbound::of_address(context, (*address, *port), parts, out);
             }
-            Self::Assembly(Collection::Port(number)) => match context.is_sidecar() {
-                true => listeners::outbound::of_port(context, *number, parts, out),
-                false => listeners::gateway::of_shared_port(context, *number, parts, out),
-            },
+            Self::Assembly(Collection::Port(number)) => {
+                if context.is_sidecar() {
+                    listeners::outbound::of_port(context, *number, parts, out)
+                } else {
+                    listeners::gateway::of_shared_port(context, *number, parts, out)
+                }
+            }
             Self::Assembly(Collection::Egress(address, number)) => {
                 listeners::outbound::of_egress(context, *address, *number, parts, out);
             }
@@ -121,10 +124,13 @@ impl Unit {
             Self::Assembly(Collection::GatewayHost(table, host)) => {
                 routes::gateway::virtual_host_of(context, table, host, parts, out);
             }
-            Self::Assembly(Collection::Routes(name)) => match context.is_sidecar() {
-                true => routes::outbound::table(context, name, parts, out),
-                false => routes::gateway::table(context, name, parts, out),
-            },
+            Self::Assembly(Collection::Routes(name)) => {
+                if context.is_sidecar() {
+                    routes::outbound::table(context, name, parts, out)
+                } else {
+                    routes::gateway::table(context, name, parts, out)
+                }
+            }
             Self::Assembly(Collection::Names) => name_table::table(parts, out),
             Self::Assembly(Collection::Secret(name)) => secrets::secret(context, name, out),
             // Only units of gRPC programs add parts to it.

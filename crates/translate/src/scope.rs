@@ -210,9 +210,10 @@ impl<'a> Context<'a> {
         if says.is_none() || says == PortProtocol::of(protocol) && port.protocol.is_tls() == protocol.is_tls() {
             return Cow::Borrowed(port);
         }
-        match sidecar.imports_port(service, port.number, self.namespace()) {
-            true => Cow::Owned(ServicePort { protocol, ..port.clone() }),
-            false => Cow::Borrowed(port),
+        if sidecar.imports_port(service, port.number, self.namespace()) {
+            Cow::Owned(ServicePort { protocol, ..port.clone() })
+        } else {
+            Cow::Borrowed(port)
         }
     }
 

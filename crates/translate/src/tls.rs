@@ -339,9 +339,10 @@ fn tls_certificate(chain: &str, key: &str) -> tls::TlsCertificate {
 }
 
 fn exact_name(name: &str) -> tls::SubjectAltNameMatcher {
-    let kind = match name.contains("://") {
-        true => tls::subject_alt_name_matcher::SanType::Uri,
-        false => tls::subject_alt_name_matcher::SanType::Dns,
+    let kind = if name.contains("://") {
+        tls::subject_alt_name_matcher::SanType::Uri
+    } else {
+        tls::subject_alt_name_matcher::SanType::Dns
     };
     tls::SubjectAltNameMatcher { san_type: kind as i32, matcher: Some(exact(name)), ..Default::default() }
 }

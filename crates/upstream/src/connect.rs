@@ -165,7 +165,9 @@ async fn connect_tcp(
         // later than that.)
         socket.bind(&any_port(address).into())?;
         let port = socket.local_addr()?.as_socket().map(|local| local.port());
-        port.into_iter().for_each(|port| own.announce(port, address, hops));
+        if let Some(port) = port {
+            own.announce(port, address, hops);
+        }
         port
     } else {
         None

@@ -188,9 +188,10 @@ impl TypeSet {
             for alias in before.aliases() {
                 let others = self.aliases.get(alias).into_iter().flat_map(|names| names.iter());
                 let others: Arc<[Arc<str>]> = others.filter(|name| **name != before.name).cloned().collect();
-                match others.is_empty() {
-                    true => _ = self.aliases.remove(alias),
-                    false => _ = self.aliases.insert(alias.clone(), others),
+                if others.is_empty() {
+                    _ = self.aliases.remove(alias)
+                } else {
+                    _ = self.aliases.insert(alias.clone(), others)
                 }
             }
         }

@@ -43,8 +43,11 @@ fn has_claims(rule: &HttpRoute) -> bool {
 /// Whether a RequestAuthentication is for the proxies of a Gateway. They may be in any namespace.
 fn is_judged(snapshot: &Snapshot, gateway: &Gateway) -> bool {
     let root = &snapshot.mesh.root_namespace;
-    snapshot.request_authentications.iter().any(|one| match one.selection.is_everything() {
-        true => one.namespace == *root || one.namespace == gateway.namespace,
-        false => one.selection.fits(&gateway.selector),
+    snapshot.request_authentications.iter().any(|one| {
+        if one.selection.is_everything() {
+            one.namespace == *root || one.namespace == gateway.namespace
+        } else {
+            one.selection.fits(&gateway.selector)
+        }
     })
 }

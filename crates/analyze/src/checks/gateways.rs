@@ -33,7 +33,9 @@ pub fn duplicate_certificates(objects: &[&Object], _: &Snapshot, found: &mut Dia
                     found.push(finding.about(object.reference()));
                 }
                 Some(_) => {}
-                None => drop(known.insert((selector, certificate), (object, tls.span.clone()))),
+                None => {
+                    known.insert((selector, certificate), (object, tls.span.clone()));
+                }
             }
         }
     }

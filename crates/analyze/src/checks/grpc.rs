@@ -67,9 +67,10 @@ pub fn rules(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) {
         let names = parts.iter().map(|part| format!("`{part}`")).collect::<Vec<_>>().join(", ");
         let message = format!("{object}: gRPC programs without a proxy, such as {program}, pass over {names}");
         // Where TLS is asked for, they send plain text.
-        let finding = match parts.contains(&"tls") {
-            true => Diagnostic::warning(PASSED_OVER, object.origin.clone(), message),
-            false => Diagnostic::info(PASSED_OVER, object.origin.clone(), message),
+        let finding = if parts.contains(&"tls") {
+            Diagnostic::warning(PASSED_OVER, object.origin.clone(), message)
+        } else {
+            Diagnostic::info(PASSED_OVER, object.origin.clone(), message)
         };
         let finding = finding.with_help("give programs that call this a sidecar, if they need it");
         found.push(finding.with_related(place.clone(), "this makes it an xDS client itself").about(object.reference()));

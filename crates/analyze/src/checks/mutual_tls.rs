@@ -13,9 +13,10 @@ pub fn conflicts(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnosti
 
 fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, found: &mut Diagnostics) {
     // Only a wildcard has to be compared with every service.
-    let services: Vec<_> = match rule.host.is_wildcard() {
-        true => snapshot.services.iter().filter(|service| rule.host.covers(&service.host)).collect(),
-        false => snapshot.services_of(rule.host.as_str()).iter().collect(),
+    let services: Vec<_> = if rule.host.is_wildcard() {
+        snapshot.services.iter().filter(|service| rule.host.covers(&service.host)).collect()
+    } else {
+        snapshot.services_of(rule.host.as_str()).iter().collect()
     };
     for service in services {
         for port in &service.ports {
@@ -37,9 +38,10 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
                     continue;
                 }
                 let name = format!("DestinationRule {}/{}", rule.namespace, rule.name);
-                let (says, accepts) = match is_mutual {
-                    true => ("use mutual TLS", "its workloads accept only plain text (DISABLE)"),
-                    false => ("not use the mesh's mutual TLS", "its workloads accept only that (STRICT)"),
+                let (says, accepts) = if is_mutual {
+                    ("use mutual TLS", "its workloads accept only plain text (DISABLE)")
+                } else {
+                    ("not use the mesh's mutual TLS", "its workloads accept only that (STRICT)")
                 };
                 let message = format!(
                     "{name} tells clients of {}:{} to {says}, but {accepts}: calls fail",

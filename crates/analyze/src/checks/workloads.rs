@@ -126,7 +126,9 @@ pub fn target_ports(objects: &[&Object], _: &Snapshot, found: &mut Diagnostics) 
                         found.push(finding.about(owner.reference()));
                     }
                     Some(_) => {}
-                    None => drop(known.insert(target, (number, owner, span))),
+                    None => {
+                        known.insert(target, (number, owner, span));
+                    }
                 }
             }
         }

@@ -119,9 +119,12 @@ const MAX_INTERFACE_NAME: usize = 15;
 /// Parses names of interfaces. They become part of rules for nftables and iptables, so no other characters are allowed.
 pub fn parse_interfaces(text: &str) -> Result<Vec<String>, String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
-    let interface = |name: &str| match name.len() <= MAX_INTERFACE_NAME && name.chars().all(is_part) {
-        true => Ok(name.to_owned()),
-        false => Err(format!("`{name}` is not the name of a network interface")),
+    let interface = |name: &str| {
+        if name.len() <= MAX_INTERFACE_NAME && name.chars().all(is_part) {
+            Ok(name.to_owned())
+        } else {
+            Err(format!("`{name}` is not the name of a network interface"))
+        }
     };
     entries(text).map(interface).collect()
 }
@@ -137,9 +140,10 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
         INCLUDE_OUTBOUND_RANGES | EXCLUDE_OUTBOUND_RANGES => parse_ranges(text)?.is_none(),
         _ => parse_ports(text)?.is_none(),
     };
-    match is_all && !matches!(name, INCLUDE_INBOUND_PORTS | INCLUDE_OUTBOUND_RANGES) {
-        true => Err("`*` is not allowed here".to_owned()),
-        false => Ok(()),
+    if is_all && !matches!(name, INCLUDE_INBOUND_PORTS | INCLUDE_OUTBOUND_RANGES) {
+        Err("`*` is not allowed here".to_owned())
+    } else {
+        Ok(())
     }
 }
 

@@ -169,12 +169,13 @@ impl Context {
             None => format!("fields here: {}", one_of(works)),
         };
         let is_left_out = self.leaves_out(&entry.key);
-        self.at_field(&entry.key, |cx| match is_left_out {
-            true => {
+        self.at_field(&entry.key, |cx| {
+            if is_left_out {
                 let message = "there is no such field in this version; ignored";
                 cx.warning("unknown-field", &entry.key_span, message, help);
+            } else {
+                cx.error("unknown-field", &entry.key_span, "there is no such field", help)
             }
-            false => cx.error("unknown-field", &entry.key_span, "there is no such field", help),
         });
     }
 

@@ -428,9 +428,10 @@ impl HeaderName {
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         // HTTP/2 pseudo headers (`:authority`) may be matched and set, as in Istio.
         let name = text.strip_prefix(':').unwrap_or(text);
-        match !name.is_empty() && name.chars().all(token) {
-            true => Ok(Self(text.to_ascii_lowercase().into())),
-            false => Err(format!("`{text}` is not the name of a header")),
+        if !name.is_empty() && name.chars().all(token) {
+            Ok(Self(text.to_ascii_lowercase().into()))
+        } else {
+            Err(format!("`{text}` is not the name of a header"))
         }
     }
 }
@@ -473,9 +474,10 @@ impl MatchName {
             Some(inner) => inner.split("][").all(|part| !part.is_empty()),
             None => rest.strip_prefix('.').is_some_and(|rest| rest.split('.').all(|part| !part.is_empty())),
         };
-        match known {
-            true => Ok(Self(format!("{}{rest}", Self::CLAIMS).into())),
-            false => Err(format!("`{text}` does not name a claim")),
+        if known {
+            Ok(Self(format!("{}{rest}", Self::CLAIMS).into()))
+        } else {
+            Err(format!("`{text}` does not name a claim"))
         }
     }
 }
@@ -484,11 +486,10 @@ impl Key for MatchName {
     fn from_entry(entry: &Entry, cx: &mut Context) -> Option<Self> {
         let name = Self::parse(&entry.key);
         if let Err(message) = &name {
-            let help = match entry.key.starts_with('@') {
-                true => {
-                    "write `@request.auth.claims.NAME`, or `@request.auth.claims[OUTER][INNER]` for a claim within another"
-                }
-                false => "expected letters, digits and dashes, such as `x-user`",
+            let help = if entry.key.starts_with('@') {
+                "write `@request.auth.claims.NAME`, or `@request.auth.claims[OUTER][INNER]` for a claim within another"
+            } else {
+                "expected letters, digits and dashes, such as `x-user`"
             };
             cx.error("bad-header", &entry.key_span, message, help);
         }
@@ -509,9 +510,10 @@ impl Decode for Label {
         parsed(node, cx, "bad-name", "lower-case letters, digits and inner dashes, at most 63 characters", |text| {
             let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             let fits = (1..=evenkeel_base::limits::MAX_LABEL_CHARS).contains(&text.len());
-            match fits && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-') {
-                true => Ok(Self(text.into())),
-                false => Err(format!("`{text}` is not a valid name")),
+            if fits && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-') {
+                Ok(Self(text.into()))
+            } else {
+                Err(format!("`{text}` is not a valid name"))
             }
         })
     }

@@ -87,9 +87,10 @@ fn check_port(port: &GatewayPort, _: &Node, cx: &mut Context) {
 
 fn check_server(server: &Server, node: &Node, cx: &mut Context) {
     if let Some(bind) = server.bind.as_ref().filter(|bind| bind.parse::<IpAddr>().is_err()) {
-        let message = match bind.starts_with("unix://") {
-            true => "Unix domain sockets are not supported here".to_owned(),
-            false => format!("`{}` is not an IP address", bind.value),
+        let message = if bind.starts_with("unix://") {
+            "Unix domain sockets are not supported here".to_owned()
+        } else {
+            format!("`{}` is not an IP address", bind.value)
         };
         cx.at_field("bind", |cx| {
             cx.error("bad-value", &bind.span, message, "give an IP address of the gateway, or remove it")

@@ -63,9 +63,12 @@ fn values(node: &Node, name: &str, flaw: Flaw, opens: bool, cx: &mut Context) {
         let message = format!("`{}` never matches: {why}", value.as_str().unwrap_or_default());
         let help = format!("write `{meant}`");
         cx.at_field(name, |cx| {
-            cx.at_index(at, |cx| match opens {
-                true => cx.error("never-matches", &value.span, message, help),
-                false => cx.warning("never-matches", &value.span, message, help),
+            cx.at_index(at, |cx| {
+                if opens {
+                    cx.error("never-matches", &value.span, message, help)
+                } else {
+                    cx.warning("never-matches", &value.span, message, help)
+                }
             })
         });
     }

@@ -132,9 +132,10 @@ impl Tracing {
 
 fn check_tracing(tracing: &Tracing, node: &Node, cx: &mut Context) {
     if let Some(percent) = tracing.sampling.as_ref().filter(|percent| !(0.0..=100.0).contains(&percent.value.0)) {
-        let (now, help) = match percent.value.0 > 100.0 {
-            true => ("all requests are traced", "write a percentage from 0 to 100"),
-            false => ("it counts as 1", "write a percentage above 0; 0 stands for 1"),
+        let (now, help) = if percent.value.0 > 100.0 {
+            ("all requests are traced", "write a percentage from 0 to 100")
+        } else {
+            ("it counts as 1", "write a percentage above 0; 0 stands for 1")
         };
         let message = format!("{} is no percentage; {now}", percent.value.0);
         cx.at_field("sampling", |cx| cx.warning("bad-value", &percent.span, message, help));

@@ -145,9 +145,10 @@ fn plugin(spec: Option<&Node>) -> Option<Scope> {
     let (of_servers, of_clients) = (ports(&servers), ports(&clients));
     let inbound = Places { inbound: !servers.is_empty(), ..Places::default() };
     let others = Places { inbound: false, outbound: !clients.is_empty(), gateway: !clients.is_empty() };
-    let judged = match of_servers == of_clients {
-        true => vec![Judged { at: Places { inbound: inbound.inbound, ..others }, ports: of_servers }],
-        false => vec![Judged { at: inbound, ports: of_servers }, Judged { at: others, ports: of_clients }],
+    let judged = if of_servers == of_clients {
+        vec![Judged { at: Places { inbound: inbound.inbound, ..others }, ports: of_servers }]
+    } else {
+        vec![Judged { at: inbound, ports: of_servers }, Judged { at: others, ports: of_clients }]
     };
     let judged = judged.into_iter().filter(|judged| judged.at != Places::default()).collect();
     Some(Scope { judged, ..scope }.of_references())

@@ -208,9 +208,10 @@ impl Place {
             return (&[Of::Map], texts().map(|text| format!("{{\"a\": {text}}}")).collect());
         }
         let (of, values) = kinds_of(&self.field.kind());
-        match self.field.is_list() {
-            true => (&[Of::List], values.into_iter().map(|value| format!("[{value}]")).collect()),
-            false => (of, values),
+        if self.field.is_list() {
+            (&[Of::List], values.into_iter().map(|value| format!("[{value}]")).collect())
+        } else {
+            (of, values)
         }
     }
 }

@@ -109,9 +109,8 @@ fn each_field_of_an_agents_config_has_an_effect_or_a_finding() {
     let agent: String = agent.iter().map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
     // By its name, or as a field of a type whose fields are renamed: `zipkin_address: `.
     let reads = |name: &str| {
-        let snake = |letter: char| match letter.is_ascii_uppercase() {
-            true => format!("_{}", letter.to_ascii_lowercase()),
-            false => letter.to_string(),
+        let snake = |letter: char| {
+            if letter.is_ascii_uppercase() { format!("_{}", letter.to_ascii_lowercase()) } else { letter.to_string() }
         };
         let field = format!(" {}: Option<", name.chars().map(snake).collect::<String>());
         agent.contains(&format!("\"{name}\"")) || agent.contains(&field)

@@ -483,9 +483,10 @@ impl<'p> Translator<'p> {
     }
 
     fn push_class_character(&mut self, c: char) {
-        match c.is_ascii_alphanumeric() || !c.is_ascii() {
-            true => self.out.push(c),
-            false => self.out.push_str(&format!(r"\x{{{:X}}}", u32::from(c))),
+        if c.is_ascii_alphanumeric() || !c.is_ascii() {
+            self.out.push(c)
+        } else {
+            self.out.push_str(&format!(r"\x{{{:X}}}", u32::from(c)))
         }
     }
 }

@@ -114,14 +114,15 @@ pub(super) fn parse_as(file: &Arc<str>, text: &str, dialect: Dialect, limits: &L
                 diagnostics.extend(warnings);
                 break;
             }
-            Err(error) if source.indent(&error, &start) => match start.line == ended {
-                true => diagnostics.extend(warnings.into_iter().filter(|found| found.span.line as usize <= ended)),
-                // It is not certain where the document begins, so all of them are read again.
-                false => {
+            Err(error) if source.indent(&error, &start) => {
+                if start.line == ended {
+                    diagnostics.extend(warnings.into_iter().filter(|found| found.span.line as usize <= ended))
+                } else {
+                    // It is not certain where the document begins, so all of them are read again.
                     documents.truncate(before);
                     nodes = nodes_before;
                 }
-            },
+            }
             Err(error) => {
                 let line = error.diagnostic.span.line as usize;
                 let next = next_document(&source.text, &start, line.saturating_sub(1))
@@ -195,10 +196,7 @@ impl<'a> Source<'a> {
         let byte = last.byte + before().map(str::len).sum::<usize>();
         // To the parser a carriage return alone ends a line, too.
         let counts_alike = before().all(|line| !line.trim_end_matches(['\r', '\n']).contains('\r'));
-        match counts_alike && self.text.get(byte..).is_some_and(is_marker) {
-            true => Start { byte, line: lines },
-            false => last,
-        }
+        if counts_alike && self.text.get(byte..).is_some_and(is_marker) { Start { byte, line: lines } } else { last }
     }
 }
 
@@ -208,15 +206,16 @@ pub fn parse_within(span: &Span, text: &str) -> (Vec<Node>, Diagnostics) {
     let (mut documents, mut diagnostics) = parse(&span.file, text);
     let is_block = span.end_line > span.line;
     let place = |inner: &mut Span| {
-        *inner = match is_block {
-            true => Span {
+        *inner = if is_block {
+            Span {
                 line: inner.line.max(1).saturating_add(span.line.saturating_sub(1)),
                 column: inner.column.saturating_add(span.column.saturating_sub(1)),
                 end_line: inner.end_line.max(1).saturating_add(span.line.saturating_sub(1)),
                 end_column: inner.end_column.saturating_add(span.column.saturating_sub(1)),
                 file: inner.file.clone(),
-            },
-            false => span.clone(),
+            }
+        } else {
+            span.clone()
         }
     };
     documents.iter_mut().for_each(|document| document.visit_spans(&place));
@@ -607,10 +606,7 @@ fn refuse_tag(tag: Option<&Tag>, span: &Span, core: &str) -> Fallible<()> {
 
 /// The tag as it is written in YAML.
 fn shown(tag: &Tag) -> String {
-    match tag.is_yaml_core_schema() {
-        true => format!("!!{}", tag.suffix),
-        false => tag.to_string(),
-    }
+    if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() }
 }
 
 fn is_core(tag: &Tag, name: &str) -> bool {
@@ -655,17 +651,17 @@ fn syntax_help(info: &str) -> &'static str {
 }
 
 fn joined(start: &Span, end: &Span) -> Span {
-    match (end.line, end.end_line) == (start.line, start.line) {
-        true => Span { end_line: end.end_line, end_column: end.end_column, ..start.clone() },
-        false => start.clone(),
+    if (end.line, end.end_line) == (start.line, start.line) {
+        Span { end_line: end.end_line, end_column: end.end_column, ..start.clone() }
+    } else {
+        start.clone()
     }
 }
 
 fn to_span(file: &Arc<str>, first_line: usize, indented: &BTreeSet<usize>, position: Position) -> Span {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let column = |at: Marker| match indented.contains(&(first_line + at.line())) {
-        true => at.col().saturating_sub(FLOW_INDENT),
-        false => at.col(),
+    let column = |at: Marker| {
+        if indented.contains(&(first_line + at.line())) { at.col().saturating_sub(FLOW_INDENT) } else { at.col() }
     };
     Span {
         file: file.clone(),

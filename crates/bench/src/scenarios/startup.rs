@@ -38,10 +38,7 @@ pub const SCENARIO: Scenario = Scenario { name: "startup", title: "Start", bases
 fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     let setup = cx.setup;
     let mut peers: Vec<&'static str> = [EVENKEEL, ENVOY].into_iter().filter(|name| setup.is_wanted(name)).collect();
-    let control_plane = match setup.is_wanted(SIDECAR) {
-        true => Some(ControlPlane::start(setup, &cx.example)?),
-        false => None,
-    };
+    let control_plane = if setup.is_wanted(SIDECAR) { Some(ControlPlane::start(setup, &cx.example)?) } else { None };
     peers.extend(control_plane.is_some().then_some(SIDECAR));
     let contest = Contest { scenario: SCENARIO.name, case: CASE, peers: peers.clone() };
     findings.measure(&contest, cx.plan, cx.progress, |index, _| match &control_plane {

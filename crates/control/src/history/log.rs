@@ -543,7 +543,9 @@ pub fn texts(store: &Store, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeM
                     for (path, text) in change.files.into_iter().filter(|(path, _)| wanted(path)) {
                         match text {
                             Some(text) => all.add(&path, text),
-                            None => drop(all.files.remove(&path)),
+                            None => {
+                                all.files.remove(&path);
+                            }
                         }
                     }
                 }

@@ -10,10 +10,11 @@ const BLANK: &str = "# a Secret, not kept";
 
 /// Returns the text without the content of Secrets and without private keys.
 pub(super) fn without_secrets(text: &str) -> String {
-    let spelt = match text.contains("Secret") || text.contains('\\') {
-        true => oddly_spelt(text),
+    let spelt = if text.contains("Secret") || text.contains('\\') {
+        oddly_spelt(text)
+    } else {
         // Without the word and without an escape there is no other spelling of it.
-        false => Vec::new(),
+        Vec::new()
     };
     if spelt.is_empty() && !is_secret(text) {
         return text.to_owned();

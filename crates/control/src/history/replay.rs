@@ -49,8 +49,12 @@ pub(super) fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Follow
         let made = MadeBy::of(change);
         for (kind, name, _, new) in differing(&set, &now) {
             match new {
-                Some(_) => drop(made_by.insert((kind, name), made.clone())),
-                None => drop(made_by.remove(&(kind, name))),
+                Some(_) => {
+                    made_by.insert((kind, name), made.clone());
+                }
+                None => {
+                    made_by.remove(&(kind, name));
+                }
             }
         }
         set = now;

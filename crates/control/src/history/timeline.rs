@@ -161,8 +161,12 @@ impl<'s> Merged<'s> {
         let had_entries = !entry.entries.is_empty();
         entry.entries.retain(|file| {
             match &file.new {
-                Some(text) => drop(view.texts.insert(file.entry.clone(), text.clone())),
-                None => drop(view.texts.remove(&file.entry)),
+                Some(text) => {
+                    view.texts.insert(file.entry.clone(), text.clone());
+                }
+                None => {
+                    view.texts.remove(&file.entry);
+                }
             }
             let mut hash = DefaultHasher::new();
             (&file.entry, &file.old, &file.new).hash(&mut hash);
@@ -173,8 +177,12 @@ impl<'s> Merged<'s> {
             *told = (*told).max(*seen);
             if is_new {
                 match &file.new {
-                    Some(text) => drop(self.texts.insert(file.entry.clone(), text.clone())),
-                    None => drop(self.texts.remove(&file.entry)),
+                    Some(text) => {
+                        self.texts.insert(file.entry.clone(), text.clone());
+                    }
+                    None => {
+                        self.texts.remove(&file.entry);
+                    }
                 }
             }
             is_new

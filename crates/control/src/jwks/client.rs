@@ -275,9 +275,10 @@ fn parse(url: &str) -> Result<Uri, FetchError> {
     let uri: Uri = url.parse().map_err(|_| FetchError::Uri(url.to_owned()))?;
     let known = matches!(uri.scheme_str(), Some("http" | "https"));
     let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-    match known && !authority.is_empty() && !authority.contains('@') {
-        true => Ok(uri),
-        false => Err(FetchError::Uri(url.to_owned())),
+    if known && !authority.is_empty() && !authority.contains('@') {
+        Ok(uri)
+    } else {
+        Err(FetchError::Uri(url.to_owned()))
     }
 }
 
@@ -290,9 +291,10 @@ fn server_of(url: &str) -> String {
 
 /// Returns the target of a redirect; `None` if it leads from TLS to plaintext.
 fn redirected(from: &Uri, location: &str) -> Option<Uri> {
-    let absolute = match location.starts_with('/') && !location.starts_with("//") {
-        true => format!("{}://{}{location}", from.scheme_str()?, from.authority()?),
-        false => location.to_owned(),
+    let absolute = if location.starts_with('/') && !location.starts_with("//") {
+        format!("{}://{}{location}", from.scheme_str()?, from.authority()?)
+    } else {
+        location.to_owned()
     };
     let to = parse(&absolute).ok()?;
     (from.scheme_str() != Some("https") || to.scheme_str() == Some("https")).then_some(to)

@@ -237,9 +237,10 @@ impl Fetcher {
         if running >= MAX_FETCHES {
             return Err(None);
         }
-        match begun().filter(is_new).count() < MAX_NEW_FETCHES {
-            true => Ok(()),
-            false => Err(begun().filter(is_new).min().map(|since| since + IMPATIENCE)),
+        if begun().filter(is_new).count() < MAX_NEW_FETCHES {
+            Ok(())
+        } else {
+            Err(begun().filter(is_new).min().map(|since| since + IMPATIENCE))
         }
     }
 
@@ -275,9 +276,10 @@ impl Fetcher {
                 progress.failures = progress.failures.saturating_add(1);
                 progress.due = if outdated { now } else { now + pause };
                 let uri = source.uri();
-                let keys = match self.remove_outdated(source, SystemTime::now()) {
-                    true => "every token of the issuer is refused, because its keys are older than 7 days",
-                    false => "the last good ones stay in use",
+                let keys = if self.remove_outdated(source, SystemTime::now()) {
+                    "every token of the issuer is refused, because its keys are older than 7 days"
+                } else {
+                    "the last good ones stay in use"
                 };
                 tracing::warn!("cannot fetch keys (JWKS) from {uri}: {reason}; {keys}");
             }
@@ -308,10 +310,7 @@ impl Fetcher {
             known["data"][JWKS_KEY] = keys.into();
             same_keys && known == object
         });
-        match is_known {
-            true => self.keys.touch(&name),
-            false => self.keys.put(&name, object),
-        }
+        if is_known { self.keys.touch(&name) } else { self.keys.put(&name, object) }
     }
 }
 
@@ -364,8 +363,9 @@ fn discovered(document: &[u8], issuer: &str) -> Result<String, FetchError> {
     }
     let uri = text("jwks_uri").ok_or(FetchError::Discovery("it has no `jwks_uri`"))?;
     // Whoever changes the keys on their way is the issuer to every proxy.
-    match has_tls(issuer) && !has_tls(uri) {
-        true => Err(FetchError::Discovery("its `jwks_uri` is not https, as the issuer is")),
-        false => Ok(uri.to_owned()),
+    if has_tls(issuer) && !has_tls(uri) {
+        Err(FetchError::Discovery("its `jwks_uri` is not https, as the issuer is"))
+    } else {
+        Ok(uri.to_owned())
     }
 }

@@ -331,19 +331,16 @@ async fn who_goes_while_it_joins_leaves_nothing_behind() {
         let admitted = mesh.proxies.admit(None).await.expect("leave");
         let mut joining = Box::pin(mesh.proxies.connect(client(1, "a"), admitted));
         assert!(is_pending(joining.as_mut()).await);
-        match answered {
+        if answered {
             // The answer is ready, and nobody reads it.
-            true => {
-                drop(busy);
-                while mesh.proxies.reports().is_empty() {
-                    tokio::task::yield_now().await;
-                }
-                drop(joining);
+            drop(busy);
+            while mesh.proxies.reports().is_empty() {
+                tokio::task::yield_now().await;
             }
-            false => {
-                drop(joining);
-                drop(busy);
-            }
+            drop(joining);
+        } else {
+            drop(joining);
+            drop(busy);
         }
         mesh.check_invariants().await;
         assert_eq!((mesh.proxies.reports().len(), mesh.proxies.streams.classes()), (0, 0), "answered: {answered}");

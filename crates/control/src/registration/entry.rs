@@ -69,10 +69,8 @@ pub fn document(
     let mut spec = Map::new();
     spec.insert("address".to_owned(), json!(registrant.address.to_string()));
     let ports: Map<String, Value> = template.ports.iter().map(|(name, port)| (name.clone(), json!(port.0))).collect();
-    let said = |own: &str, of_group: &Option<String>| match own.is_empty() {
-        true => of_group.clone(),
-        false => Some(own.to_owned()),
-    };
+    let said =
+        |own: &str, of_group: &Option<String>| if own.is_empty() { of_group.clone() } else { Some(own.to_owned()) };
     let fields = [
         ("ports", (!ports.is_empty()).then(|| json!(ports))),
         ("labels", (!labels.is_empty()).then(|| json!(labels))),

@@ -136,10 +136,7 @@ impl Registrations {
                 (key, done)
             }
             Work::WriteIfOurs(key, document) => {
-                let done = match self.is_ours(&key) {
-                    true => self.stored.put(&file_name(&key), document),
-                    false => Ok(()),
-                };
+                let done = if self.is_ours(&key) { self.stored.put(&file_name(&key), document) } else { Ok(()) };
                 (key, done)
             }
             Work::Remove(key) => {

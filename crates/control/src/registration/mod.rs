@@ -234,7 +234,9 @@ impl Registrations {
             .and_then(|admitted| state.not_of_another_group(admitted))
             .and_then(|admitted| self.within_limits(&mut state, admitted, identity));
         match &registered {
-            Ok(_) => drop(state.refusals.remove(&node.id)),
+            Ok(_) => {
+                state.refusals.remove(&node.id);
+            }
             Err(error) => state.note_refusal(&node.id, error, Instant::now()),
         }
         let Some((registrant, labels)) = registered? else { return Ok(None) };
@@ -398,14 +400,13 @@ const MAX_FILE_NAME_BYTES: usize = 150;
 
 /// Returns the file name of an entry. Names are ASCII.
 fn file_name((namespace, name): &Key) -> String {
-    match name.len() > MAX_FILE_NAME_BYTES {
-        false => format!("{namespace}.{name}.json"),
-        true => {
-            use std::hash::{DefaultHasher, Hash, Hasher};
-            let mut hasher = DefaultHasher::new();
-            name.hash(&mut hasher);
-            let end = name.get(name.len() - MAX_FILE_NAME_BYTES..).unwrap_or_default();
-            format!("{namespace}.{:016x}-{end}.json", hasher.finish())
-        }
+    if name.len() > MAX_FILE_NAME_BYTES {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let end = name.get(name.len() - MAX_FILE_NAME_BYTES..).unwrap_or_default();
+        format!("{namespace}.{:016x}-{end}.json", hasher.finish())
+    } else {
+        format!("{namespace}.{name}.json")
     }
 }

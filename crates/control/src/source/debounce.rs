@@ -147,10 +147,7 @@ impl Debounce {
         let since = self.pending.as_ref().map_or(now, |p| p.since);
         // A change that is due stays due: the kernel reports one renamed file twice.
         let at_once = complete && (quiet || self.pending.as_ref().is_some_and(|pending| pending.due <= now));
-        let due = match at_once {
-            true => now,
-            false => (now + self.options.after).min(since + self.options.max),
-        };
+        let due = if at_once { now } else { (now + self.options.after).min(since + self.options.max) };
         self.pending = Some(Pending { since, due });
     }
 

@@ -131,9 +131,10 @@ impl Directories {
 
     fn read_files(&mut self, changed: &Changed) -> Refresh {
         let _apart = memory::apart();
-        match changed.anywhere {
-            true => self.files.refresh(SystemTime::now()),
-            false => self.files.refresh_only(&changed.paths, SystemTime::now()),
+        if changed.anywhere {
+            self.files.refresh(SystemTime::now())
+        } else {
+            self.files.refresh_only(&changed.paths, SystemTime::now())
         }
     }
 }
@@ -238,10 +239,8 @@ fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
             Change::Partial
         });
     }
-    let differences = notice.paths.iter().map(|path| match gone(files, path) {
-        true => Difference::Endpoints,
-        false => files.difference(path),
-    });
+    let differences =
+        notice.paths.iter().map(|path| if gone(files, path) { Difference::Endpoints } else { files.difference(path) });
     let differences: Vec<Difference> = differences.filter(|difference| *difference != Difference::None).collect();
     match differences.iter().all(|difference| *difference == Difference::Endpoints) {
         _ if differences.is_empty() => None,

@@ -169,10 +169,13 @@ impl Files {
         for (path, may_be_gone) in given {
             let before: Vec<Diagnostic> = self.files.get(&path).iter().flat_map(|f| &f.diagnostics).cloned().collect();
             match fs::metadata(&path) {
-                Err(reason) if reason.kind() == io::ErrorKind::NotFound => match may_be_gone {
-                    true => self.remove(&path, &mut result),
-                    false => result.missed = true,
-                },
+                Err(reason) if reason.kind() == io::ErrorKind::NotFound => {
+                    if may_be_gone {
+                        self.remove(&path, &mut result)
+                    } else {
+                        result.missed = true
+                    }
+                }
                 metadata => {
                     let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
                     file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
@@ -240,9 +243,10 @@ impl Files {
 
     /// Records whether a file has findings, so that nobody has to look through all files.
     fn note_trouble(&mut self, path: &Path) {
-        match self.files.get(path).is_some_and(|file| !file.diagnostics.is_empty()) {
-            true => _ = self.troubled.insert(path.to_owned()),
-            false => _ = self.troubled.remove(path),
+        if self.files.get(path).is_some_and(|file| !file.diagnostics.is_empty()) {
+            _ = self.troubled.insert(path.to_owned())
+        } else {
+            _ = self.troubled.remove(path)
         }
     }
 

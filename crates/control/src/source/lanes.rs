@@ -60,10 +60,7 @@ impl Lanes {
             poll_fn(|cx| {
                 let polled = waiting.iter_mut().map(|changed| changed.as_mut().poll(cx));
                 let polled: Vec<_> = polled.collect();
-                match polled.iter().any(Poll::is_ready) {
-                    true => Poll::Ready(polled),
-                    false => Poll::Pending,
-                }
+                if polled.iter().any(Poll::is_ready) { Poll::Ready(polled) } else { Poll::Pending }
             })
             .await
         };

@@ -80,9 +80,10 @@ impl Objects {
                 held.take(&key, object, (objects, findings), result)
             }
         };
-        match is_changed {
-            false => return Changes::Nothing,
-            true => result.read.push(EntryName::Object(key.at(&self.id))),
+        if is_changed {
+            result.read.push(EntryName::Object(key.at(&self.id)))
+        } else {
+            return Changes::Nothing;
         }
         result.entries_changed = true;
         if only_endpoints { Changes::Endpoints } else { Changes::Other }

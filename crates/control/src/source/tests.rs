@@ -158,11 +158,10 @@ fn of_one_name_the_source_of_the_lower_rank_counts() {
         mesh.served.put(&service("b", 82));
         assert_eq!(mesh.services(), [expected, "b 82"]);
         let [finding] = &mesh.told()[..] else { panic!("{:?}", mesh.told()) };
-        let (place, message) = match rank < SourceId::files().rank() {
-            true => ("a.yaml:1:", "from files is ignored: the one from kubernetes takes precedence"),
-            false => {
-                ("kubernetes/Service/shop/a: info", "from kubernetes is ignored: the one from files takes precedence")
-            }
+        let (place, message) = if rank < SourceId::files().rank() {
+            ("a.yaml:1:", "from files is ignored: the one from kubernetes takes precedence")
+        } else {
+            ("kubernetes/Service/shop/a: info", "from kubernetes is ignored: the one from files takes precedence")
         };
         assert!(finding.starts_with(place) && finding.contains(message), "{finding}");
         // The object that it had shadowed comes back.

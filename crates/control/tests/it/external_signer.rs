@@ -398,9 +398,10 @@ async fn revoked_certificates_of_the_signer_are_not_handed_out() {
                 let serial_number = move |leaf: &mut CertificateParams| {
                     leaf.serial_number = Some(SerialNumber::from(serial));
                 };
-                let answer = match below {
-                    true => vec![between.leaf(&request.csr, serial), between.certificate.clone()],
-                    false => root.sign(&request.csr, &serial_number),
+                let answer = if below {
+                    vec![between.leaf(&request.csr, serial), between.certificate.clone()]
+                } else {
+                    root.sign(&request.csr, &serial_number)
                 };
                 Box::pin(async { Ok(answer) })
             });

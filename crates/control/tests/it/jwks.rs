@@ -33,9 +33,12 @@ async fn fetched_keys_survive_an_outage_and_a_restart() {
     let set = jwks(&[&Signer::ec("a", "P-256")]);
     let (serves, text) = (Arc::new(AtomicBool::new(true)), set.clone());
     let serving = Arc::clone(&serves);
-    let backend = Backend::start(move |_| match serving.load(Ordering::SeqCst) {
-        true => Reply::text(text.clone()),
-        false => Reply::Fixed(503, Vec::new(), Vec::new()),
+    let backend = Backend::start(move |_| {
+        if serving.load(Ordering::SeqCst) {
+            Reply::text(text.clone())
+        } else {
+            Reply::Fixed(503, Vec::new(), Vec::new())
+        }
     });
     let uri = |path: &str| format!("http://{}/{path}", backend.address());
     let plane = Plane::start(&[("a.yaml", authentication(&uri("a")))]).await;

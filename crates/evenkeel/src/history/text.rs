@@ -36,11 +36,10 @@ pub fn of(past: &Value, then: bool, style: &Style) -> String {
     let changes = items(&past["changes"]);
     if past["proxy"].is_string() {
         let (proxy, generation) = (text(&past["proxy"]), &past["generation"]);
-        match then {
-            true => ran(&mut out, past),
-            false => {
-                _ = writeln!(out, "{proxy} runs generation {generation}; the changes that made it, the latest first:")
-            }
+        if then {
+            ran(&mut out, past)
+        } else {
+            _ = writeln!(out, "{proxy} runs generation {generation}; the changes that made it, the latest first:")
         }
     }
     let is_shown = |change: &&Value| style.observed || !is_observed(change);
@@ -100,10 +99,8 @@ fn of_resource(difference: &Value) -> String {
 }
 
 fn add(out: &mut String, change: &Value, style: &Style, now: SystemTime) {
-    let coloured = |code: &str, line: &str| match style.is_terminal {
-        true => format!("\x1b[{code}m{line}\x1b[0m"),
-        false => line.to_owned(),
-    };
+    let coloured =
+        |code: &str, line: &str| if style.is_terminal { format!("\x1b[{code}m{line}\x1b[0m") } else { line.to_owned() };
     let at = text(&change["changed_at"]);
     let head = format!("generation {}  {at}{}", change["generation"], age(&at, now));
     _ = writeln!(out, "{}", coloured("33", &head));
@@ -120,9 +117,10 @@ fn add(out: &mut String, change: &Value, style: &Style, now: SystemTime) {
         let lines = items(&file["diff"]);
         if !style.patches || file["observed"] == true || lines.is_empty() {
             // Text that is the same although it changed was a Secret.
-            let why = match file["observed"] != true && lines.is_empty() && what == "changed" {
-                true => " (in a Secret, whose content is not kept)",
-                false => "",
+            let why = if file["observed"] != true && lines.is_empty() && what == "changed" {
+                " (in a Secret, whose content is not kept)"
+            } else {
+                ""
             };
             _ = writeln!(out, "    {what} {name}{why}");
             continue;

@@ -161,9 +161,10 @@ fn check(one_by_one: bool) {
     let changes = cases(200, 500);
     let mut world = World::new(one_by_one);
     let plane = Plane::new();
-    match one_by_one {
-        true => world.write_one_by_one(&plane, &BTreeMap::new()),
-        false => world.write_at_once(&plane),
+    if one_by_one {
+        world.write_one_by_one(&plane, &BTreeMap::new())
+    } else {
+        world.write_at_once(&plane)
     }
     let _control = plane.start();
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -180,9 +181,10 @@ fn check(one_by_one: bool) {
         for number in 1..=changes {
             let before = world.files.clone();
             world.change();
-            match one_by_one {
-                true => world.write_one_by_one(&plane, &before),
-                false => world.write_at_once(&plane),
+            if one_by_one {
+                world.write_one_by_one(&plane, &before)
+            } else {
+                world.write_at_once(&plane)
             }
             thread::sleep(PAUSE);
             if number.is_multiple_of(BATCH) {

@@ -49,9 +49,10 @@ fn the_host_of_a_call_is_sent_and_verified() {
         let path = folder.path().join("bootstrap.yaml");
         std::fs::write(&path, text).expect("a file");
         let mut command = Command::new(&program);
-        match program.ends_with("evenkeel") {
-            true => command.arg("proxy"),
-            false => command.args(["--use-dynamic-base-id", "-l", "warning"]),
+        if program.ends_with("evenkeel") {
+            command.arg("proxy")
+        } else {
+            command.args(["--use-dynamic-base-id", "-l", "warning"])
         };
         let process = Process::spawn(command.args(["--concurrency", "1", "-c"]).arg(&path));
         let web = SocketAddr::from(([127, 0, 0, 1], port));

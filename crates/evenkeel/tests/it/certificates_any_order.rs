@@ -153,10 +153,7 @@ impl World {
     }
 
     fn write(&mut self, plane: &Plane, before: &BTreeMap<String, String>, one_by_one: bool) {
-        match one_by_one {
-            true => self.write_one_by_one(plane, before),
-            false => self.write_at_once(plane),
-        }
+        if one_by_one { self.write_one_by_one(plane, before) } else { self.write_at_once(plane) }
     }
 }
 

@@ -22,9 +22,8 @@ impl Endpoint {
     fn start(name: &'static str) -> Self {
         let fails = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&fails);
-        let backend = Backend::start(move |_| match asked.load(Ordering::Relaxed) {
-            true => Reply::Fixed(500, Vec::new(), Vec::new()),
-            false => Reply::text(name),
+        let backend = Backend::start(move |_| {
+            if asked.load(Ordering::Relaxed) { Reply::Fixed(500, Vec::new(), Vec::new()) } else { Reply::text(name) }
         });
         Self { backend, fails }
     }

@@ -115,9 +115,10 @@ impl Spire {
 fn say(arguments: &[&str], socket: &str) -> Result<String, String> {
     let mut command = Command::new(tool("spire-server"));
     let output = command.args(arguments).args(["-socketPath", socket]).output().expect("it runs");
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{arguments:?}: {output:?}")),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{arguments:?}: {output:?}"))
     }
 }
 

@@ -53,10 +53,7 @@ impl Ledger {
                 below.push(format!("! {} → {}:{}: {text}", row.client.name, row.server.name, row.port));
             }
         }
-        let mut out = match rows.len() <= 1 {
-            true => "no traffic was seen\n".to_owned(),
-            false => columns(&rows, width),
-        };
+        let mut out = if rows.len() <= 1 { "no traffic was seen\n".to_owned() } else { columns(&rows, width) };
         below.iter().for_each(|line| out.push_str(&format!("{line}\n")));
         refused.iter().for_each(|line| out.push_str(&format!("\n{line}")));
         out.push_str(if refused.is_empty() { "" } else { "\n" });

@@ -23,9 +23,10 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
         let provider = policy.provider.as_deref().unwrap_or("an external authorizer");
         for rule in policy.rules.iter().filter(applies) {
             // On a port that is declared to carry bytes.
-            all.push(match policy.asks_about_requests && !is_http {
-                true => format!("not asked: {provider} speaks HTTP, and decides about no bytes ({})", rule.text),
-                false => format!("{provider} decides about {}", rule.text),
+            all.push(if policy.asks_about_requests && !is_http {
+                format!("not asked: {provider} speaks HTTP, and decides about no bytes ({})", rule.text)
+            } else {
+                format!("{provider} decides about {}", rule.text)
             });
         }
     }
@@ -53,9 +54,10 @@ pub fn callers((port, is_http, captured): (u16, bool, bool), mutual_tls: &str, p
     }
     let rules = allowing.iter().filter(|policy| !policy.refused).flat_map(|policy| &policy.rules);
     let rules: Vec<&Rule> = rules.filter(applies).filter(|rule| is_http || !rule.needs_http).collect();
-    match rules.is_empty() {
-        true => all.push("allowed: nothing, because no ALLOW rule can match".to_owned()),
-        false => all.extend(rules.iter().map(|rule| format!("allowed: {}", rule.text))),
+    if rules.is_empty() {
+        all.push("allowed: nothing, because no ALLOW rule can match".to_owned())
+    } else {
+        all.extend(rules.iter().map(|rule| format!("allowed: {}", rule.text)))
     }
     all
 }

@@ -49,9 +49,10 @@ impl Protection {
             who.iter().for_each(|line| out.push_str(&format!("    {line}\n")));
         }
         out.push_str("\nnot protected\n");
-        match self.not_protected.is_empty() {
-            true => out.push_str("  nothing that these objects could protect\n"),
-            false => self.not_protected.iter().for_each(|gap| out.push_str(&format!("  ✗ {gap}\n"))),
+        if self.not_protected.is_empty() {
+            out.push_str("  nothing that these objects could protect\n")
+        } else {
+            self.not_protected.iter().for_each(|gap| out.push_str(&format!("  ✗ {gap}\n")))
         }
         if let Some(running) = &self.running {
             let says = if running.agrees { "✓ its proxies enforce these rules" } else { "✗ its proxies differ" };

@@ -15,10 +15,7 @@ pub fn rule(node: &Node) -> String {
 /// The callers that a rule matches.
 pub fn callers(node: &Node) -> String {
     let sources = alternatives(node, "from", "source");
-    match sources.is_empty() {
-        true => "any caller".to_owned(),
-        false => format!("callers with {}", sources.join("; or with ")),
-    }
+    if sources.is_empty() { "any caller".to_owned() } else { format!("callers with {}", sources.join("; or with ")) }
 }
 
 /// The ports that every operation of a rule is limited to; none: some operation is not limited.

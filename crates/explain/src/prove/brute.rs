@@ -119,10 +119,7 @@ fn rule(numbers: &mut Numbers) -> String {
         let values = numbers.some(&["a", "b", "a*", "*b", "*"], 2);
         parts.push(format!("when: [{{key: 'request.headers[x-k]', {field}: {values}}}]"));
     }
-    match parts.is_empty() {
-        true => "{}".to_owned(),
-        false => format!("{{{}}}", parts.join(", ")),
-    }
+    if parts.is_empty() { "{}".to_owned() } else { format!("{{{}}}", parts.join(", ")) }
 }
 
 fn operation(numbers: &mut Numbers) -> String {

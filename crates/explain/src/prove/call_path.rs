@@ -260,9 +260,10 @@ impl First {
         let route = routed.host.routes.get(routed.at.0)?;
         let RouteAction::Forward(action) = &route.action else { return None };
         let entry = action.clusters.get(routed.at.1)?;
-        let levels: [&HeaderEdits; 4] = match routed.table.most_specific_wins {
-            true => [&routed.table.headers, &routed.host.headers, &route.headers, &entry.headers],
-            false => [&entry.headers, &route.headers, &routed.host.headers, &routed.table.headers],
+        let levels: [&HeaderEdits; 4] = if routed.table.most_specific_wins {
+            [&routed.table.headers, &routed.host.headers, &route.headers, &entry.headers]
+        } else {
+            [&entry.headers, &route.headers, &routed.host.headers, &routed.table.headers]
         };
         Some(Through { route, action, edits: levels, host: entry.host_rewrite.as_deref(), normal: Normal::default() })
     }
@@ -302,9 +303,8 @@ fn filters<'w>(
 /// Whether the authority is one of the virtual host's.
 fn is_of_host(routed: &Routed) -> Expr<'_> {
     let Routed { table, host, .. } = routed;
-    let with_port = |language: Language| match table.ignore_port_in_host_matching {
-        true => Language::Host(Box::new(language)),
-        false => language,
+    let with_port = |language: Language| {
+        if table.ignore_port_in_host_matching { Language::Host(Box::new(language)) } else { language }
     };
     let domain = |domain: &str| {
         let text = |text: &str| Text::new(text.as_bytes(), true);

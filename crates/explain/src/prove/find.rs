@@ -214,11 +214,10 @@ fn note_gateway(world: &World, upstream: &UpstreamConnection, proof: &mut Proof)
 /// Returns the target at an address: a workload, or a host outside the mesh.
 fn target_at(world: &World, targets: &[Arc<Workload>], to: SocketAddr) -> Option<Option<Arc<Workload>>> {
     let found = world.snapshot.workload_at(to.ip());
-    match targets.is_empty() {
-        true => found.is_none().then_some(None),
-        false => {
-            targets.iter().find(|target| target.addresses.contains(&to.ip())).map(|target| Some(Arc::clone(target)))
-        }
+    if targets.is_empty() {
+        found.is_none().then_some(None)
+    } else {
+        targets.iter().find(|target| target.addresses.contains(&to.ip())).map(|target| Some(Arc::clone(target)))
     }
 }
 

@@ -113,9 +113,10 @@ pub fn of(world: &World, claim: &Claim, call_path: &CallPath) -> Reason {
 
 fn source(world: &World, policy: &evenkeel_model::AuthorizationPolicy) -> Source {
     let field = if policy.rules.is_empty() { "metadata.name" } else { "spec.rules[0]" };
-    let object = match policy.of_tokens && policy.unsupported.is_none() {
-        true => format!("RequestAuthentication {}/{}", policy.namespace, policy.name),
-        false => policy.object(),
+    let object = if policy.of_tokens && policy.unsupported.is_none() {
+        format!("RequestAuthentication {}/{}", policy.namespace, policy.name)
+    } else {
+        policy.object()
     };
     world.source(object, &policy.origin, field)
 }

@@ -46,10 +46,7 @@ impl Filter for NetworkFilter {
     }
 
     fn hooks(&self) -> Hooks {
-        match self.config.enabled {
-            true => Hooks::NEW_CONNECTION.and(Hooks::COMPLETE),
-            false => Hooks::default(),
-        }
+        if self.config.enabled { Hooks::NEW_CONNECTION.and(Hooks::COMPLETE) } else { Hooks::default() }
     }
 
     fn new_connection(&self, (): &mut (), _: &mut ConnectionContext<'_>) -> Decision {

@@ -154,9 +154,10 @@ impl Names {
                     names.is_own_listener(SocketAddr::new(*address, called.port), around.connection)
                 })
         };
-        let addresses = match addresses.iter().any(refused) {
-            false => addresses,
-            true => addresses.iter().copied().filter(|address| !refused(address)).collect(),
+        let addresses = if addresses.iter().any(refused) {
+            addresses.iter().copied().filter(|address| !refused(address)).collect()
+        } else {
+            addresses
         };
         if addresses.is_empty() {
             return Known::Failed(LookupError::Failed("address_denied".into()));

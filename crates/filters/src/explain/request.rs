@@ -357,7 +357,11 @@ impl<'c> Visitor<'c> for Written<'c> {
             self.trace.host = Some(Arc::clone(host));
         }
         match selection {
-            RouteSelection::NotFound(host) => host.into_iter().for_each(|host| self.host(table, host)),
+            RouteSelection::NotFound(host) => {
+                if let Some(host) = host {
+                    self.host(table, host);
+                }
+            }
             RouteSelection::TlsRedirect(host) => self.host(table, host),
             RouteSelection::Route(host, route) => {
                 self.host(table, host);

@@ -158,13 +158,10 @@ impl Question<'_, '_> {
             if name == PARTIAL_BODY || is_of_framing(id) || !allowed(name) {
                 continue;
             }
-            match self.config.encode_raw_headers {
-                true => head.headers.append(name, value),
-                false => {
-                    if let Some(value) = joined(&client.headers, name, value) {
-                        head.headers.append(name, &readable(&value));
-                    }
-                }
+            if self.config.encode_raw_headers {
+                head.headers.append(name, value)
+            } else if let Some(value) = joined(&client.headers, name, value) {
+                head.headers.append(name, &readable(&value));
             }
         }
         if allowed(b":scheme") {

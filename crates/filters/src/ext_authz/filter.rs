@@ -79,9 +79,10 @@ impl Filter for HttpFilter {
         }
         if !self.is_enabled(context) {
             self.counts.inc(Counter::disabled);
-            return match self.config.when.deny_others {
-                true => Decision::Reply(refused(self.config.status_on_error, "ext_authz_error")),
-                false => Decision::Continue,
+            return if self.config.when.deny_others {
+                Decision::Reply(refused(self.config.status_on_error, "ext_authz_error"))
+            } else {
+                Decision::Continue
             };
         }
         if !service::can_be_asked(service, context.head.method()) {

@@ -72,9 +72,10 @@ impl Filter for HttpFilter {
         if !applies(fault, context) {
             return Decision::Continue;
         }
-        let from = match fault.disable_downstream_cluster_stats || self.config.disable_downstream_cluster_stats {
-            true => None,
-            false => self.downstream_cluster(&context.head.headers),
+        let from = if fault.disable_downstream_cluster_stats || self.config.disable_downstream_cluster_stats {
+            None
+        } else {
+            self.downstream_cluster(&context.head.headers)
         };
         let fault = Arc::clone(fault);
         let applied = state.0.insert(Box::new(Applied { fault, from, active: false, limiter: None }));

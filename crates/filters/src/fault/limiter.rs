@@ -36,10 +36,7 @@ impl Limiter {
         let rest = self.kept.split_off(goes);
         data.bytes = std::mem::replace(&mut self.kept, rest).into();
         data.ends = self.ends && self.kept.is_empty();
-        match self.kept.is_empty() {
-            true => Flow::Continue,
-            false => Flow::Pause(Pause::for_time(INTERVAL)),
-        }
+        if self.kept.is_empty() { Flow::Continue } else { Flow::Pause(Pause::for_time(INTERVAL)) }
     }
 }
 

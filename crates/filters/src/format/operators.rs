@@ -158,9 +158,10 @@ fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink:
 
 fn filter_state_field(key: &str, field: &str, record: &Record<'_>, sink: &mut impl Sink) {
     let mut text = Vec::new();
-    match record.stream.object(key).is_some_and(|object| object.field(field, &mut text)) {
-        true => sink.bytes(&text),
-        false => sink.absent(),
+    if record.stream.object(key).is_some_and(|object| object.field(field, &mut text)) {
+        sink.bytes(&text)
+    } else {
+        sink.absent()
     }
 }
 
@@ -255,9 +256,10 @@ fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseF
 pub(super) fn list(items: &[String], sink: &mut impl Sink) {
     sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
         let plain = |item: &String| !item.bytes().any(|byte| byte.is_ascii_control());
-        match items.iter().all(plain) {
-            true => join(items.iter().map(String::as_str), out),
-            false => out.extend_from_slice(printable(&items.join(",")).as_bytes()),
+        if items.iter().all(plain) {
+            join(items.iter().map(String::as_str), out)
+        } else {
+            out.extend_from_slice(printable(&items.join(",")).as_bytes())
         }
     });
 }

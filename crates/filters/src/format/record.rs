@@ -63,10 +63,7 @@ impl HeadLookup for HeadView<'_> {
     }
 
     fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        match name.starts_with(':') || name == "host" {
-            true => self.lookup(name).map(Cow::Borrowed),
-            false => self.header(name),
-        }
+        if name.starts_with(':') || name == "host" { self.lookup(name).map(Cow::Borrowed) } else { self.header(name) }
     }
 
     fn bytes(&self) -> u64 {
@@ -110,9 +107,10 @@ impl HeadLookup for ResponseView<'_> {
     }
 
     fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        match name.starts_with(':') {
-            true => self.lookup(name).map(Cow::Borrowed),
-            false => Some(Cow::Owned(joined(&self.0.headers, name)?.into_owned())),
+        if name.starts_with(':') {
+            self.lookup(name).map(Cow::Borrowed)
+        } else {
+            Some(Cow::Owned(joined(&self.0.headers, name)?.into_owned()))
         }
     }
 

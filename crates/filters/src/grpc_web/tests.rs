@@ -52,14 +52,13 @@ fn only_exact_content_types_are_grpc_web() {
         assert!(matches!(decision, Decision::Continue));
         let mut fields = fields(&fixture.head.headers);
         fields.sort_unstable();
-        let expected = match is_web {
-            true => {
-                vec!["accept: */*", "content-type: application/grpc", "grpc-accept-encoding: identity", "te: trailers"]
-            }
-            false => vec!["accept: */*", "content-length: 8", &*format!("content-type: {kind}")]
+        let expected = if is_web {
+            vec!["accept: */*", "content-type: application/grpc", "grpc-accept-encoding: identity", "te: trailers"]
+        } else {
+            vec!["accept: */*", "content-length: 8", &*format!("content-type: {kind}")]
                 .into_iter()
                 .map(|line| &*line.to_owned().leak())
-                .collect(),
+                .collect()
         };
         assert_eq!(fields, expected, "{kind}");
         assert_eq!(fixture.info.made_grpc, is_web, "{kind}");

@@ -111,10 +111,7 @@ impl Encoder {
 
     fn encode(&mut self, piece: &[u8], text: &mut String) {
         let missing = (3 - self.rest.len()).min(piece.len());
-        let (first, piece) = match self.rest.is_empty() {
-            true => (&[][..], piece),
-            false => piece.split_at(missing),
-        };
+        let (first, piece) = if self.rest.is_empty() { (&[][..], piece) } else { piece.split_at(missing) };
         self.rest.extend_from_slice(first);
         if self.rest.len() == 3 {
             self.pad(text);

@@ -191,10 +191,7 @@ impl HttpFilters {
             streams.off |= u64::from(skipped) << streams.position;
         }
         let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
-        let decision = match asked {
-            true => entry.filter.request_head(slot, context),
-            false => Decision::Continue,
-        };
+        let decision = if asked { entry.filter.request_head(slot, context) } else { Decision::Continue };
         if matches!(decision, Decision::Continue | Decision::Reroute) {
             streams.position += 1;
         }

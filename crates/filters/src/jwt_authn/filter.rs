@@ -161,9 +161,10 @@ impl HttpFilter {
         self.counts.inc(stats::Counter::denied);
         let reason = format!("Wrong requirement_name: {name}. It should be one of [{}]", self.config.names());
         let details = details(&reason);
-        let body = match self.config.strip_failure_response {
-            true => String::new(),
-            false => format!("Failed JWT authentication: {reason}"),
+        let body = if self.config.strip_failure_response {
+            String::new()
+        } else {
+            format!("Failed JWT authentication: {reason}")
         };
         Reply { body: body.into_bytes().into(), ..Reply::new(FORBIDDEN, "", details) }
     }

@@ -276,9 +276,10 @@ impl<'j> JudgeContext<'j> {
         if let Err(bad) = known.times.check(self.now, provider.clock_skew_seconds) {
             return bad;
         }
-        match audiences.allow(known.audiences.iter().map(|audience| &**audience)) {
-            true => Status::Ok,
-            false => Status::AudienceNotAllowed,
+        if audiences.allow(known.audiences.iter().map(|audience| &**audience)) {
+            Status::Ok
+        } else {
+            Status::AudienceNotAllowed
         }
     }
 

@@ -228,20 +228,14 @@ impl Counts {
         subject: &Subject<'_, R>,
     ) -> Option<Outcome<'r>> {
         let outcome = evaluate(config.shadow_rules.as_deref()?, subject);
-        self.shadow.inc(match outcome.allowed {
-            true => stats::Counter::shadow_allowed,
-            false => stats::Counter::shadow_denied,
-        });
+        self.shadow.inc(if outcome.allowed { stats::Counter::shadow_allowed } else { stats::Counter::shadow_denied });
         Some(outcome)
     }
 
     /// `None`: there are no rules, and all is allowed.
     fn decide<'r, R: RequestView>(&self, config: &'r RbacFilter, subject: &Subject<'_, R>) -> Option<Outcome<'r>> {
         let outcome = evaluate(config.rules.as_deref()?, subject);
-        self.enforced.inc(match outcome.allowed {
-            true => stats::Counter::allowed,
-            false => stats::Counter::denied,
-        });
+        self.enforced.inc(if outcome.allowed { stats::Counter::allowed } else { stats::Counter::denied });
         Some(outcome)
     }
 }

@@ -80,10 +80,8 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
     }
 
     fn has_header(&self, header: &HeaderMatcher, grants: bool) -> bool {
-        self.request.is_some_and(|request| match grants {
-            true => header.matches_every(request),
-            false => header.matches_some(request),
-        })
+        self.request
+            .is_some_and(|request| if grants { header.matches_every(request) } else { header.matches_some(request) })
     }
 
     fn has_permission(&self, permission: &Permission, grants: bool) -> bool {
@@ -145,9 +143,12 @@ fn is_named(peer: &PeerIdentity, name: &StringMatcher) -> bool {
 
 /// `rbac_access_denied_matched_policy[NAME]`; whitespace is replaced, since it would break the columns of a log line.
 fn denied_details(policy: Option<&Policy>) -> String {
-    let name = policy.map_or(Cow::Borrowed("none"), |policy| match policy.name.contains(char::is_whitespace) {
-        true => Cow::Owned(policy.name.replace(char::is_whitespace, "_")),
-        false => Cow::Borrowed(&*policy.name),
+    let name = policy.map_or(Cow::Borrowed("none"), |policy| {
+        if policy.name.contains(char::is_whitespace) {
+            Cow::Owned(policy.name.replace(char::is_whitespace, "_"))
+        } else {
+            Cow::Borrowed(&*policy.name)
+        }
     });
     format!("rbac_access_denied_matched_policy[{name}]")
 }

@@ -57,7 +57,9 @@ impl Facts<'_> {
                 ("grpc.content_type", "content-type"),
                 ("grpc.timeout", "grpc-timeout"),
             ] {
-                head.lookup(name).into_iter().for_each(|value| tags.set(tag, value));
+                if let Some(value) = head.lookup(name) {
+                    tags.set(tag, value);
+                }
             }
         }
         tags.set("request_size", stream.bytes_received.to_string());
@@ -145,7 +147,9 @@ impl Facts<'_> {
         for answer in [self.record.response, self.record.trailers] {
             let Some(value) = answer.lookup("grpc-status") else { continue };
             tags.set("grpc.status_code", value);
-            answer.lookup("grpc-message").into_iter().for_each(|message| tags.set("grpc.message", message));
+            if let Some(message) = answer.lookup("grpc-message") {
+                tags.set("grpc.message", message);
+            }
             if parse_status(value).is_some_and(is_upstreams_fault) {
                 tags.set("error", "true");
             }

@@ -156,12 +156,11 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
     write_file(&options.out.join("control-growth.svg"), &growth(&played).svg())?;
     say(format!("\n{}", table(&summary.bars)))?;
     say(format!("\nwritten: {0}/control.json, {0}/control-growth.svg, {0}/control/\n", options.out.display()))?;
-    match summary.failed.is_empty() {
-        true => Ok(()),
-        false => {
-            let names: Vec<&str> = summary.failed.keys().map(String::as_str).collect();
-            Err(LabError::Usage(format!("failed: {}; --resume repeats only what is missing", names.join(", "))))
-        }
+    if summary.failed.is_empty() {
+        Ok(())
+    } else {
+        let names: Vec<&str> = summary.failed.keys().map(String::as_str).collect();
+        Err(LabError::Usage(format!("failed: {}; --resume repeats only what is missing", names.join(", "))))
     }
 }
 

@@ -50,10 +50,11 @@ pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, proxy: SocketAddr) {
         }
         let mut still_pending = Vec::new();
         for probe in pending {
-            match ask(&mut connection, proxy, &probe.host).await {
+            if ask(&mut connection, proxy, &probe.host).await {
                 // The receiver may already be dropped.
-                true => drop(probe.answered.send(Instant::now())),
-                false => still_pending.push(probe),
+                _ = probe.answered.send(Instant::now());
+            } else {
+                still_pending.push(probe)
             }
         }
         pending = still_pending;

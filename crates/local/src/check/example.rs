@@ -42,13 +42,10 @@ impl<'a> Example<'a> {
             .filter(|status| !status.ready)
             .map(|status| format!("{} ({})", status.pod.name, status.detail))
             .collect();
-        let what = match in_time {
-            true => format!(
-                "all {} replicas ready, {} ms after their start",
-                pods.len(),
-                self.started.elapsed().as_millis()
-            ),
-            false => format!("all {} replicas ready within {} s", pods.len(), timeout.as_secs()),
+        let what = if in_time {
+            format!("all {} replicas ready, {} ms after their start", pods.len(), self.started.elapsed().as_millis())
+        } else {
+            format!("all {} replicas ready within {} s", pods.len(), timeout.as_secs())
         };
         Line::new(what, in_time, format!("not ready: {}", missing.join(", ")))
     }

@@ -33,9 +33,10 @@ impl Line {
 /// `ok   what`, or `FAIL what: seen`.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.holds {
-            true => write!(f, "ok    {}", self.what),
-            false => write!(f, "FAIL  {}; seen: {}", self.what, self.seen),
+        if self.holds {
+            write!(f, "ok    {}", self.what)
+        } else {
+            write!(f, "FAIL  {}; seen: {}", self.what, self.seen)
         }
     }
 }

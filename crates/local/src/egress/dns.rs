@@ -111,16 +111,15 @@ impl MachineResolver {
             }
         }
         let response = self.resolve(broker, query, udp).await?;
-        match addresses_in(&response).is_none_or(|addresses| addresses.iter().any(is_inside)) {
-            true => {
-                let name = question(query).map(|(name, _)| name).unwrap_or_default();
-                tracing::warn!(
-                    name,
-                    "a resolver of the machine answers with an address of the mesh, or not readably; refused"
-                );
-                None
-            }
-            false => Some(response),
+        if addresses_in(&response).is_none_or(|addresses| addresses.iter().any(is_inside)) {
+            let name = question(query).map(|(name, _)| name).unwrap_or_default();
+            tracing::warn!(
+                name,
+                "a resolver of the machine answers with an address of the mesh, or not readably; refused"
+            );
+            None
+        } else {
+            Some(response)
         }
     }
 
@@ -196,9 +195,10 @@ fn is_about_the_mesh(query: &[u8]) -> bool {
 }
 
 async fn ask(broker: &BrokerClient, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {
-    match udp {
-        true => over_udp(&broker.udp(resolver).await?, query).await,
-        false => over_tcp(&mut broker.tcp(resolver).await?, query).await,
+    if udp {
+        over_udp(&broker.udp(resolver).await?, query).await
+    } else {
+        over_tcp(&mut broker.tcp(resolver).await?, query).await
     }
 }
 

@@ -99,26 +99,28 @@ fn ruleset(open: bool) -> String {
         let by = [format!("@{PLAIN_SET}"), format!("@{CAPTURED_SET} ip dscp != {PROXY_DSCP:#04x}")];
         by.map(|from| format!("    {to}meta l4proto tcp ip saddr {from} redirect to :{PLAIN_PORT}\n")).concat()
     };
-    let out = match open {
-        true => format!(
+    let out = if open {
+        format!(
             "{}    ip daddr {MACHINE} meta l4proto tcp redirect to :{PROXIES_PORT}\n    \
              ip daddr {{ {pods}, {virtual_addresses} }} return\n{}    meta l4proto tcp redirect to :{PROXIES_PORT}\n",
             unjudged(&format!("ip daddr {MACHINE} ")),
             unjudged("")
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
-    let own = match open {
-        true => format!(
+    let own = if open {
+        format!(
             "    ip daddr {MACHINE} meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n    \
              ip daddr {{ {pods}, {NAME_SERVER}, 127.0.0.0/8 }} return\n    \
              meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n"
-        ),
+        )
+    } else {
         // Refused there, as nothing else would answer.
-        false => format!(
+        format!(
             "    ip daddr {NAME_SERVER} return\n    \
              ip daddr {services}/{prefix} meta l4proto tcp dnat to {BRIDGE_ADDRESS}:{PLAIN_PORT}\n"
-        ),
+        )
     };
     format!(
         "\

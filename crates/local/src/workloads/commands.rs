@@ -58,7 +58,9 @@ impl Commands {
             for (workload, said) in read.into_iter().flat_map(|file| file.workloads) {
                 let entry = Entry::new(directory, &said.value, said.span.clone());
                 match commands.entries.get(&workload) {
-                    None => drop(commands.entries.insert(workload, entry)),
+                    None => {
+                        commands.entries.insert(workload, entry);
+                    }
                     Some(first) => {
                         let message = format!("`{workload}` already has a command; this one is ignored");
                         let finding = Diagnostic::error("duplicate-object", said.span, message);

@@ -15,10 +15,7 @@ pub fn path(objects: &[Object], gateway: &Object) -> String {
         matches => matches.iter().filter_map(|condition| of_match(&condition.value)).collect(),
     });
     let mut paths: Vec<String> = paths.collect();
-    match paths.iter().any(|path| path == "/") || paths.is_empty() {
-        true => "/".to_owned(),
-        false => paths.swap_remove(0),
-    }
+    if paths.iter().any(|path| path == "/") || paths.is_empty() { "/".to_owned() } else { paths.swap_remove(0) }
 }
 
 /// Whether routes apply at the Gateway, by its name, with or without its namespace.

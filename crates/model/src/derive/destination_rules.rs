@@ -58,9 +58,10 @@ impl Results for Table {
             next.index.note_rules(&namespace, &host, !rules.is_empty());
             let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
             set(&mut of_namespace, host, rules);
-            match of_namespace.is_empty() {
-                true => drop(next.index.rules.remove(&namespace)),
-                false => drop(next.index.rules.insert(namespace, of_namespace)),
+            if of_namespace.is_empty() {
+                next.index.rules.remove(&namespace);
+            } else {
+                next.index.rules.insert(namespace, of_namespace);
             }
         }
         changed
@@ -163,9 +164,13 @@ impl Table {
                 let key = (rule.namespace.clone(), rule.host.clone());
                 let here = self.by_host.entry(key.clone()).or_default();
                 match is_there {
-                    true => drop(here.insert(place.clone(), (id.clone(), rule.clone()))),
+                    true => {
+                        here.insert(place.clone(), (id.clone(), rule.clone()));
+                    }
                     // Another object may have taken this place.
-                    false if here.get(place).is_some_and(|(owner, _)| owner == id) => drop(here.remove(place)),
+                    false if here.get(place).is_some_and(|(owner, _)| owner == id) => {
+                        here.remove(place);
+                    }
                     false => {}
                 }
                 if here.is_empty() {
@@ -278,23 +283,20 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule) -> Vec<String> {
 fn merged_with(first: &DestinationRule, lost: &[String], everywhere: bool, object: &Object) -> Diagnostic {
     let place = if everywhere { "" } else { " where both are seen" };
     let related = format!("{}/{} comes first", first.namespace, first.name);
-    let diagnostic = match lost.is_empty() {
-        true => {
-            let message = format!(
-                "{object} has the same host `{}` as another DestinationRule; the two are merged{place}",
-                first.host
-            );
-            Diagnostic::info("merged", object.origin.clone(), message).with_help("write one DestinationRule per host")
-        }
-        false => {
-            let message = format!(
-                "{object} has the same host `{}` as another DestinationRule: its {} is ignored{place}",
-                first.host,
-                lost.join(", ")
-            );
-            Diagnostic::warning("duplicate-host", object.origin.clone(), message)
-                .with_help("write one DestinationRule per host")
-        }
+    let diagnostic = if lost.is_empty() {
+        let message = format!(
+            "{object} has the same host `{}` as another DestinationRule; the two are merged{place}",
+            first.host
+        );
+        Diagnostic::info("merged", object.origin.clone(), message).with_help("write one DestinationRule per host")
+    } else {
+        let message = format!(
+            "{object} has the same host `{}` as another DestinationRule: its {} is ignored{place}",
+            first.host,
+            lost.join(", ")
+        );
+        Diagnostic::warning("duplicate-host", object.origin.clone(), message)
+            .with_help("write one DestinationRule per host")
     };
     diagnostic.with_related(first.origin.clone(), related).about(object.reference())
 }

@@ -121,7 +121,9 @@ impl Table {
                 let new = reuse_if_equal(old, new);
                 self.endpoints.insert(key.clone(), new);
             }
-            (Some(_), None) => drop(self.endpoints.remove(key)),
+            (Some(_), None) => {
+                self.endpoints.remove(key);
+            }
             (None, None) => {}
         }
     }

@@ -22,10 +22,8 @@ pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
             _ => cx.gateway(&key.namespace, &key.name),
         };
         let Some(gateway) = gateway else { return true };
-        let namespaces = match gateway.selector.is_empty() {
-            true => BTreeSet::new(),
-            false => cx.namespaces_of_selected(&gateway.selector),
-        };
+        let namespaces =
+            if gateway.selector.is_empty() { BTreeSet::new() } else { cx.namespaces_of_selected(&gateway.selector) };
         for tls in gateway.servers.iter().filter_map(|server| server.tls.as_ref()) {
             for used in tls.secrets() {
                 found.extend(check(cx, object, &namespaces, used));

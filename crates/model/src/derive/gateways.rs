@@ -166,13 +166,12 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
 fn double_host(host: &Spanned<GatewayHost>, port: u16, tls: bool, gateway: &Gateway, first: &Server) -> Diagnostic {
     let at =
         format!("`{}` on port {port} is already served by Gateway {}/{}", host.host, gateway.namespace, gateway.name);
-    let diagnostic = match tls {
-        true => Diagnostic::error("duplicate-host", host.span.clone(), format!("{at}; it is ignored here"))
-            .with_help("serve each host in one Gateway only"),
-        false => {
-            Diagnostic::warning("duplicate-host", host.span.clone(), format!("{at}; the routes of both are merged"))
-                .with_help("serve each host in one Gateway, unless this is intended")
-        }
+    let diagnostic = if tls {
+        Diagnostic::error("duplicate-host", host.span.clone(), format!("{at}; it is ignored here"))
+            .with_help("serve each host in one Gateway only")
+    } else {
+        Diagnostic::warning("duplicate-host", host.span.clone(), format!("{at}; the routes of both are merged"))
+            .with_help("serve each host in one Gateway, unless this is intended")
     };
     diagnostic.with_related(first.origin.clone(), "first served here")
 }

@@ -139,9 +139,10 @@ pub(super) fn cors_of(written: &istio::CorsPolicy) -> CorsPolicy {
     };
     let older = || written.allow_origin.iter().map(|origin| StringMatch::Exact(shared(origin))).collect();
     CorsPolicy {
-        allow_origins: match written.allow_origins.is_empty() {
-            true => older(),
-            false => written.allow_origins.iter().map(string_match).collect(),
+        allow_origins: if written.allow_origins.is_empty() {
+            older()
+        } else {
+            written.allow_origins.iter().map(string_match).collect()
         },
         allow_methods: joined(&written.allow_methods),
         allow_headers: joined(&written.allow_headers),

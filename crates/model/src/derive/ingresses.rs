@@ -154,10 +154,7 @@ pub(super) fn whole(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &mut
 
 /// The route sets of an Ingress, one for each host.
 pub(super) fn parts(cx: &Cx<'_>, object: &Object, ingress: &Ingress) -> Vec<RouteSet> {
-    match is_ours(cx, object, ingress) {
-        true => by_host(cx, object, ingress, &mut Diagnostics::new()),
-        false => Vec::new(),
-    }
+    if is_ours(cx, object, ingress) { by_host(cx, object, ingress, &mut Diagnostics::new()) } else { Vec::new() }
 }
 
 fn by_host(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &mut Diagnostics) -> Vec<RouteSet> {

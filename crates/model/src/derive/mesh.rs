@@ -80,9 +80,10 @@ fn of_objects(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> Me
                 if object.refused.is_some() {
                     let mode = said.outbound_traffic_policy.as_ref().and_then(|policy| policy.mode.as_ref());
                     let only = mode.is_some_and(|mode| mode.value == MeshOutboundMode::RegistryOnly);
-                    let effect = match only {
-                        true => "settings with a mistake keep their defaults, and calls to unknown hosts are refused",
-                        false => "settings with a mistake keep their defaults",
+                    let effect = if only {
+                        "settings with a mistake keep their defaults, and calls to unknown hosts are refused"
+                    } else {
+                        "settings with a mistake keep their defaults"
                     };
                     found.push(refused::closed(object, effect));
                 }

@@ -214,9 +214,10 @@ impl Builder {
         self.findings_changed = true;
         let found: Vec<Diagnostic> = found.into_iter().collect();
         self.tables.objects.statuses.found(step, before, &found);
-        match found.is_empty() {
-            true => drop(self.findings.remove(step)),
-            false => drop(self.findings.insert(step.clone(), found)),
+        if found.is_empty() {
+            self.findings.remove(step);
+        } else {
+            self.findings.insert(step.clone(), found);
         }
     }
 
@@ -260,9 +261,10 @@ fn renew<T>(list: &mut List<T>, changed: Option<impl Iterator<Item = Arc<T>>>) -
 }
 
 fn set<K: Ord + Clone, T>(index: &mut imbl::OrdMap<K, List<T>>, key: K, list: List<T>) {
-    match list.is_empty() {
-        true => drop(index.remove(&key)),
-        false => drop(index.insert(key, list)),
+    if list.is_empty() {
+        index.remove(&key);
+    } else {
+        index.insert(key, list);
     }
 }
 

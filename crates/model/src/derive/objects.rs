@@ -226,9 +226,10 @@ impl Objects {
                 // The empty namespace stands for all.
                 for namespace in [&*id.namespace, ""] {
                     let places = self.running_with.entry(label_key(namespace, name, value)).or_default();
-                    match is_there {
-                        true => drop(places.insert(place.clone())),
-                        false => drop(places.remove(place)),
+                    if is_there {
+                        places.insert(place.clone());
+                    } else {
+                        places.remove(place);
                     }
                     tracker.changed(Fact::RunningWith(namespace, name, value));
                 }
@@ -277,9 +278,10 @@ fn announce(id: &ObjectKey, tracker: &mut Tracker) {
 }
 
 fn put<V>(map: &mut BTreeMap<Place, V>, place: &Place, value: V, is_there: bool) {
-    match is_there {
-        true => drop(map.insert(place.clone(), value)),
-        false => drop(map.remove(place)),
+    if is_there {
+        map.insert(place.clone(), value);
+    } else {
+        map.remove(place);
     }
 }
 
@@ -473,21 +475,18 @@ fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     let mut claims = cx.claims(id).iter().filter(|(_, object)| !object.is_applied());
     let Some((_, first)) = claims.next() else { return };
     for (_, object) in claims {
-        let finding = match object.source == first.source {
-            true => {
-                let message = format!("{object} is defined twice; this one is ignored");
-                Diagnostic::error("duplicate-object", object.origin.clone(), message)
-                    .with_help("remove or rename one of the two")
-                    .with_related(first.origin.clone(), "first defined here")
-            }
+        let finding = if object.source == first.source {
+            let message = format!("{object} is defined twice; this one is ignored");
+            Diagnostic::error("duplicate-object", object.origin.clone(), message)
+                .with_help("remove or rename one of the two")
+                .with_related(first.origin.clone(), "first defined here")
+        } else {
             // The rank of a source does so, too.
-            false => {
-                let (own, other) = (&object.source, &first.source);
-                let message = format!("{object} from {own} is ignored: the one from {other} takes precedence");
-                Diagnostic::info("overruled-object", object.origin.clone(), message)
-                    .with_help("remove one of the two, unless this is intended")
-                    .with_related(first.origin.clone(), "this one applies")
-            }
+            let (own, other) = (&object.source, &first.source);
+            let message = format!("{object} from {own} is ignored: the one from {other} takes precedence");
+            Diagnostic::info("overruled-object", object.origin.clone(), message)
+                .with_help("remove one of the two, unless this is intended")
+                .with_related(first.origin.clone(), "this one applies")
         };
         found.push(finding.about(object.reference()));
     }

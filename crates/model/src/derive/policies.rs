@@ -117,15 +117,14 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
             }
             policy.rules.retain(|_| policy.action == AuthorizationAction::Deny);
         }
-        match policy.refused {
-            true => found.push(refused::closed(object, effect(&policy))),
-            false => {
-                let before = found.len();
-                let of_waypoint = unsupported::of_waypoint(cx, object, &policy, targets.clone(), found);
-                let is_told = found.len() > before;
-                selections::note_idle(cx, object, &policy.selection, targets, is_told, found);
-                policies.extend(of_waypoint);
-            }
+        if policy.refused {
+            found.push(refused::closed(object, effect(&policy)))
+        } else {
+            let before = found.len();
+            let of_waypoint = unsupported::of_waypoint(cx, object, &policy, targets.clone(), found);
+            let is_told = found.len() > before;
+            selections::note_idle(cx, object, &policy.selection, targets, is_told, found);
+            policies.extend(of_waypoint);
         }
         policies.push(policy);
     }
@@ -330,9 +329,10 @@ fn operation(operation: &istio::Operation) -> Operation {
 
 /// Envoy's templates write `*` for a segment and `**` for the rest, without the braces.
 fn path(text: &str) -> PathMatch {
-    match text.contains("{*}") || text.contains("{**}") {
-        true => PathMatch::Template(text.replace("{**}", "**").replace("{*}", "*").into()),
-        false => PathMatch::String(StringMatch::from_policy_value(text)),
+    if text.contains("{*}") || text.contains("{**}") {
+        PathMatch::Template(text.replace("{**}", "**").replace("{*}", "*").into())
+    } else {
+        PathMatch::String(StringMatch::from_policy_value(text))
     }
 }
 
@@ -374,8 +374,5 @@ fn condition(condition: &istio::Condition, namespace: &str) -> Option<Condition>
 
 /// A service account `namespace/name`; one without a namespace is in the policy's.
 fn with_namespace(account: &str, namespace: &str) -> Arc<str> {
-    match account.contains('/') {
-        true => shared(account),
-        false => format!("{namespace}/{account}").into(),
-    }
+    if account.contains('/') { shared(account) } else { format!("{namespace}/{account}").into() }
 }

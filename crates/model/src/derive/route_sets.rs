@@ -100,9 +100,10 @@ impl Results for Table {
         for ((gateway, rank), service) in self.changed_at_gateways() {
             let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
             here.set(&rank, service);
-            match here.is_empty() {
-                true => drop(next.index.at_gateway.remove(&gateway)),
-                false => drop(next.index.at_gateway.insert(gateway, here)),
+            if here.is_empty() {
+                next.index.at_gateway.remove(&gateway);
+            } else {
+                next.index.at_gateway.insert(gateway, here);
             }
         }
         changed
@@ -316,9 +317,10 @@ impl Table {
     fn note_roots(&mut self, id: &ObjectKey, whole: &CompleteRoutes, is_there: bool, tracker: &mut Tracker) {
         for delegate in &whole.delegates {
             let roots = self.roots.entry(delegate.clone()).or_default();
-            match is_there {
-                true => roots.insert(id.clone()),
-                false => roots.remove(id),
+            if is_there {
+                roots.insert(id.clone())
+            } else {
+                roots.remove(id)
             };
             if roots.is_empty() {
                 self.roots.remove(delegate);
@@ -379,9 +381,11 @@ impl Table {
 
     fn list(&mut self, rank: &RouteSetRank, part: &Arc<RouteSet>, is_there: bool) {
         match is_there {
-            true => drop(self.listed.insert(rank.clone(), part.clone())),
+            true => {
+                self.listed.insert(rank.clone(), part.clone());
+            }
             false if self.listed.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => {
-                drop(self.listed.remove(rank));
+                self.listed.remove(rank);
             }
             false => {}
         }
@@ -439,9 +443,13 @@ fn put<K: Ord + Clone>(
 ) {
     let here = claims.entry(key.clone()).or_default();
     match is_there {
-        true => drop(here.insert(rank, id.clone())),
+        true => {
+            here.insert(rank, id.clone());
+        }
         // Another object may have taken this place.
-        false if here.get(&rank) == Some(id) => drop(here.remove(&rank)),
+        false if here.get(&rank) == Some(id) => {
+            here.remove(&rank);
+        }
         false => {}
     }
     if here.is_empty() {
@@ -456,8 +464,12 @@ fn put_ranked(
     is_there: bool,
 ) {
     match is_there {
-        true => drop(list.insert(rank.clone(), part.clone())),
-        false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => drop(list.remove(rank)),
+        true => {
+            list.insert(rank.clone(), part.clone());
+        }
+        false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => {
+            list.remove(rank);
+        }
         false => {}
     }
 }

@@ -67,12 +67,11 @@ fn check(
 ) -> Option<Diagnostic> {
     let plain = name.strip_prefix(SCHEME).unwrap_or(name);
     let selects = spec.workload_selector.is_some();
-    let namespaces: BTreeSet<&Arc<str>> = match selects {
-        true => BTreeSet::from([&object.namespace]),
-        false => {
-            let selectors = cx.gateways().map(|gateway| &gateway.selector).filter(|selector| !selector.is_empty());
-            selectors.flat_map(|selector| cx.namespaces_of_selected(selector)).collect()
-        }
+    let namespaces: BTreeSet<&Arc<str>> = if selects {
+        BTreeSet::from([&object.namespace])
+    } else {
+        let selectors = cx.gateways().map(|gateway| &gateway.selector).filter(|selector| !selector.is_empty());
+        selectors.flat_map(|selector| cx.namespaces_of_selected(selector)).collect()
     };
     let (wanted, plain) = match plain.split_once('/') {
         Some((namespace, plain)) => (Some(namespace), plain),
@@ -104,9 +103,10 @@ fn check(
         }
     };
     let (code, reason) = of_roots.or_else(|| of_certificate().filter(|_| needs.certificate))?;
-    let what = match needs.certificate {
-        true => "MUTUAL needs the keys `tls.crt`, `tls.key` and `ca.crt`",
-        false => "the server's certificate is verified with its `ca.crt`, or with that of the Secret `NAME-cacert`",
+    let what = if needs.certificate {
+        "MUTUAL needs the keys `tls.crt`, `tls.key` and `ca.crt`"
+    } else {
+        "the server's certificate is verified with its `ca.crt`, or with that of the Secret `NAME-cacert`"
     };
     let found = finding(code, object, name, format!("{reason}; calls that follow this rule fail"), what.to_owned());
     let origin = roots.map_or(&credential.origin, |roots| &roots.origin);

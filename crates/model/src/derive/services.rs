@@ -253,9 +253,10 @@ fn add_ports(first: &mut Service, later: Service) {
     let new = later.addresses.iter().filter(|address| !first.addresses.contains(address));
     let new: Vec<IpNet> = new.copied().collect();
     if !later.allotted && !new.is_empty() {
-        match first.allotted {
-            true => first.addresses = new,
-            false => first.addresses.extend(new),
+        if first.allotted {
+            first.addresses = new
+        } else {
+            first.addresses.extend(new)
         }
         first.allotted = false;
     }
@@ -302,9 +303,13 @@ impl Table {
                 let host = &draft.service.host;
                 let here = self.by_host.entry(host.clone()).or_default();
                 match is_there {
-                    true => drop(here.insert(rank, (id.clone(), draft.clone()))),
+                    true => {
+                        here.insert(rank, (id.clone(), draft.clone()));
+                    }
                     // Another object may have taken this place.
-                    false if here.get(&rank).is_some_and(|(owner, _)| owner == id) => drop(here.remove(&rank)),
+                    false if here.get(&rank).is_some_and(|(owner, _)| owner == id) => {
+                        here.remove(&rank);
+                    }
                     false => {}
                 }
                 if here.is_empty() {
@@ -316,9 +321,11 @@ impl Table {
                 if let Address::Pinned(address, span) = &draft.address {
                     let claims = self.pins.entry(*address).or_default();
                     match is_there {
-                        true => drop(claims.insert(place.clone(), (id.clone(), span.clone()))),
+                        true => {
+                            claims.insert(place.clone(), (id.clone(), span.clone()));
+                        }
                         false if claims.get(&place).is_some_and(|(owner, _)| owner == id) => {
-                            drop(claims.remove(&place));
+                            claims.remove(&place);
                         }
                         false => {}
                     }
@@ -358,9 +365,10 @@ impl Table {
             tracker.changed(Fact::Services);
             let aliases = |all: &[(ObjectKey, Arc<Service>)]| all.iter().any(|(_, service)| service.alias_of.is_some());
             if aliases(&old) || aliases(&new) {
-                match aliases(&new) {
-                    true => drop(self.alias_hosts.insert(host.clone())),
-                    false => drop(self.alias_hosts.remove(host)),
+                if aliases(&new) {
+                    self.alias_hosts.insert(host.clone());
+                } else {
+                    self.alias_hosts.remove(host);
                 }
                 tracker.want(Step::Aliases);
             }

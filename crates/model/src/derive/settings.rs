@@ -196,9 +196,10 @@ fn authz_provider(provider: &istio::ExtensionProvider) -> Option<AuthzProvider> 
     if let Some(http) = &provider.envoy_ext_authz_http {
         let strings = |list: &[String]| list.iter().map(|text| StringMatch::from_policy_value(text)).collect();
         // The older name counts only where the newer is not used.
-        let in_check = match http.include_request_headers_in_check.is_empty() {
-            true => &http.include_headers_in_check,
-            false => &http.include_request_headers_in_check,
+        let in_check = if http.include_request_headers_in_check.is_empty() {
+            &http.include_headers_in_check
+        } else {
+            &http.include_request_headers_in_check
         };
         let additional = http.include_additional_headers_in_check.iter();
         return Some(AuthzProvider {

@@ -185,9 +185,10 @@ fn written_egress(spec: &SidecarSpec) -> Vec<EgressListener> {
     let listener = |written: &Spanned<istio::EgressListener>| {
         let mut imports = Imports::default();
         for host in written.hosts.iter().filter_map(|host| EgressHost::parse(host).ok()) {
-            match host.excludes {
-                true => imports.exclude(host.namespace, host.host),
-                false => imports.add(host.namespace, host.host),
+            if host.excludes {
+                imports.exclude(host.namespace, host.host)
+            } else {
+                imports.add(host.namespace, host.host)
             }
         }
         let port = written.port.as_ref();
@@ -195,10 +196,11 @@ fn written_egress(spec: &SidecarSpec) -> Vec<EgressListener> {
         let is_bound = socket.is_some() || written.capture_mode == Some(CaptureMode::None);
         let takes_all_ports = socket.is_some() || port.is_some_and(istio::EgressPort::is_http_proxy);
         let port = port.map(|port| (port.number().unwrap_or_default(), protocol(&port.protocol)));
-        let default = match is_bound {
-            true => socket.is_none().then_some(Ipv4Addr::LOCALHOST),
+        let default = if is_bound {
+            socket.is_none().then_some(Ipv4Addr::LOCALHOST)
+        } else {
             // The connections may be to any address.
-            false => takes_all_ports.then_some(Ipv4Addr::UNSPECIFIED),
+            takes_all_ports.then_some(Ipv4Addr::UNSPECIFIED)
         };
         let bind = match written.bind.as_deref() {
             Some(EgressBind::Address(address)) => Some(*address),

@@ -43,9 +43,10 @@ impl Statuses {
         for (is_there, finding) in before.iter().map(|f| (false, f)).chain(now.iter().map(|f| (true, f))) {
             let Some(object) = finding.object.as_deref() else { continue };
             let Some(known) = self.objects.get_mut(object) else { continue };
-            match is_there {
-                true => _ = known.found_by.insert(step.clone()),
-                false => _ = known.found_by.remove(step),
+            if is_there {
+                _ = known.found_by.insert(step.clone())
+            } else {
+                _ = known.found_by.remove(step)
             }
             self.touched.insert(object.clone());
         }

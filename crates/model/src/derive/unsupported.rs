@@ -68,9 +68,10 @@ pub(super) fn stand_in<'a>(
     let nothing = [Judged { at: Places::CALLED, ports: Vec::new() }];
     let judged = if unsupported.judged.is_empty() { &nothing[..] } else { &unsupported.judged };
     let of_judged = |judged: &Judged| {
-        let rule = || match judged.ports.is_empty() {
-            true => Rule::default(),
-            false => {
+        let rule = || {
+            if judged.ports.is_empty() {
+                Rule::default()
+            } else {
                 Rule { to: vec![Operation { ports: judged.ports.clone(), ..Operation::default() }], ..Rule::default() }
             }
         };
@@ -173,24 +174,19 @@ pub(super) fn of_waypoint<'a>(
         _ => policy.rules.clone(),
     };
     let what = format!("the waypoint of {object}");
-    match is_left_out {
-        true => {
-            let message = format!("{object} is for a waypoint, and there are none: it is left out");
-            let help = "select the workloads by `selector`";
-            found.push(finding(Diagnostic::warning, object, message, help));
-        }
-        false => {
-            let effect = match policy.action {
-                AuthorizationAction::Allow => "its workloads refuse every call",
-                _ => "its workloads refuse every call that its rules match",
-            };
-            let message =
-                format!("{object} is for a waypoint, which is not supported; until that is corrected, {effect}");
-            let help =
-                "select the workloads by `selector`, or run with `--leave-out-refused`, which lets these calls pass";
-            let finding = Diagnostic::warning("closed", object.origin.clone(), message).about(object.reference());
-            found.push(finding.with_help(help));
-        }
+    if is_left_out {
+        let message = format!("{object} is for a waypoint, and there are none: it is left out");
+        let help = "select the workloads by `selector`";
+        found.push(finding(Diagnostic::warning, object, message, help));
+    } else {
+        let effect = match policy.action {
+            AuthorizationAction::Allow => "its workloads refuse every call",
+            _ => "its workloads refuse every call that its rules match",
+        };
+        let message = format!("{object} is for a waypoint, which is not supported; until that is corrected, {effect}");
+        let help = "select the workloads by `selector`, or run with `--leave-out-refused`, which lets these calls pass";
+        let finding = Diagnostic::warning("closed", object.origin.clone(), message).about(object.reference());
+        found.push(finding.with_help(help));
     }
     let closing = AuthorizationPolicy {
         action: AuthorizationAction::Deny,

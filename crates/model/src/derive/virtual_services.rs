@@ -21,9 +21,10 @@ pub(super) fn route_set(
         let full = Hostname::resolve(host.as_str(), namespace, &cx.mesh().cluster_domain);
         Spanned::new(full.unwrap_or_else(|_| host.value.clone()), host.span.clone())
     };
-    let gateways: Vec<GatewayRef> = match spec.gateways.is_empty() {
-        true => vec![GatewayRef::Mesh],
-        false => spec.gateways.iter().map(|g| GatewayRef::parse(g, namespace)).collect(),
+    let gateways: Vec<GatewayRef> = if spec.gateways.is_empty() {
+        vec![GatewayRef::Mesh]
+    } else {
+        spec.gateways.iter().map(|g| GatewayRef::parse(g, namespace)).collect()
     };
     let mut reader = routes::Reader { cx, object, gateways: &gateways, root: None, diagnostics };
     let (http, tls, tcp) = (reader.http(&spec.http), reader.tls(&spec.tls), reader.tcp(&spec.tcp));

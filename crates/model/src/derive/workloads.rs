@@ -72,8 +72,12 @@ impl Results for Table {
         for network in std::mem::take(&mut self.changed_networks) {
             let text = self.mutual.get(&network).map(|here| write_network(here.iter().map(|(last, p)| (*last, p))));
             match text {
-                Some(text) => drop(next.index.mutual.insert(network, text.into())),
-                None => drop(next.index.mutual.remove(&network)),
+                Some(text) => {
+                    next.index.mutual.insert(network, text.into());
+                }
+                None => {
+                    next.index.mutual.remove(&network);
+                }
             }
         }
         changed
@@ -353,8 +357,12 @@ impl Table {
             return;
         }
         match ports {
-            Some(ports) => drop(here.insert(last, ports)),
-            None => drop(here.remove(&last)),
+            Some(ports) => {
+                here.insert(last, ports);
+            }
+            None => {
+                here.remove(&last);
+            }
         }
         if here.is_empty() {
             self.mutual.remove(&network);
@@ -407,9 +415,10 @@ impl Table {
 }
 
 fn put(pods: &mut BTreeSet<Pod>, pod: &Pod, is_there: bool) {
-    match is_there {
-        true => drop(pods.insert(pod.clone())),
-        false => drop(pods.remove(pod)),
+    if is_there {
+        pods.insert(pod.clone());
+    } else {
+        pods.remove(pod);
     }
 }
 

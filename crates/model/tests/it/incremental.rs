@@ -154,13 +154,10 @@ impl Drawn {
             return format!("{meta}spec: {{template: {{labels: {{app: {other}}}{rest}}}}}\n");
         }
         let meta = self.meta("WorkloadEntry", NETWORKING);
-        let meta = match random.once_in(2) {
-            true => meta.replacen(
-                "metadata: {",
-                "metadata: {annotations: {proxy.istio.io/health-checks-enabled: 'true'}, ",
-                1,
-            ),
-            false => meta,
+        let meta = if random.once_in(2) {
+            meta.replacen("metadata: {", "metadata: {annotations: {proxy.istio.io/health-checks-enabled: 'true'}, ", 1)
+        } else {
+            meta
         };
         format!("{meta}spec: {{address: 10.1.0.{number}, labels: {{app: {other}}}{rest}}}\n{health}")
     }
@@ -189,11 +186,10 @@ impl Drawn {
                 let meta = self.meta("VirtualService", NETWORKING);
                 let condition = random.pick(&["", "match: [{uri: {prefix: /a}}], ", "match: [{uri: {prefix: /b}}], "]);
                 let hosts = format!("hosts: ['{long}']{export}, ");
-                match random.once_in(2) {
-                    true => format!("{meta}spec: {{{hosts}http: [{{{condition}delegate: {{name: {other}}}}}]}}\n"),
-                    false => {
-                        format!("{meta}spec: {{http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}]}}\n")
-                    }
+                if random.once_in(2) {
+                    format!("{meta}spec: {{{hosts}http: [{{{condition}delegate: {{name: {other}}}}}]}}\n")
+                } else {
+                    format!("{meta}spec: {{http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}]}}\n")
                 }
             }
             8 | 9 => {
@@ -300,7 +296,9 @@ impl Drawn {
 fn edit(random: &mut Random, documents: &mut Vec<String>) {
     match (random.below(10), documents.len()) {
         (0, _) if random.once_in(3) => documents.clear(),
-        (1 | 2, 1..) => drop(documents.remove(random.below(documents.len()))),
+        (1 | 2, 1..) => {
+            documents.remove(random.below(documents.len()));
+        }
         (3 | 4, 1..) => {
             let at = random.below(documents.len());
             documents[at] = document(random);

@@ -51,9 +51,10 @@ pub(super) async fn run<T: Send + 'static>(work: impl FnOnce(&Deadline) -> T + S
         let deadline = Deadline::after(TIME_LIMIT);
         let done_work = work(&deadline);
         // The client may have disconnected.
-        let _ = done.send(match deadline.is_over() {
-            false => Ok(done_work),
-            true => Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, "the page took too long; ask for less\n")),
+        let _ = done.send(if deadline.is_over() {
+            Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, "the page took too long; ask for less\n"))
+        } else {
+            Ok(done_work)
         });
         drop(turn);
     });

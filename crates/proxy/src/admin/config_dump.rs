@@ -336,18 +336,26 @@ fn redact_header(fields: &mut Map<String, Json>) {
         }
     };
     if added {
-        fields.get_mut("value").into_iter().for_each(hide);
+        if let Some(value) = fields.get_mut("value") {
+            hide(value);
+        }
         if let Some(raw) = fields.get_mut("raw_value") {
             *raw = REDACTED_BASE64.into();
         }
     }
     if matched {
         const EXACT: [&str; 4] = ["exact_match", "prefix_match", "suffix_match", "contains_match"];
-        EXACT.iter().for_each(|field| fields.get_mut(*field).into_iter().for_each(hide));
+        EXACT.iter().for_each(|field| {
+            if let Some(value) = fields.get_mut(*field) {
+                hide(value);
+            }
+        });
         if let Some(Json::Object(matcher)) = fields.get_mut("string_match") {
-            ["exact", "prefix", "suffix", "contains"]
-                .iter()
-                .for_each(|field| matcher.get_mut(*field).into_iter().for_each(hide));
+            ["exact", "prefix", "suffix", "contains"].iter().for_each(|field| {
+                if let Some(value) = matcher.get_mut(*field) {
+                    hide(value);
+                }
+            });
         }
     }
 }

@@ -405,13 +405,16 @@ impl Query {
 
     /// The regular expression in a parameter, or an error reply.
     fn regex(&self, name: &str) -> Result<Option<regex::Regex>, Reply> {
-        let build = |text: &str| match text.len() <= MAX_REGEX_BYTES {
-            true => regex::RegexBuilder::new(text)
-                .size_limit(MAX_REGEX_PROGRAM_BYTES)
-                .dfa_size_limit(MAX_REGEX_PROGRAM_BYTES)
-                .build()
-                .map_err(|error| error.to_string()),
-            false => Err(format!("an expression of {} bytes; at most {MAX_REGEX_BYTES} are taken", text.len())),
+        let build = |text: &str| {
+            if text.len() <= MAX_REGEX_BYTES {
+                regex::RegexBuilder::new(text)
+                    .size_limit(MAX_REGEX_PROGRAM_BYTES)
+                    .dfa_size_limit(MAX_REGEX_PROGRAM_BYTES)
+                    .build()
+                    .map_err(|error| error.to_string())
+            } else {
+                Err(format!("an expression of {} bytes; at most {MAX_REGEX_BYTES} are taken", text.len()))
+            }
         };
         let invalid = |reason| Reply::error(StatusCode::BAD_REQUEST, format!("{name}: {reason}\n"));
         self.get(name).map(build).transpose().map_err(invalid)
@@ -424,9 +427,10 @@ fn percent_decoded(text: &str) -> String {
 
 fn home(_: &Admin, _: &Query) -> Reply {
     let rows = PAGES.iter().map(|page| {
-        let cell = match page.mutates {
-            true => format!("<form method=\"post\" action=\"{0}\"><button>{0}</button></form>", page.path),
-            false => format!("<a href=\"{0}\">{0}</a>", page.path),
+        let cell = if page.mutates {
+            format!("<form method=\"post\" action=\"{0}\"><button>{0}</button></form>", page.path)
+        } else {
+            format!("<a href=\"{0}\">{0}</a>", page.path)
         };
         format!("<tr><td>{cell}</td><td>{}</td></tr>\n", page.help)
     });

@@ -19,10 +19,7 @@ pub(super) struct Churn {
 impl Churn {
     /// Records that a connection was closed after this many samples.
     pub(super) fn closed(&mut self, samples: u32) {
-        match samples <= BRIEF_LOOKS {
-            true => self.brief += 1,
-            false => self.others += 1,
-        }
+        if samples <= BRIEF_LOOKS { self.brief += 1 } else { self.others += 1 }
     }
 
     /// Ends the current sample.

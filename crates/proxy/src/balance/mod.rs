@@ -60,9 +60,12 @@ impl WorkerCounts {
     /// The worker that gets the next connection; `busy_ppm` breaks ties.
     fn next(&self, busy_ppm: impl Fn(usize) -> u32) -> usize {
         let by_turns = self.churn.is_on();
-        let order = |(worker, count): &(usize, &WorkerCount)| match by_turns {
-            true => (count.turns, count.active, busy_ppm(*worker)),
-            false => (count.active, count.turns, busy_ppm(*worker)),
+        let order = |(worker, count): &(usize, &WorkerCount)| {
+            if by_turns {
+                (count.turns, count.active, busy_ppm(*worker))
+            } else {
+                (count.active, count.turns, busy_ppm(*worker))
+            }
         };
         self.workers.iter().enumerate().min_by_key(order).map_or(0, |(worker, _)| worker)
     }

@@ -281,7 +281,7 @@ fn connections_that_stay_for_seconds_are_level_though_none_can_move() {
                 for _ in 0..connections / 80 {
                     let key = world.random.below(connections);
                     // The old connection closes before the next one is accepted.
-                    drop(world.seats.swap_remove(key));
+                    world.seats.swap_remove(key);
                     world.seats.push(world.balance.choose());
                 }
                 world.observe();

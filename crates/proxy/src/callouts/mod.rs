@@ -105,7 +105,9 @@ impl WorkerCallouts {
         }
         if options.envoy_headers {
             head.headers.set(HeaderId::EnvoyInternal, b"true");
-            options.timeout.into_iter().for_each(|timeout| announce_timeout(&mut head.headers, timeout, false, true));
+            if let Some(timeout) = options.timeout {
+                announce_timeout(&mut head.headers, timeout, false, true);
+            }
         }
         let wanted = UpstreamOptions {
             retry: options.retry.clone(),

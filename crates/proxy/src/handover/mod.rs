@@ -78,9 +78,10 @@ fn prepare_folder(socket: &Path) -> Result<(), HandoverError> {
     made.map_err(system("making the handover's folder"))?;
     let found = std::fs::symlink_metadata(folder).map_err(system("reading the handover's folder"))?;
     let own = nix::unistd::geteuid().as_raw();
-    match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
-        true => Ok(()),
-        false => Err(HandoverError::NotPrivate(folder.to_owned())),
+    if found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
+        Ok(())
+    } else {
+        Err(HandoverError::NotPrivate(folder.to_owned()))
     }
 }
 

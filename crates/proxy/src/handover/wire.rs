@@ -85,9 +85,10 @@ impl Channel {
     pub(super) fn accept(listener: &Socket) -> io::Result<Self> {
         let (socket, _) = listener.accept()?;
         let peer = nix::sys::socket::getsockopt(&socket.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?;
-        match peer.uid() == nix::unistd::geteuid().as_raw() {
-            true => Ok(Self(socket)),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
+        if peer.uid() == nix::unistd::geteuid().as_raw() {
+            Ok(Self(socket))
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
         }
     }
 

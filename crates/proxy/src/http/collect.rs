@@ -31,9 +31,10 @@ impl ActiveStream<'_> {
             _ => 0,
         };
         let is_whole = self.request.body.is_some() && !self.request.body_begins;
-        let collected = match is_whole || announced > max_bytes as u64 {
-            true => Err(Failure::BodyTooLarge),
-            false => self.receive(max_bytes, CollectExtent::All, route).await,
+        let collected = if is_whole || announced > max_bytes as u64 {
+            Err(Failure::BodyTooLarge)
+        } else {
+            self.receive(max_bytes, CollectExtent::All, route).await
         };
         let (body, _) = collected?;
         let request = &mut *self.request;

@@ -185,9 +185,10 @@ impl ConnectionContext {
 
     /// The client's address as text, if the connection manager appends it to `x-forwarded-for`; else empty.
     pub(super) fn peer_text(&self) -> &str {
-        match self.hcm.use_remote_address {
-            true => self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into()),
-            false => "",
+        if self.hcm.use_remote_address {
+            self.remote_text.get_or_init(|| self.info.view.remote.ip().to_canonical().to_string().into())
+        } else {
+            ""
         }
     }
 

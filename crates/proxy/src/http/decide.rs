@@ -71,7 +71,9 @@ impl<'l> ActiveStream<'l> {
             Answer::UpgradeRefused if self.request.stream.route_name.is_none() => Some(Counter::no_route),
             _ => None,
         };
-        counter.into_iter().for_each(|counter| stats.inc(counter));
+        if let Some(counter) = counter {
+            stats.inc(counter);
+        }
         let closes =
             matches!(answer, Answer::NoRouteTable | Answer::NoRoute) && self.request.head.method() == b"CONNECT";
         let mut reply = reply(answer);

@@ -262,9 +262,10 @@ impl ActiveStream<'_> {
         }
         let now = turn::now();
         task::ready!(self.deadline.poll(earlier(timers.next(now), until), cx));
-        Poll::Ready(match until.is_some_and(|until| until <= now) {
-            true => Ok(Woken::TimedOut),
-            false => Err(timers.passed(now, self.down.received_all())),
+        Poll::Ready(if until.is_some_and(|until| until <= now) {
+            Ok(Woken::TimedOut)
+        } else {
+            Err(timers.passed(now, self.down.received_all()))
         })
     }
 

@@ -46,9 +46,10 @@ impl FramedBody {
             if input.is_empty() {
                 return Ok(Piece::Nothing);
             }
-            let decoded = match self.keeps_trailers {
-                true => self.decoder.decode_with_trailers(input.bytes(), trailers)?,
-                false => self.decoder.decode(input.bytes())?,
+            let decoded = if self.keeps_trailers {
+                self.decoder.decode_with_trailers(input.bytes(), trailers)?
+            } else {
+                self.decoder.decode(input.bytes())?
             };
             let found = !decoded.data.is_empty();
             if found {

@@ -15,9 +15,8 @@ impl ActiveStream<'_> {
         let worker = &self.conn.worker;
         let stats = &self.conn.manager.http;
         stats.inc(Counter::on_demand_attempt);
-        let missing = |config: &evenkeel_runtime_config::Config| match config.answers(&demand) {
-            true => Vec::new(),
-            false => vec![demand.clone()],
+        let missing = |config: &evenkeel_runtime_config::Config| {
+            if config.answers(&demand) { Vec::new() } else { vec![demand.clone()] }
         };
         let begin = turn::now();
         let held = worker.hold(missing).await;

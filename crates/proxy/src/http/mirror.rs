@@ -61,10 +61,7 @@ struct Mirror {
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        match self.complete {
-            true => self.uplink.until.bound(turn::now() + LINGER),
-            false => self.task.abort(),
-        }
+        if self.complete { self.uplink.until.bound(turn::now() + LINGER) } else { self.task.abort() }
     }
 }
 
@@ -124,7 +121,9 @@ impl ActiveStream<'_> {
         }
         let held = Rc::clone(&self.conn.worker.callouts.mirrored_bytes);
         let mut mirrors = Mirrors { mirrors, held, cluster: Rc::clone(&forward.to.cluster), since_turn: 0 };
-        body.into_iter().for_each(|body| mirrors.send(body));
+        if let Some(body) = body {
+            mirrors.send(body);
+        }
         if self.request.info.framing.is_empty() {
             mirrors.finish(&Headers::default());
         }

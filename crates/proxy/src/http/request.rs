@@ -187,7 +187,9 @@ impl Request {
         if !details.is_empty() {
             self.stream.details = details;
         }
-        row.counter.into_iter().for_each(|counter| stats.inc(counter));
+        if let Some(counter) = row.counter {
+            stats.inc(counter);
+        }
     }
 
     /// Tells the client what the trace says of the request.

@@ -39,7 +39,9 @@ impl ActiveStream<'_> {
         request.stream.local_reply = true;
         request.stream.flags |= reply.flags;
         request.stream.details = std::mem::take(&mut reply.details);
-        reply.counter.into_iter().for_each(|counter| conn.manager.http.inc(counter));
+        if let Some(counter) = reply.counter {
+            conn.manager.http.inc(counter);
+        }
         if reply.status == 0 {
             return false;
         }
@@ -80,10 +82,11 @@ impl ActiveStream<'_> {
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel: None, http_10 });
         request.note(TimePoint::DownstreamTxBegin);
         let body: &[u8] = if bodiless { b"" } else { &reply.body };
-        let sent = match !body.is_empty() && filtered {
+        let sent = if !body.is_empty() && filtered {
             // Boxed: few replies have filters that look at the body.
-            true => Box::pin(self.send_filtered_body(body, AnnouncedLength::of(framing))).await,
-            false => self.send_reply_body(body).await,
+            Box::pin(self.send_filtered_body(body, AnnouncedLength::of(framing))).await
+        } else {
+            self.send_reply_body(body).await
         };
         sent.is_ok() && self.down.end(close)
     }
@@ -167,9 +170,10 @@ impl ActiveStream<'_> {
                 self.down.send(&data.bytes, false);
             }
             let Flow::Pause(pause) = flow else {
-                return match left.is_over() {
-                    true => self.send_reply_body(b"").await,
-                    false => Err(io::ErrorKind::InvalidData.into()),
+                return if left.is_over() {
+                    self.send_reply_body(b"").await
+                } else {
+                    Err(io::ErrorKind::InvalidData.into())
                 };
             };
             let mut held = Held::new(pause);

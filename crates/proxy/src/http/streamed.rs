@@ -70,10 +70,7 @@ impl Streamed {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        match trailers.is_empty() {
-            true => self.stream.send_data(b"", true),
-            false => self.stream.send_trailers(trailers),
-        }
+        if trailers.is_empty() { self.stream.send_data(b"", true) } else { self.stream.send_trailers(trailers) }
     }
 
     /// Ready when all that was handed over was sent.

@@ -162,9 +162,10 @@ fn placement(
     let bound = generation.shared.bound.get(&key)?.clone();
     let is_tcp = bound.address.socket().is_some();
     let redirected = is_tcp && stream.local_addr().ok()? != packed.connection.local;
-    let logical = match redirected && bound.use_original_dst {
-        true => generation.shared.listener_of_destination(packed.connection.local).cloned(),
-        false => None,
+    let logical = if redirected && bound.use_original_dst {
+        generation.shared.listener_of_destination(packed.connection.local).cloned()
+    } else {
+        None
     };
     slot.admit(worker.overload.admit_anyway((&bound.name, bound.ignore_global_conn_limit)));
     Some(Placement { slot: Some(slot), bound, logical })

@@ -79,9 +79,10 @@ fn of_client(
     view: &ConnectionView,
 ) -> Result<Option<Arc<FilterChain>>, InspectError> {
     let chain = choose_chain(listener, inspected, view);
-    match inspected.ended && !chain.as_deref().is_some_and(is_plain_tcp) {
-        true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-        false => Ok(chain),
+    if inspected.ended && !chain.as_deref().is_some_and(is_plain_tcp) {
+        Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+    } else {
+        Ok(chain)
     }
 }
 

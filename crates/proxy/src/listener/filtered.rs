@@ -234,9 +234,10 @@ impl Lane {
     fn pass(&mut self) {
         self.unseen = false;
         self.ended = self.ends;
-        match self.rest().is_empty() {
-            true => (self.passed, self.taken) = (std::mem::take(&mut self.held), 0),
-            false => self.passed.append(&mut self.held),
+        if self.rest().is_empty() {
+            (self.passed, self.taken) = (std::mem::take(&mut self.held), 0)
+        } else {
+            self.passed.append(&mut self.held)
         }
     }
 
@@ -412,10 +413,7 @@ impl AsyncRead for Filtered {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let filtered = self.get_mut();
         let plain = !filtered.connection.filters.see_data() && filtered.up.rest().is_empty();
-        let read = match plain {
-            true => filtered.poll_plain_read(cx, buffer),
-            false => filtered.poll_filtered_read(cx, buffer),
-        };
+        let read = if plain { filtered.poll_plain_read(cx, buffer) } else { filtered.poll_filtered_read(cx, buffer) };
         filtered.count();
         read
     }

@@ -102,9 +102,10 @@ async fn accepted<'w>(
 ) -> Option<Served<'w>> {
     let (destination, redirected) = destination(&accepted)?;
     let Accepted { stream, peer, bound, slot } = accepted;
-    let logical = match redirected && bound.use_original_dst {
-        true => listener_of_destination(worker, &bound, destination).await,
-        false => None,
+    let logical = if redirected && bound.use_original_dst {
+        listener_of_destination(worker, &bound, destination).await
+    } else {
+        None
     };
     let placement = Placement { slot: Some(slot), bound, logical };
     let counted = Counted::new(worker, &placement);
@@ -249,10 +250,8 @@ fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
         return Some((UNNAMED, false));
     }
     let local = accepted.stream.local_addr().ok()?;
-    let original = match accepted.bound.listener_filters.original_dst {
-        true => original_destination(&accepted.stream, local),
-        false => None,
-    };
+    let original =
+        if accepted.bound.listener_filters.original_dst { original_destination(&accepted.stream, local) } else { None };
     let destination = original.unwrap_or(local);
     Some((destination, original.is_some_and(|original| original != local)))
 }

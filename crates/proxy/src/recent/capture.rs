@@ -62,13 +62,12 @@ pub(crate) fn captured(head: &RequestHead, https: bool, rewritten: bool) -> Box<
             continue;
         }
         let name = String::from_utf8_lossy(name).into_owned();
-        let (value, lost) = match redact::is_secret(&name) {
-            true => (REDACTED.to_owned(), true),
+        let (value, lost) = if redact::is_secret(&name) {
+            (REDACTED.to_owned(), true)
+        } else {
             // Many headers have URLs, such as `referer` and those by which proxies tell each other what was asked.
-            false => {
-                let (value, lost) = redact::url(&String::from_utf8_lossy(value), REDACTED);
-                (value, !lost.is_empty())
-            }
+            let (value, lost) = redact::url(&String::from_utf8_lossy(value), REDACTED);
+            (value, !lost.is_empty())
         };
         if name.len() + value.len() > room {
             left_out += 1;

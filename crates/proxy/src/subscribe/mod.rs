@@ -72,9 +72,10 @@ impl Subscriptions {
     }
 
     fn wholes(&self, clusters_ready: bool) -> Vec<(ResourceType, Source)> {
-        let (cds, lds) = match self.scope.is_learned() {
-            true => (None, None),
-            false => (self.cds.clone(), self.lds.clone().filter(|_| clusters_ready)),
+        let (cds, lds) = if self.scope.is_learned() {
+            (None, None)
+        } else {
+            (self.cds.clone(), self.lds.clone().filter(|_| clusters_ready))
         };
         let vhds = self.ads.as_ref().filter(|_| self.scope == Scope::Full).map(|_| Source::Ads);
         let all = [(ResourceType::Cluster, cds), (ResourceType::Listener, lds), (ResourceType::VirtualHost, vhds)];

@@ -36,10 +36,7 @@ impl StreamSubscriptions {
     pub(super) fn set(&self, kind: ResourceType, name: &Arc<str>, wanted: bool) {
         let name = (kind, name.clone());
         let mut names = self.names.borrow_mut();
-        let was = match wanted {
-            true => !names.insert(name.clone()),
-            false => names.remove(&name),
-        };
+        let was = if wanted { !names.insert(name.clone()) } else { names.remove(&name) };
         if was != wanted {
             self.changed.borrow_mut().entry(name).or_insert(was);
             self.news.notify_one();

@@ -157,7 +157,9 @@ struct Counts<'c> {
 
 impl Observer for Counts<'_> {
     fn ended(&mut self, end: &Record<'_>) {
-        self.counter.into_iter().for_each(|counter| self.stats.inc(counter));
+        if let Some(counter) = self.counter {
+            self.stats.inc(counter);
+        }
         self.stats.add(Counter::downstream_cx_rx_bytes_total, end.stream.bytes_received);
         self.stats.add(Counter::downstream_cx_tx_bytes_total, end.stream.bytes_sent);
     }

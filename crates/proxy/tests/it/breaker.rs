@@ -38,9 +38,10 @@ fn check(case: &Case) {
         "/hold" => {
             arrived.send(()).expect("the test waits");
             released.lock().expect("not poisoned").recv_timeout(PATIENCE).expect("the test lets it go");
-            match keeps {
-                true => Reply::text("held"),
-                false => Reply::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nheld".to_vec()),
+            if keeps {
+                Reply::text("held")
+            } else {
+                Reply::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nheld".to_vec())
             }
         }
         target => Reply::text(target),

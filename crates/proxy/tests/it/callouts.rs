@@ -54,7 +54,9 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -91,14 +93,11 @@ impl Server {
                 let io = TokioIo::new(socket);
                 tokio::spawn(async move {
                     // A client may leave.
-                    match http2 {
-                        true => {
-                            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                            _ = server.serve_connection(io, service).await;
-                        }
-                        false => {
-                            _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
-                        }
+                    if http2 {
+                        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                        _ = server.serve_connection(io, service).await;
+                    } else {
+                        _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
                     }
                 });
             }

@@ -214,9 +214,12 @@ impl CustomFilter for Ask {
 
 /// Answers 200 to paths while they are allowed, and counts what it is asked.
 fn authority(allowed: &'static str) -> Backend {
-    Backend::start(move |request| match request.target == allowed || allowed == "all" {
-        true => Reply::After(Duration::from_millis(50), Box::new(Reply::text("yes"))),
-        false => Reply::Fixed(403, vec![], Vec::new()),
+    Backend::start(move |request| {
+        if request.target == allowed || allowed == "all" {
+            Reply::After(Duration::from_millis(50), Box::new(Reply::text("yes")))
+        } else {
+            Reply::Fixed(403, vec![], Vec::new())
+        }
     })
 }
 
@@ -263,9 +266,10 @@ struct Gate {
 impl Gate {
     fn pass(&self, upwards: bool) -> Decision {
         let open = *self.open.0.lock().expect("no panic");
-        match open || upwards != self.upwards {
-            true => Decision::Continue,
-            false => Decision::Pause(Pause::for_time(Duration::from_millis(10))),
+        if open || upwards != self.upwards {
+            Decision::Continue
+        } else {
+            Decision::Pause(Pause::for_time(Duration::from_millis(10)))
         }
     }
 }
@@ -362,9 +366,10 @@ fn a_filter_closes_a_connection_with_its_reason_in_the_log() {
             }
             client.send("goodbye").expect("open");
             let ending = client.ending(Duration::from_secs(20)).expect("a socket");
-            match reset {
-                true => assert_eq!(ending, Ending::Reset, "{behind:?} {tls}"),
-                false => assert!(matches!(ending, Ending::Closed | Ending::Reset), "{behind:?} {tls}: {ending:?}"),
+            if reset {
+                assert_eq!(ending, Ending::Reset, "{behind:?} {tls}")
+            } else {
+                assert!(matches!(ending, Ending::Closed | Ending::Reset), "{behind:?} {tls}: {ending:?}")
             }
             match behind {
                 Behind::Tcp => scene.logged("RL said_goodbye {\"word\":\"one\"}"),

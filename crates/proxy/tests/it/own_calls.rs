@@ -32,9 +32,12 @@ fn hanging_mirrors_open_nothing_that_fails_open() {
     raise_open_files();
     let main = Backend::start(|_| Reply::text("main"));
     let mirror = Backend::start(|_| Reply::After(NEVER, Box::new(Reply::text("mirror"))));
-    let authorizer = Backend::start(|request| match request.target.starts_with("/denied") {
-        true => Reply::Fixed(403, Vec::new(), Vec::new()),
-        false => Reply::text("yes"),
+    let authorizer = Backend::start(|request| {
+        if request.target.starts_with("/denied") {
+            Reply::Fixed(403, Vec::new(), Vec::new())
+        } else {
+            Reply::text("yes")
+        }
     });
     let (proxy, web) = proxy(main.address(), mirror.address(), authorizer.address());
     let mut client = Connection::open(web).expect("it accepts");

@@ -180,13 +180,14 @@ fn upgrade(mut request: Request<Incoming>) -> Response<Body> {
         _ = write.write_all(b"bye").await;
         _ = write.shutdown().await;
     });
-    let response = match over_http2 {
-        true => Response::builder().status(200),
-        false => Response::builder()
+    let response = if over_http2 {
+        Response::builder().status(200)
+    } else {
+        Response::builder()
             .status(101)
             .header("connection", "upgrade")
             .header("upgrade", "websocket")
-            .header("x-key-length", key.as_ref().map_or(0, HeaderValue::len)),
+            .header("x-key-length", key.as_ref().map_or(0, HeaderValue::len))
     };
     // The one key whose answer is known here.
     let accepts = !over_http2 && key.is_some_and(|key| key == KEY);

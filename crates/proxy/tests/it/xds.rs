@@ -206,7 +206,9 @@ fn a_secret_that_is_not_there_holds_up_a_listener_until_its_timeout() {
     let mut open = eventually("a handshake", || client.open(address).ok());
     assert_eq!(open.get("test", "/", "").expect("an answer").text(), "hello");
     // What is in use stays when it is taken away.
-    control_plane.change(|set| drop(set.remove(ResourceType::Secret, "cert")));
+    control_plane.change(|set| {
+        set.remove(ResourceType::Secret, "cert");
+    });
     let generation = control_plane.generation();
     control_plane.wait_status("an answer", |status| status.is_live(generation));
     assert!(client.open(address).is_ok());

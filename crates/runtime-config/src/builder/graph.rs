@@ -100,9 +100,10 @@ impl Builder {
             && !self.clusters.contains_key(cluster)
             && !self.on_demand.is_absent(&Demand::Cluster(cluster.clone()));
         let key = (ResourceType::Endpoint, cluster.clone(), Source::Ads);
-        match likely {
-            true => names.add(key, Holder::Likely, None),
-            false => names.remove(&key, &Holder::Likely, None),
+        if likely {
+            names.add(key, Holder::Likely, None)
+        } else {
+            names.remove(&key, &Holder::Likely, None)
         }
         if self.graph.names.knows(ResourceType::Endpoint, cluster) {
             self.refresh(ResourceType::Endpoint, cluster);

@@ -161,10 +161,8 @@ impl Names {
         if unused {
             self.all.remove(name);
         }
-        self.missing_changed |= match asked && !answered {
-            true => self.missing.insert(name.clone()),
-            false => self.missing.remove(name),
-        };
+        self.missing_changed |=
+            if asked && !answered { self.missing.insert(name.clone()) } else { self.missing.remove(name) };
     }
 
     /// All references, with their holders.

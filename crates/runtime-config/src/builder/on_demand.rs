@@ -199,9 +199,10 @@ impl Builder {
         if on_demand.absent.contains(demand) == absent {
             return;
         }
-        match absent {
-            true => on_demand.absent.insert(demand.clone()),
-            false => on_demand.absent.remove(demand),
+        if absent {
+            on_demand.absent.insert(demand.clone())
+        } else {
+            on_demand.absent.remove(demand)
         };
         self.graph.touched.absent.insert(demand.clone());
         self.arrived(demand.kind(), &demand.name());

@@ -29,9 +29,10 @@ impl Removals {
 impl Builder {
     /// Removes a cluster or endpoints, at once or when no active resource uses them any more.
     pub(super) fn remove(&mut self, kind: ResourceType, name: Arc<str>) {
-        match self.is_used_until_replaced(kind, &name) {
-            true => _ = self.removals.0.insert((kind, name)),
-            false => self.remove_now(kind, &name),
+        if self.is_used_until_replaced(kind, &name) {
+            _ = self.removals.0.insert((kind, name))
+        } else {
+            self.remove_now(kind, &name)
         }
     }
 

@@ -48,9 +48,10 @@ impl Builder {
         let serves = entry.serving().is_some();
         let answered = entry.versions.all().all(|version| self.cluster_is_answered(&version.compiled));
         self.clusters.insert(name.clone(), entry);
-        match answered {
-            true => self.graph.unanswered.remove(name),
-            false => self.graph.unanswered.insert(name.clone()),
+        if answered {
+            self.graph.unanswered.remove(name)
+        } else {
+            self.graph.unanswered.insert(name.clone())
         };
         if let Some(before) = before {
             self.relink_cluster(name, &before);

@@ -41,10 +41,13 @@ fn source(cx: &mut Cx<'_>, policy: &route::HashPolicy) -> Option<Option<HashSour
                 attributes,
             }))
         })?,
-        Some(PolicySpecifier::ConnectionProperties(properties)) => match properties.source_ip {
-            true => HashSource::SourceIp,
-            false => return Some(None),
-        },
+        Some(PolicySpecifier::ConnectionProperties(properties)) => {
+            if properties.source_ip {
+                HashSource::SourceIp
+            } else {
+                return Some(None);
+            }
+        }
         Some(PolicySpecifier::QueryParameter(parameter)) => {
             let name = cx.at("query_parameter", |cx| cx.non_empty("name", &parameter.name))?;
             HashSource::QueryParameter(name.into())

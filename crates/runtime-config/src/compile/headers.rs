@@ -142,9 +142,10 @@ pub(crate) fn key_format(cx: &mut Cx<'_>, format: Option<&HeaderKeyFormat>) -> K
         Some(HeaderFormat::ProperCaseWords(_)) => Some(KeyFormat::Proper),
         Some(HeaderFormat::StatefulFormatter(extension)) => {
             let name = extension.typed_config.as_ref().map(|any| super::type_name(&any.type_url));
-            match name == Some(PRESERVE_CASE) {
-                true => Some(KeyFormat::Preserved),
-                false => cx.fail_at("stateful_formatter.typed_config", format!("must hold {PRESERVE_CASE}")),
+            if name == Some(PRESERVE_CASE) {
+                Some(KeyFormat::Preserved)
+            } else {
+                cx.fail_at("stateful_formatter.typed_config", format!("must hold {PRESERVE_CASE}"))
             }
         }
         None => cx.fail("one of proper_case_words, stateful_formatter is required"),

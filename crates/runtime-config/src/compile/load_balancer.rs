@@ -78,9 +78,10 @@ impl Balancing {
 /// The threshold in percent, rounded as in Envoy.
 fn panic_threshold(cx: &mut Cx<'_>, threshold: Option<&Percent>) -> Option<u32> {
     let Some(threshold) = threshold else { return Some(PanicMode::default().threshold_percent) };
-    match (0.0..=100.0).contains(&threshold.value) {
-        true => Some(threshold.value.round() as u32),
-        false => cx.fail_at("common_lb_config.healthy_panic_threshold.value", "must lie between 0 and 100"),
+    if (0.0..=100.0).contains(&threshold.value) {
+        Some(threshold.value.round() as u32)
+    } else {
+        cx.fail_at("common_lb_config.healthy_panic_threshold.value", "must lie between 0 and 100")
     }
 }
 

@@ -93,9 +93,10 @@ pub(super) fn error_statuses(cx: &mut Cx<'_>, predicate: &MatchPredicate) -> Opt
     let matched = |cx: &mut Cx<'_>, of: &MatchPredicate| match &of.rule {
         Some(Rule::HttpResponseHeadersMatch(of)) => cx.at("http_response_headers_match", |cx| {
             let headers = cx.each("headers", &of.headers, matcher::header);
-            match headers.iter().all(|header| &*header.name == ":status") && !headers.is_empty() {
-                true => Some(headers),
-                false => cx.fail_at("headers", "only conditions on :status are supported"),
+            if headers.iter().all(|header| &*header.name == ":status") && !headers.is_empty() {
+                Some(headers)
+            } else {
+                cx.fail_at("headers", "only conditions on :status are supported")
             }
         }),
         _ => cx.fail("only or_match and http_response_headers_match are supported"),

@@ -105,10 +105,13 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         None => HostRewrite::None,
         Some(HostRewriteSpecifier::HostRewriteLiteral(host)) if host.is_empty() => HostRewrite::None,
         Some(HostRewriteSpecifier::HostRewriteLiteral(host)) => HostRewrite::Literal(host.as_str().into()),
-        Some(HostRewriteSpecifier::AutoHostRewrite(auto)) => match auto.value {
-            true => HostRewrite::Auto,
-            false => HostRewrite::None,
-        },
+        Some(HostRewriteSpecifier::AutoHostRewrite(auto)) => {
+            if auto.value {
+                HostRewrite::Auto
+            } else {
+                HostRewrite::None
+            }
+        }
         Some(_) => return cx.fail("this kind of host rewrite is not supported"),
     };
     let retry = retry_policy(cx, action.retry_policy.as_ref())?.map(Arc::new).or_else(|| inherited.retry.cloned());

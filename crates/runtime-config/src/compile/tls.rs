@@ -201,9 +201,10 @@ fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContex
         return Some(Validation::Chain { trust: TrustSource::Domains(domains), checks });
     }
     if context.trusted_ca.is_none() {
-        return match !checks.require_certificate() && checks.revocation.is_none() {
-            true => Some(Validation::None),
-            false => cx.fail_at("trusted_ca", "is required: names in a certificate nobody vouches for prove nothing"),
+        return if !checks.require_certificate() && checks.revocation.is_none() {
+            Some(Validation::None)
+        } else {
+            cx.fail_at("trusted_ca", "is required: names in a certificate nobody vouches for prove nothing")
         };
     }
     let roots = data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?;

@@ -323,9 +323,12 @@ fn mistakes_in_what_tokens_requests_need_are_rejected() {
         assert!(error.contains(&format!("{at}{path}: ")) && error.contains(reason), "{config}: {error}");
     };
     let keys = r#"local_jwks: { inline_string: '{"keys":[{"kty":"EC","x":"J_l_srxIoxg1EXQJzNZXKunxXGyhJUAJKrSgIE_RCeM","y":"IEvCIZNHKJLIhjkiRorUuPlu4FNxr7_wDbXGXipiq0o"}]}' }"#;
-    let provider = |fields: &str| match fields.contains("_jwks") {
-        true => format!("providers: {{ p: {{ {fields} }} }}"),
-        false => format!("providers: {{ p: {{ {fields}, {keys} }} }}"),
+    let provider = |fields: &str| {
+        if fields.contains("_jwks") {
+            format!("providers: {{ p: {{ {fields} }} }}")
+        } else {
+            format!("providers: {{ p: {{ {fields}, {keys} }} }}")
+        }
     };
     let rule = |requires: &str| {
         format!("providers: {{ p: {{ {keys} }} }}, rules: [ {{ match: {{ prefix: / }}, {requires} }} ]")

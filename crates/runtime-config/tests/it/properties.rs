@@ -142,9 +142,8 @@ fn naive_chain(chains: &[FilterChainMatch], c: &Connection) -> Option<usize> {
         SourceType::External => (!local).then_some(1),
     });
     narrow(&mut rows, &|m| net_rank(&m.source_prefix_ranges, c.source.ip()));
-    narrow(&mut rows, &|m| match m.source_ports.is_empty() {
-        true => Some(0),
-        false => m.source_ports.contains(&c.source.port()).then_some(1),
+    narrow(&mut rows, &|m| {
+        if m.source_ports.is_empty() { Some(0) } else { m.source_ports.contains(&c.source.port()).then_some(1) }
     });
     rows.first().copied()
 }

@@ -223,9 +223,12 @@ fn modules(files: &Files) -> BTreeMap<Names, Module> {
     }
     let is_test = |names: &Names| (1..=names.len()).any(|length| tests.contains(&names[..length]));
     let known: BTreeMap<Names, Module> = texts.keys().map(|names| (names.clone(), Module::default())).collect();
-    let read = |(names, (path, code)): (&Names, &(&String, String))| match is_test(names) {
-        true => (names.clone(), Module { path: (*path).clone(), is_test: true, ..Module::default() }),
-        false => (names.clone(), module(&known, names, path, code)),
+    let read = |(names, (path, code)): (&Names, &(&String, String))| {
+        if is_test(names) {
+            (names.clone(), Module { path: (*path).clone(), is_test: true, ..Module::default() })
+        } else {
+            (names.clone(), module(&known, names, path, code))
+        }
     };
     texts.iter().map(read).collect()
 }

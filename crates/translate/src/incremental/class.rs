@@ -298,9 +298,10 @@ impl Class {
                 }
             }
         }
-        match now.is_some_and(|made| !made.answers.is_empty()) {
-            true => _ = self.conditional.insert(unit.clone()),
-            false => _ = self.conditional.remove(unit),
+        if now.is_some_and(|made| !made.answers.is_empty()) {
+            _ = self.conditional.insert(unit.clone())
+        } else {
+            _ = self.conditional.remove(unit)
         }
     }
 }

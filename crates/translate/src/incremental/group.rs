@@ -230,10 +230,7 @@ impl Group {
             let touched = class.touched(changes, maker.snapshot);
             class.redo(touched, maker, &mut siblings);
         }
-        let touched = match changes.mesh {
-            true => self.members.keys().cloned().collect(),
-            false => self.readers.touched(changes),
-        };
+        let touched = if changes.mesh { self.members.keys().cloned().collect() } else { self.readers.touched(changes) };
         touched.iter().for_each(|view| self.redo_own(view, maker));
         let asks_otherwise = self.classes.values_mut().fold(false, |any, class| class.take_asks_otherwise() | any);
         if others || asks_otherwise && self.asked() != self.questions {
@@ -252,14 +249,13 @@ impl Group {
             if client.workload.as_ref().map(Arc::as_ptr) == member.client.workload.as_ref().map(Arc::as_ptr) {
                 continue;
             }
-            match answers(&self.questions, &client) == answers(&self.questions, &member.client) {
+            if answers(&self.questions, &client) == answers(&self.questions, &member.client) {
                 // Further questions of its class must not get its old answers. A class that it will leave keeps its
                 // content.
-                true => {
-                    let leads = |class: &&mut Class| class.client.view == client.view;
-                    self.classes.values_mut().filter(leads).for_each(|class| class.client = client.clone());
-                }
-                false => answers_otherwise = true,
+                let leads = |class: &&mut Class| class.client.view == client.view;
+                self.classes.values_mut().filter(leads).for_each(|class| class.client = client.clone());
+            } else {
+                answers_otherwise = true
             }
             member.client = client.clone();
             self.redo_own(&client.view, maker);

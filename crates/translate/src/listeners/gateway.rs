@@ -144,9 +144,10 @@ fn manager(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16, 
 /// The SNI values of a server's hosts; `*` is everything.
 fn server_names(server: &Server) -> FilterChainMatch {
     let hosts: Vec<String> = server.hosts.iter().map(|h| h.value.host.to_string()).collect();
-    match hosts.iter().any(|host| host == "*") {
-        true => FilterChainMatch { transport_protocol: "tls".to_owned(), ..Default::default() },
-        false => FilterChainMatch { server_names: hosts, ..Default::default() },
+    if hosts.iter().any(|host| host == "*") {
+        FilterChainMatch { transport_protocol: "tls".to_owned(), ..Default::default() }
+    } else {
+        FilterChainMatch { server_names: hosts, ..Default::default() }
     }
 }
 

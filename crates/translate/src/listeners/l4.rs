@@ -32,9 +32,10 @@ pub fn tls<'a>(
 /// The server names of a condition. None stand for all: Envoy has no `*`, and as in Istio connections without a server name
 /// go there, too.
 fn server_names(names: &[Hostname]) -> Vec<String> {
-    match names.iter().any(|name| name.as_str() == "*") {
-        true => Vec::new(),
-        false => names.iter().map(ToString::to_string).collect(),
+    if names.iter().any(|name| name.as_str() == "*") {
+        Vec::new()
+    } else {
+        names.iter().map(ToString::to_string).collect()
     }
 }
 

@@ -376,9 +376,10 @@ fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Out
     tcp.sort_by_key(|(order, _)| *order);
     for (_, chains) in tcp {
         for l4 in chains {
-            match l4.filter_chain_match.is_some() {
-                true => push_distinct(&mut made.filter_chains, l4.clone()),
-                false => rest = rest.or_else(|| Some(l4.clone())),
+            if l4.filter_chain_match.is_some() {
+                push_distinct(&mut made.filter_chains, l4.clone())
+            } else {
+                rest = rest.or_else(|| Some(l4.clone()))
             }
         }
     }
@@ -412,10 +413,7 @@ fn l4_chains_by<'a>(
     let route_context = context.route_context(port.number);
     let route_sets = context.in_order(route_sets).into_iter().map(AsRef::as_ref);
     let applies = |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
-    let targets = match port.protocol.is_tls() {
-        true => l4::tls(route_sets, applies),
-        false => l4::tcp(route_sets, applies),
-    };
+    let targets = if port.protocol.is_tls() { l4::tls(route_sets, applies) } else { l4::tcp(route_sets, applies) };
     let mut chains = Vec::new();
     for (wanted, destinations) in &targets {
         let looked_up = destinations.iter().filter_map(|to| context.service(&to.destination.host));
@@ -423,9 +421,10 @@ fn l4_chains_by<'a>(
         filters.push(to_destinations(route_context, destinations));
         push_distinct(&mut chains, bytes_chain(context, "", wanted.clone(), filters));
     }
-    let is_complete = match port.protocol.is_tls() {
-        true => !targets.is_empty(),
-        false => chains.iter().any(|chain| chain.filter_chain_match.is_none()),
+    let is_complete = if port.protocol.is_tls() {
+        !targets.is_empty()
+    } else {
+        chains.iter().any(|chain| chain.filter_chain_match.is_none())
     };
     // Without TLS, a connection carries no host name that could be resolved.
     if !is_complete && (port.protocol.is_tls() || !dynamic_dns::is_looked_up(service)) {

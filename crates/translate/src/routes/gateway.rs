@@ -136,9 +136,8 @@ fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
     }
     sorted.sort_by_key(|(order, _)| *order);
     let mut sorted = Some(sorted.into_iter().map(|(_, route)| route).collect::<Vec<Route>>());
-    let place = |of: GatewayRoutes| match is_one(&of) {
-        true => GatewayRoutes { routes: sorted.take().unwrap_or_default(), ..of },
-        false => of,
+    let place = |of: GatewayRoutes| {
+        if is_one(&of) { GatewayRoutes { routes: sorted.take().unwrap_or_default(), ..of } } else { of }
     };
     all.into_iter().map(place).collect()
 }

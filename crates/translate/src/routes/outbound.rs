@@ -97,9 +97,10 @@ fn alias_ports(context: Context<'_>, alias: &Service) -> BTreeSet<u16> {
 /// The routes for a name of a service that has others: those of a route set for this name. As everywhere the nearer or
 /// older route set comes first, and the service's own routes are for all its names.
 fn alias_routes<'a>(context: Context<'a>, alias: &Service, port: u16) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
-    let (own, routes) = match alias_ports(context, alias).contains(&port) {
-        true => http_routes(context, alias, port),
-        false => routes_beside(context, &alias.host, port),
+    let (own, routes) = if alias_ports(context, alias).contains(&port) {
+        http_routes(context, alias, port)
+    } else {
+        routes_beside(context, &alias.host, port)
     }?;
     let target = context.destination(&alias.host).and_then(|service| http_routes(context, service, port));
     let Some((of_target, _)) = target else { return Some((own, routes)) };
@@ -255,9 +256,10 @@ fn domains(context: Context<'_>, service: &Service, port: u16, named: Named<'_>)
     for alias in context.aliases(service, listener) {
         all.extend(names_of(context, alias));
         if alias_routes(context, alias, port).is_some() {
-            match alias_ports(context, alias).contains(&port) {
-                true => elsewhere.extend(names_of(context, alias)),
-                false => elsewhere.push(alias.host.to_string()),
+            if alias_ports(context, alias).contains(&port) {
+                elsewhere.extend(names_of(context, alias))
+            } else {
+                elsewhere.push(alias.host.to_string())
             }
         }
     }

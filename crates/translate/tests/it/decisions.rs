@@ -41,9 +41,10 @@ pub fn outcome(config: &Config, listener: &str, client: &Client, to: &str, reque
     let source: SocketAddr = client.from.parse().expect("a source");
     let tls = !client.identity.is_empty() || client.server_name.is_some();
     let peer = PeerIdentity {
-        uri_sans: vec![match client.identity.starts_with("spiffe://") {
-            true => client.identity.to_owned(),
-            false => format!("spiffe://cluster.local/ns/{}", client.identity),
+        uri_sans: vec![if client.identity.starts_with("spiffe://") {
+            client.identity.to_owned()
+        } else {
+            format!("spiffe://cluster.local/ns/{}", client.identity)
         }],
         ..PeerIdentity::default()
     };

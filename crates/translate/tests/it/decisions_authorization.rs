@@ -350,10 +350,9 @@ fn claims_of_tokens_are_looked_for_where_the_filter_leaves_them() {
 
 fn find(value: &Value, name: &str, found: &mut Vec<Value>) {
     match value {
-        Value::Object(fields) => fields.iter().for_each(|(key, value)| match key == name {
-            true => found.push(value.clone()),
-            false => find(value, name, found),
-        }),
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(key, value)| if key == name { found.push(value.clone()) } else { find(value, name, found) }),
         Value::Array(items) => items.iter().for_each(|value| find(value, name, found)),
         _ => {}
     }

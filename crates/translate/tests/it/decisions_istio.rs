@@ -297,9 +297,10 @@ fn what_is_exported_to_few_takes_precedence() {
     };
     let check = |objects: &str, expected: &str, lost: &[&str]| {
         let mesh = Mesh::read(&(base() + &services("web") + &gateway(&http(8080, "a.example")) + objects));
-        let got = match objects.contains("gateways") {
-            true => at_gateway(&mesh, 8080, &PLAIN_HTTP, "GET a.example /"),
-            false => call(&mesh, &PLAIN_HTTP, "10.96.0.1:80", "GET web.shop.svc.cluster.local /"),
+        let got = if objects.contains("gateways") {
+            at_gateway(&mesh, 8080, &PLAIN_HTTP, "GET a.example /")
+        } else {
+            call(&mesh, &PLAIN_HTTP, "10.96.0.1:80", "GET web.shop.svc.cluster.local /")
         };
         assert_eq!(got, expected, "{objects}");
         let said = mesh.found.iter().filter(|finding| finding.code == "duplicate-host");
@@ -683,10 +684,8 @@ fn a_gateway_serves_as_a_plain_reading_says() {
         for (at, set) in sets.iter().enumerate() {
             let rule = |rule: &Rule| {
                 let port = rule.port.map(|port| format!("port: {port}, ")).unwrap_or_default();
-                let conditions = match rule.path {
-                    true => format!("match: [{{{port}uri: {{prefix: /p}}}}], "),
-                    false => String::new(),
-                };
+                let conditions =
+                    if rule.path { format!("match: [{{{port}uri: {{prefix: /p}}}}], ") } else { String::new() };
                 format!("{{{conditions}directResponse: {{status: {}}}}}", rule.status)
             };
             let rules: Vec<String> = set.rules.iter().map(rule).collect();

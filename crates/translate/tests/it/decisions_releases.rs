@@ -37,9 +37,10 @@ fn a_selector_without_labels_selects_nothing() {
     let check = |rest: &str, expected: usize, codes: &[&str]| {
         let mesh = Mesh::read(&(base() + &entry("e", &format!("{{hosts: [e.example], {HTTP}, {rest}}}"))));
         let cluster = resource(&mesh, CLIENT, "CDS", "outbound|80||e.example");
-        let assigned = match cluster["load_assignment"].is_object() {
-            true => cluster["load_assignment"].clone(),
-            false => resource(&mesh, CLIENT, "EDS", "outbound|80||e.example"),
+        let assigned = if cluster["load_assignment"].is_object() {
+            cluster["load_assignment"].clone()
+        } else {
+            resource(&mesh, CLIENT, "EDS", "outbound|80||e.example")
         };
         assert_eq!(priorities(&assigned).len(), expected, "{rest}: {assigned}");
         let said: Vec<_> =

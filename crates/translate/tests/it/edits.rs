@@ -96,9 +96,10 @@ impl Draw<'_> {
         let own = format!("10.96.0.{}", self.n);
         let address = self.pick(&["None", &own, "10.96.0.1"]);
         let target = self.pick(&HOSTS).trim_start_matches("*.");
-        let spec = match self.random.once_in(6) {
-            true => format!("{{type: ExternalName, externalName: {target}}}"),
-            false => format!("{{clusterIP: {address}, selector: {{app: {}}}, ports: {ports}}}", self.app),
+        let spec = if self.random.once_in(6) {
+            format!("{{type: ExternalName, externalName: {target}}}")
+        } else {
+            format!("{{clusterIP: {address}, selector: {{app: {}}}, ports: {ports}}}", self.app)
         };
         self.object("v1", "Service", 's', &spec)
     }
@@ -275,9 +276,10 @@ impl Draw<'_> {
     fn at_gateways_only(&mut self) -> (String, String) {
         let to = format!("route: [{{destination: {{host: {}, port: {{number: 80}}}}}}]", self.pick(&DESTINATIONS));
         let hosts = self.pick(&["\"*\"", "\"*.example.com\", e0.example.com", "\"*\", x.example.com"]);
-        let names = match hosts.starts_with("\"*\"") {
-            true => self.pick(&["\"*\"", "\"*\", y.test", "y.test, z.test"]),
-            false => self.pick(&["\"*.example.com\"", "e0.example.com, e1.example.com"]),
+        let names = if hosts.starts_with("\"*\"") {
+            self.pick(&["\"*\"", "\"*\", y.test", "y.test, z.test"])
+        } else {
+            self.pick(&["\"*.example.com\"", "e0.example.com, e1.example.com"])
         };
         let routes = match self.random.below(3) {
             0 => format!("http: [{{match: [{{port: 80}}, {{uri: {{exact: /b}}}}], {to}}}]"),

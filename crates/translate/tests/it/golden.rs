@@ -53,9 +53,10 @@ fn resources_are_as_recorded() {
                 ClientKind::Grpc => ".grpc",
                 _ => "",
             };
-            let (text, format) = match WHOLE.contains(&&*view.pod) {
-                true => (serde_json::to_string_pretty(&json).expect("JSON") + "\n", "json"),
-                false => (lines(&json, parts), "txt"),
+            let (text, format) = if WHOLE.contains(&&*view.pod) {
+                (serde_json::to_string_pretty(&json).expect("JSON") + "\n", "json")
+            } else {
+                (lines(&json, parts), "txt")
             };
             golden::check(scenario.folder.join(format!("{}{kind}.{format}", view.pod)), &text);
         }
@@ -102,10 +103,7 @@ impl Lines {
                     self.line("  virtual host ", &value_of(&fields["name"]));
                 }
                 for (name, field) in fields {
-                    match self.parts.contains(&&**name) {
-                        true => self.part(name, field),
-                        false => self.below(field),
-                    }
+                    if self.parts.contains(&&**name) { self.part(name, field) } else { self.below(field) }
                 }
             }
             _ => {}

@@ -130,9 +130,10 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
         for step in 0..steps {
             let (name, text) = edit(&mut random);
             // In two runs each second object comes from another source.
-            let (snapshot, cause) = match seed > 4 && step % 2 == 0 {
-                true => mesh.serve(&name, &text),
-                false => mesh.write([(name.clone(), text.as_str())]),
+            let (snapshot, cause) = if seed > 4 && step % 2 == 0 {
+                mesh.serve(&name, &text)
+            } else {
+                mesh.write([(name.clone(), text.as_str())])
             };
             let told = translator.update(snapshot, cause);
             // Proxies come while the mesh changes, and one goes and comes back.

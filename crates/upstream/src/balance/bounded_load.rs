@@ -29,10 +29,7 @@ impl Balancer for BoundedLoad {
         let host = self.hosts.get(chosen)?;
         let slots = self.slots(host);
         let overload = self.overload(chosen, slots);
-        match overload <= 1.0 {
-            true => Some(host),
-            false => self.hosts.get(self.elsewhere(chosen, overload, slots, pick.hash)),
-        }
+        if overload <= 1.0 { Some(host) } else { self.hosts.get(self.elsewhere(chosen, overload, slots, pick.hash)) }
     }
 }
 

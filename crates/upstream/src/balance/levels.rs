@@ -53,7 +53,9 @@ impl Levels {
         let count = hosts.iter().map(|host| host.endpoint().priority + 1).max().unwrap_or(0) as usize;
         let mut members: Vec<Vec<Rc<Host>>> = vec![Vec::new(); count];
         for host in hosts {
-            members.get_mut(host.endpoint().priority as usize).into_iter().for_each(|level| level.push(host.clone()));
+            if let Some(level) = members.get_mut(host.endpoint().priority as usize) {
+                level.push(host.clone());
+            }
         }
         let census: Vec<_> = members.iter().map(|level| Census::of(level, config)).collect();
         let rules = Rules {
@@ -196,7 +198,9 @@ impl Census {
                 Health::Unhealthy | Health::Draining => (&mut 0, None),
             };
             *part += 1;
-            sum.into_iter().for_each(|sum| *sum += size);
+            if let Some(sum) = sum {
+                *sum += size;
+            }
             if !host.is_excluded(config) {
                 census.counted += 1;
                 census.available.total += size;

@@ -30,10 +30,11 @@ impl Maglev {
     /// Builds a table of `size` entries; `size` must be prime.
     pub fn new(members: &[(Arc<str>, Share)], size: u64) -> Self {
         let table = fill(members, size.max(2));
-        match members.len() < usize::from(u16::MAX) {
+        if members.len() < usize::from(u16::MAX) {
             // No host index is beyond 65,535, and no entry is free.
-            true => Self::Narrow(table.into_iter().map(|host| host as u16).collect()),
-            false => Self::Wide(table.into()),
+            Self::Narrow(table.into_iter().map(|host| host as u16).collect())
+        } else {
+            Self::Wide(table.into())
         }
     }
 

@@ -87,7 +87,9 @@ impl Loads {
                 (None, Some(place)) => loads.degraded.get_mut(place),
                 (None, None) => None,
             };
-            place.into_iter().for_each(|load| *load += left);
+            if let Some(load) = place {
+                *load += left;
+            }
         }
         loads
     }
@@ -100,7 +102,9 @@ impl Loads {
         self.healthy = levels.iter().map(share).collect();
         let left = 100 - self.healthy.iter().sum::<u32>();
         let first = levels.iter().position(|level| level.hosts > 0).unwrap_or(0);
-        self.healthy.get_mut(first).into_iter().for_each(|load| *load += left);
+        if let Some(load) = self.healthy.get_mut(first) {
+            *load += left;
+        }
     }
 
     /// The loads when priorities that were `tried`, in this order, get none; updated after each `every` tries, as
@@ -112,7 +116,11 @@ impl Loads {
         for level in tried {
             since.push(level);
             if since.len() % every.max(1) as usize == 0 {
-                since.iter().for_each(|level| out.get_mut(*level).into_iter().for_each(|out| *out = true));
+                since.iter().for_each(|level| {
+                    if let Some(out) = out.get_mut(*level) {
+                        *out = true;
+                    }
+                });
                 if self.left(&out).iter().flatten().all(|available| *available == 0) {
                     out.fill(false);
                     since.clear();

@@ -111,9 +111,10 @@ impl Driver {
         limits: Limits,
         stats: Rc<Writer<Stats>>,
     ) -> Self {
-        let codec = match server {
-            true => Codec::server(codec_options(options, &limits)),
-            false => Codec::client(codec_options(options, &limits)),
+        let codec = if server {
+            Codec::server(codec_options(options, &limits))
+        } else {
+            Codec::client(codec_options(options, &limits))
         };
         let core = Core::new(codec, server, options, Rc::clone(&stats));
         Self {

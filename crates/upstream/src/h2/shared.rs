@@ -173,10 +173,11 @@ impl Core {
             let sent = entry.pump(&mut self.codec);
             self.streams.unsent = self.streams.unsent.saturating_sub(sent);
             if entry.orphaned.is_some() {
-                match entry.unsent.is_empty() {
-                    true => self.settle(index),
+                if entry.unsent.is_empty() {
+                    self.settle(index)
+                } else {
                     // Its peer is still reading.
-                    false => entry.orphaned = Some(turn::now()),
+                    entry.orphaned = Some(turn::now())
                 }
             }
         }

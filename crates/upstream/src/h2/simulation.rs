@@ -91,9 +91,10 @@ fn end(server: bool, options: &Http2Options) -> End {
         // Hundreds of streams are dropped at once.
         premature_resets: PrematureResets { total_stream_count: u32::MAX, ..PrematureResets::default() },
     };
-    let codec = match server {
-        true => Codec::server(codec_options(options, &limits)),
-        false => Codec::client(codec_options(options, &limits)),
+    let codec = if server {
+        Codec::server(codec_options(options, &limits))
+    } else {
+        Codec::client(codec_options(options, &limits))
     };
     let stats = Rc::new(Scope::<Stats>::detached().writer());
     let shared = Rc::new(Shared(RefCell::new(Core::new(codec, server, options, stats))));

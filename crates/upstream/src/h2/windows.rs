@@ -83,10 +83,7 @@ impl Windows {
 
     /// Records received bytes that no stream holds.
     pub(super) fn pass(&mut self, bytes: usize) {
-        match self.narrowed {
-            true => self.withheld += bytes,
-            false => self.due += bytes,
-        }
+        if self.narrowed { self.withheld += bytes } else { self.due += bytes }
     }
 
     /// Records that a stream no longer holds bytes, whether its reader took them or not.

@@ -117,7 +117,9 @@ impl HealthManager {
     fn follow(&mut self, name: &Arc<str>, cluster: Option<&Arc<Cluster>>) {
         let watched = |cluster: &&Arc<Cluster>| cluster.outlier_detection.is_some() || cluster.health_checks.is_some();
         let Some(cluster) = cluster.filter(watched) else {
-            self.clusters.remove(name).into_iter().for_each(|mut known| known.stop());
+            if let Some(mut known) = self.clusters.remove(name) {
+                known.stop();
+            }
             return;
         };
         let known = self.clusters.entry(name.clone()).or_insert_with(|| Watched {
@@ -161,9 +163,10 @@ impl Watched {
                 continue;
             }
             if known.is_none() {
-                let pending = match self.config.ignore_unchecked_hosts {
-                    true => HealthFlags::PENDING_ACTIVE_HC,
-                    false => HealthFlags::default(),
+                let pending = if self.config.ignore_unchecked_hosts {
+                    HealthFlags::PENDING_ACTIVE_HC
+                } else {
+                    HealthFlags::default()
                 };
                 health.change(HealthFlags::FAILED_ACTIVE_HC.and(pending), HealthFlags::default());
             }

@@ -163,9 +163,8 @@ impl Subscribers {
                 DiffItem::Remove(name) => hashes(name).for_each(|hash| self.remove(hash, stream)),
             }
         }
-        let keep = |streams: &mut BTreeSet<u64>, is_in: bool| match is_in {
-            true => _ = streams.insert(stream),
-            false => _ = streams.remove(&stream),
+        let keep = |streams: &mut BTreeSet<u64>, is_in: bool| {
+            if is_in { _ = streams.insert(stream) } else { _ = streams.remove(&stream) }
         };
         keep(&mut self.wide, now.is_wide());
         keep(&mut self.few, !new.is_empty());

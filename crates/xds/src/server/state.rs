@@ -131,10 +131,7 @@ impl State {
         }
         let subscription = &mut self.subscriptions[kind.index()];
         let Some(sent) = subscription.in_flight.take_if(|in_flight| in_flight.nonce.to_string() == nonce) else {
-            return match subscription.last_nonce.to_string() == nonce {
-                true => Nonce::Current,
-                false => Nonce::Stale,
-            };
+            return if subscription.last_nonce.to_string() == nonce { Nonce::Current } else { Nonce::Stale };
         };
         match error {
             None => self.on_ack(kind, sent),
@@ -193,10 +190,11 @@ impl State {
         for (name, held, resource) in &added {
             if bad.contains(name) {
                 subscription.correct(name, *held);
-                match target.lookup(kind, name).is_some_and(|now| now.version == resource.version) {
-                    true => subscription.refusals.refuse(name, resource, now),
+                if target.lookup(kind, name).is_some_and(|now| now.version == resource.version) {
+                    subscription.refusals.refuse(name, resource, now)
+                } else {
                     // The resource has changed since it was sent.
-                    false => subscription.withdraw(name),
+                    subscription.withdraw(name)
                 }
             } else if exact.is_none() {
                 subscription.correct(name, Held::Unknown);
@@ -209,9 +207,10 @@ impl State {
             subscription.refusals.search(suspects);
         }
         let message = one_line(&error.message);
-        let resources = match bad.is_empty() {
-            true => added.iter().map(|(name, _, resource)| nacked(name, resource, 1)).collect(),
-            false => refused(subscription),
+        let resources = if bad.is_empty() {
+            added.iter().map(|(name, _, resource)| nacked(name, resource, 1)).collect()
+        } else {
+            refused(subscription)
         };
         let searching = subscription.refusals.is_searching();
         let nack = Nack { message, version: sent.generation.to_string(), resources: limited(resources), searching };

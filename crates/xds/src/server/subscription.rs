@@ -297,9 +297,10 @@ impl Subscription {
         }
         for name in &self.names {
             let held = held_of(name);
-            match agrees(held, target.lookup(self.kind, name)) {
-                true => _ = self.behind.remove(name),
-                false => _ = self.behind.insert(name.clone(), PendingName { held, forced: false }),
+            if agrees(held, target.lookup(self.kind, name)) {
+                _ = self.behind.remove(name)
+            } else {
+                _ = self.behind.insert(name.clone(), PendingName { held, forced: false })
             }
         }
     }
@@ -388,10 +389,7 @@ impl Subscription {
     }
 
     fn target<'a>(&self, target: &'a TypeSet, name: &str) -> Option<&'a Arc<Resource>> {
-        match self.names.contains(name) {
-            true => target.lookup(self.kind, name),
-            false => target.resources.get(name),
-        }
+        if self.names.contains(name) { target.lookup(self.kind, name) } else { target.resources.get(name) }
     }
 
     /// Whether the client has refused a version of a resource that it still subscribes to.
@@ -556,10 +554,7 @@ impl Subscription {
     /// The full listing that a state-of-the-world client is sent with a change: everything that it holds afterwards.
     /// Names that are held back are listed in the version that the client holds.
     pub fn listing(&self, target: &TypeSet) -> TypeSet {
-        let mut listing = match self.wildcard {
-            true => self.seen.clone(),
-            false => self.seen_by_name(),
-        };
+        let mut listing = if self.wildcard { self.seen.clone() } else { self.seen_by_name() };
         for (name, behind) in &self.behind {
             let sent = target.resources.get(name).filter(|r| behind.held == Held::Version(r.version));
             match sent.or_else(|| self.listed.resources.get(name)) {

@@ -270,9 +270,10 @@ impl Writer<'_> {
         }
         let name = self.random.pick(&OF_ANY);
         let inner = Schema::acquire().message(name).expect("a type of the schema");
-        let fields = match name.starts_with("google.protobuf.") {
-            true => vec![format!("\"value\": {}", self.well_known(&inner))],
-            false => self.fields(&inner, depth + 1),
+        let fields = if name.starts_with("google.protobuf.") {
+            vec![format!("\"value\": {}", self.well_known(&inner))]
+        } else {
+            self.fields(&inner, depth + 1)
         };
         let kind = format!("\"@type\": \"type.googleapis.com/{name}\"");
         format!("{{{}}}", [vec![kind], fields].concat().join(", "))

@@ -63,9 +63,10 @@ impl CertificateService {
     fn checked_address(&self) -> Result<&str, Problem> {
         let help = "write `address: HOST:PORT` of a server of istio.v1.auth.IstioCertificateService";
         let Some(address) = &self.address else { return Err(("`ca` has no `address`".to_owned(), help)) };
-        match is_address(&address.value) {
-            true => Ok(&address.value),
-            false => Err((format!("`{}` is not HOST:PORT", address.value), help)),
+        if is_address(&address.value) {
+            Ok(&address.value)
+        } else {
+            Err((format!("`{}` is not HOST:PORT", address.value), help))
         }
     }
 

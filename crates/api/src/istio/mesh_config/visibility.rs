@@ -48,9 +48,10 @@ fn check_expression(expression: &MatchExpression, _: &Node, cx: &mut Context) {
     let wants_values = matches!(expression.operator.value, MatchOperator::In | MatchOperator::NotIn);
     if wants_values == expression.values.is_empty() {
         let operator = expression.operator.value.as_str();
-        let (message, help) = match wants_values {
-            true => (format!("`{operator}` needs values"), "add `values`"),
-            false => (format!("`{operator}` has no values"), "remove `values`"),
+        let (message, help) = if wants_values {
+            (format!("`{operator}` needs values"), "add `values`")
+        } else {
+            (format!("`{operator}` has no values"), "remove `values`")
         };
         cx.at_field("operator", |cx| cx.error("conflict", &expression.operator.span, message, help));
     }

@@ -131,9 +131,10 @@ impl File {
                 self.stamp = None;
                 result.missed |= reason.kind() == io::ErrorKind::NotFound;
                 let is_known = !self.text.is_empty() || !self.held.objects().is_empty();
-                let finding = match reason.kind() == io::ErrorKind::Unsupported && !is_known {
-                    true => not_a_file(&self.path, &reason),
-                    false => evenkeel_api::unreadable(&self.path, reason),
+                let finding = if reason.kind() == io::ErrorKind::Unsupported && !is_known {
+                    not_a_file(&self.path, &reason)
+                } else {
+                    evenkeel_api::unreadable(&self.path, reason)
                 };
                 if finding.severity == Severity::Error {
                     self.close(path, &finding, result);
@@ -176,9 +177,10 @@ impl File {
         result.objects_of(&self.key, self.held.objects(), &new);
         self.held = LastGood::new(new, true);
         // Nothing else is known of a file that cannot be read.
-        match self.text.is_empty() {
-            true => self.text = text,
-            false => self.good_text = Some(text),
+        if self.text.is_empty() {
+            self.text = text
+        } else {
+            self.good_text = Some(text)
         }
         let message = "what this file said last without errors is in force; the history has it";
         let finding = Diagnostic::warning(RECALLED, Span::whole_file(self.path.clone()), message);

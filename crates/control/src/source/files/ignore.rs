@@ -118,7 +118,9 @@ impl Pattern {
         let mut parts: Vec<String> = text.split('/').map(str::to_owned).collect();
         match parts.as_slice() {
             [_] => parts.insert(0, "**".to_owned()),
-            [first, ..] if first.is_empty() => drop(parts.remove(0)),
+            [first, ..] if first.is_empty() => {
+                parts.remove(0);
+            }
             _ => {}
         }
         Some(Self { parts, takes_in, only_directories })
@@ -240,9 +242,10 @@ mod tests {
         let ignored = Ignored { by_directory: BTreeMap::from([(PathBuf::from("/m"), rules)]) };
         let is_directory = path.ends_with('/');
         let full = Path::new("/m").join(path.trim_end_matches('/'));
-        let found = match is_directory {
-            true => ignored.leaves_out(&full, true),
-            false => ignored.leaves_out_below(Path::new("/m"), &full),
+        let found = if is_directory {
+            ignored.leaves_out(&full, true)
+        } else {
+            ignored.leaves_out_below(Path::new("/m"), &full)
         };
         assert_eq!(found, expected, "{path} with {lines:?}");
     }

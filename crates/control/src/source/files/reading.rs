@@ -46,9 +46,10 @@ pub enum Links {
 pub fn read_regular(path: &Path, links: Links, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = open_regular(path, links)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-    match u64::try_from(read).is_ok_and(|read| read <= limit) {
-        true => Ok(bytes),
-        false => Err(io::Error::other(format!("it has more than {limit} bytes"))),
+    if u64::try_from(read).is_ok_and(|read| read <= limit) {
+        Ok(bytes)
+    } else {
+        Err(io::Error::other(format!("it has more than {limit} bytes")))
     }
 }
 
@@ -62,9 +63,10 @@ fn open_regular(path: &Path, links: Links) -> io::Result<fs::File> {
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     // Opening a device may already do something.
     let found = if links == Links::Refused { fs::symlink_metadata(path) } else { fs::metadata(path) };
-    let file = match found?.is_file() {
-        true => fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?,
-        false => return Err(not_regular()),
+    let file = if found?.is_file() {
+        fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?
+    } else {
+        return Err(not_regular());
     };
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }

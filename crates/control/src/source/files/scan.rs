@@ -81,12 +81,11 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
                 if leads_back(&directory, &path) {
                     continue;
                 }
-                match depth < MAX_DIRECTORY_DEPTH {
-                    true => pending.push((path, depth + 1)),
-                    false => {
-                        let finding = limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH);
-                        scan.leave_out(&path, finding);
-                    }
+                if depth < MAX_DIRECTORY_DEPTH {
+                    pending.push((path, depth + 1))
+                } else {
+                    let finding = limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH);
+                    scan.leave_out(&path, finding);
                 }
             } else if is_configuration(&path) {
                 if scan.found.len() >= MAX_FILES {

@@ -58,12 +58,11 @@ fn pages(address: SocketAddr) -> Vec<(String, String)> {
 fn files(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        match path.is_dir() {
-            true => files(&path, found),
-            false => {
-                let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
-                found.push((path.display().to_string(), text));
-            }
+        if path.is_dir() {
+            files(&path, found)
+        } else {
+            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
+            found.push((path.display().to_string(), text));
         }
     }
 }

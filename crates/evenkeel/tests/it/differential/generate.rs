@@ -207,7 +207,9 @@ pub fn mutants(seeds: &[&str]) -> Vec<Vec<u8>> {
             match random.below(3) {
                 0 => bytes[at] = byte,
                 1 => bytes.insert(at, byte),
-                _ => drop(bytes.remove(at)),
+                _ => {
+                    bytes.remove(at);
+                }
             }
         }
         bytes

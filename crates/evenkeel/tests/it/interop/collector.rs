@@ -74,7 +74,9 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -48,9 +48,10 @@ const REQUESTS: &[(&str, &str)] = &[
 fn evenkeel_and_envoy_say_the_same_to_other_origins() {
     let backend = Backend::start(|request| {
         let own = vec![("access-control-allow-origin".to_owned(), "http://own".to_owned())];
-        match request.target.starts_with("/own-headers") {
-            true => Reply::Fixed(200, own, b"own".to_vec()),
-            false => Reply::text("backend"),
+        if request.target.starts_with("/own-headers") {
+            Reply::Fixed(200, own, b"own".to_vec())
+        } else {
+            Reply::text("backend")
         }
     });
     let [port, admin] = free_ports::<2>();

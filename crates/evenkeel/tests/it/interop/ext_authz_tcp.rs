@@ -79,9 +79,10 @@ fn evenkeel_and_envoy_ask_about_connections_alike() {
 }
 
 fn ask(client: &mut Connection) -> String {
-    match client.send("ping").is_ok() && client.ending(PATIENCE).expect("a socket") == Ending::Bytes {
-        true => String::from_utf8_lossy(&client.read_exact(4).expect("an echo")).into_owned(),
-        false => "closed".to_owned(),
+    if client.send("ping").is_ok() && client.ending(PATIENCE).expect("a socket") == Ending::Bytes {
+        String::from_utf8_lossy(&client.read_exact(4).expect("an echo")).into_owned()
+    } else {
+        "closed".to_owned()
     }
 }
 

@@ -149,9 +149,12 @@ fn lines<'f>(fields: impl Iterator<Item = &'f (String, String)>) -> String {
     let mut lines: Vec<_> = fields
         .filter(|(name, _)| ["x-down-", "x-up-", "x-route-"].iter().any(|prefix| name.starts_with(prefix)))
         .filter(|(name, _)| !ONLY_EVENKEEL.contains(&&*format!("{name}:")))
-        .map(|(name, value)| match name.contains("-loose-") {
-            true => format!("{name}: {}\n", without_numbers(value)),
-            false => format!("{name}: {value}\n"),
+        .map(|(name, value)| {
+            if name.contains("-loose-") {
+                format!("{name}: {}\n", without_numbers(value))
+            } else {
+                format!("{name}: {value}\n")
+            }
         })
         .collect();
     lines.sort();

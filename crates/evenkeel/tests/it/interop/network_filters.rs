@@ -99,10 +99,8 @@ fn story(ports: [u16; LISTENERS.len()]) -> String {
 /// An exchange, or how long the proxy took to close.
 fn ask(name: &str, client: &mut Connection) -> String {
     let since = Instant::now();
-    let sent = match name.starts_with("web") {
-        true => client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
-        false => client.send("ping"),
-    };
+    let sent =
+        if name.starts_with("web") { client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n") } else { client.send("ping") };
     let answered = sent.is_ok() && client.ending(PATIENCE).expect("a socket") == Ending::Bytes;
     if !answered {
         return format!(
@@ -110,9 +108,10 @@ fn ask(name: &str, client: &mut Connection) -> String {
             if since.elapsed() >= DELAY - Duration::from_millis(50) { "late" } else { "at once" }
         );
     }
-    match name.starts_with("web") {
-        true => client.response().expect("an answer").status.to_string(),
-        false => String::from_utf8_lossy(&client.read_exact(4).expect("an echo")).into_owned(),
+    if name.starts_with("web") {
+        client.response().expect("an answer").status.to_string()
+    } else {
+        String::from_utf8_lossy(&client.read_exact(4).expect("an echo")).into_owned()
     }
 }
 
@@ -173,12 +172,13 @@ fn bootstrap(upstreams: [u16; 2], ports: [u16; LISTENERS.len()], admin: u16, log
             "{name} %RESPONSE_FLAGS% %CONNECTION_TERMINATION_DETAILS% %DYNAMIC_METADATA(envoy.filters.network.rbac)%"
         );
         let log = access_log(log, &[&format]);
-        let last = match name.starts_with("web") {
-            true => web::http_filter(&format!(
+        let last = if name.starts_with("web") {
+            web::http_filter(&format!(
                 "          {log}\n          http_filters: [ {ROUTER} ]\n{}",
                 web::one_host("              - { match: { prefix: / }, route: { cluster: web } }\n")
-            )),
-            false => web::tcp_filter(&format!("cluster: echo, {log}")),
+            ))
+        } else {
+            web::tcp_filter(&format!("cluster: echo, {log}"))
         };
         web::listener(name, port, &(filter + &last))
     });

@@ -188,9 +188,10 @@ fn masked(line: &str) -> String {
     let name = line.split(':').next().unwrap_or_default();
     let varies =
         ["x-request-id", "date", "x-envoy-upstream-service-time", "x-forwarded-for", "x-envoy-external-address"];
-    match varies.contains(&&*name.to_ascii_lowercase()) && !line.ends_with(" abc") {
-        true => format!("{name}: *"),
-        false => line.to_owned(),
+    if varies.contains(&&*name.to_ascii_lowercase()) && !line.ends_with(" abc") {
+        format!("{name}: *")
+    } else {
+        line.to_owned()
     }
 }
 

@@ -113,12 +113,11 @@ fn bootstrap(hosts: &[Backend; 4], port: u16, admin: u16) -> String {
     });
     let endpoints: Vec<_> = endpoints.collect();
     let cluster = |row: &Row| {
-        let groups = match row.priorities {
-            false => format!("{{ lb_endpoints: [ {} ] }}", endpoints.join(", ")),
-            true => {
-                let [near, far] = [&endpoints[..2], &endpoints[2..]].map(|part| part.join(", "));
-                format!("{{ priority: 0, lb_endpoints: [ {near} ] }}, {{ priority: 1, lb_endpoints: [ {far} ] }}")
-            }
+        let groups = if row.priorities {
+            let [near, far] = [&endpoints[..2], &endpoints[2..]].map(|part| part.join(", "));
+            format!("{{ priority: 0, lb_endpoints: [ {near} ] }}, {{ priority: 1, lb_endpoints: [ {far} ] }}")
+        } else {
+            format!("{{ lb_endpoints: [ {} ] }}", endpoints.join(", "))
         };
         let name = row.name;
         format!(

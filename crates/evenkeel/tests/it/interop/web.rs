@@ -96,9 +96,10 @@ pub fn tcp_filter(config: &str) -> String {
 pub fn access_log(path: &Path, formats: &[&str]) -> String {
     let path = path.display();
     let item = |format: &&str| {
-        let format = match format.starts_with("json_format:") {
-            true => (*format).to_owned(),
-            false => format!("text_format_source: {{ inline_string: \"{format}\\n\" }}"),
+        let format = if format.starts_with("json_format:") {
+            (*format).to_owned()
+        } else {
+            format!("text_format_source: {{ inline_string: \"{format}\\n\" }}")
         };
         format!(
             "{{ name: file, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, \

@@ -57,16 +57,15 @@ impl User {
 
     /// `evenkeel` with these arguments.
     pub fn evenkeel(&self, arguments: &[&str]) -> Command {
-        let mut command = match self.unprivileged {
-            false => Command::new(&self.binary),
-            true => {
-                let mut command = Command::new("setpriv");
-                let nobody = NOBODY.to_string();
-                command.args(["--reuid", &nobody, "--regid", &nobody, "--clear-groups"]).arg(&self.binary);
-                // Root's own PATH may lead where nobody else may go.
-                command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", self.state.path());
-                command
-            }
+        let mut command = if self.unprivileged {
+            let mut command = Command::new("setpriv");
+            let nobody = NOBODY.to_string();
+            command.args(["--reuid", &nobody, "--regid", &nobody, "--clear-groups"]).arg(&self.binary);
+            // Root's own PATH may lead where nobody else may go.
+            command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", self.state.path());
+            command
+        } else {
+            Command::new(&self.binary)
         };
         command.args(arguments).current_dir("/");
         command
@@ -108,12 +107,11 @@ pub fn copy_readable(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).expect("the example is there") {
         let entry = entry.expect("it can be read");
         let target = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy_readable(&entry.path(), &target),
-            false => {
-                fs::copy(entry.path(), &target).expect("it can be copied");
-                open_to_all(&target);
-            }
+        if entry.path().is_dir() {
+            copy_readable(&entry.path(), &target)
+        } else {
+            fs::copy(entry.path(), &target).expect("it can be copied");
+            open_to_all(&target);
         }
     }
 }

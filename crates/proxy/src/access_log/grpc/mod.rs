@@ -96,9 +96,10 @@ impl Collectors {
         let active = self.active(&log.collector);
         active.in_use = true;
         let taken = active.buffer.add(|out| entry::append(log, record, out));
-        self.shared().stats.inc(match taken {
-            true => grpc_access_log::Counter::logs_written,
-            false => grpc_access_log::Counter::logs_dropped,
+        self.shared().stats.inc(if taken {
+            grpc_access_log::Counter::logs_written
+        } else {
+            grpc_access_log::Counter::logs_dropped
         });
     }
 

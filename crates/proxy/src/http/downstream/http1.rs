@@ -212,18 +212,16 @@ impl Http1 {
     }
 
     pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match !self.shutdown && self.output.leaves_in_burst(&self.stream, cx) {
-            true => Poll::Ready(Ok(())),
-            false => self.poll_flush(cx),
+        if !self.shutdown && self.output.leaves_in_burst(&self.stream, cx) {
+            Poll::Ready(Ok(()))
+        } else {
+            self.poll_flush(cx)
         }
     }
 
     /// Between two messages: ready when the last response was sent, or is sent with the burst.
     pub(in crate::http) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.output.is_in_burst() {
-            true => Poll::Ready(Ok(())),
-            false => self.poll_flush(cx),
-        }
+        if self.output.is_in_burst() { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
     }
 
     /// As [`super::Downstream::backlog`]. Bytes that are sent with the burst do not wait for the client. Ciphertext counts as well, because

@@ -18,7 +18,9 @@ pub(in crate::http) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &F
         Upstream::Http1(_) | Upstream::Filtered(_) => row.http1_reset,
         Upstream::Http2(_) => row.http2_reset,
     };
-    counter.into_iter().for_each(|counter| cluster.stats().inc(counter));
+    if let Some(counter) = counter {
+        cluster.stats().inc(counter);
+    }
 }
 
 /// Counts what went wrong with a try, whether or not there is another. `outcome`: what that tells of the host.

@@ -156,9 +156,10 @@ impl Http1 {
 
     pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.begun |= !self.output.is_empty();
-        match !self.shutdown && self.output.leaves_in_burst(&self.connection.stream, cx) {
-            true => Poll::Pending,
-            false => self.poll_flush(cx),
+        if !self.shutdown && self.output.leaves_in_burst(&self.connection.stream, cx) {
+            Poll::Pending
+        } else {
+            self.poll_flush(cx)
         }
     }
 

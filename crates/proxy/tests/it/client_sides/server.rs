@@ -56,9 +56,12 @@ impl Server {
             for socket in listener.incoming().flatten() {
                 let seen = Arc::clone(&seen);
                 // A proxy may leave at any time.
-                std::thread::spawn(move || match host.speaks_http2() {
-                    true => serve_http2(socket, host, &seen).unwrap_or_default(),
-                    false => serve_http1(socket, host, &seen).unwrap_or_default(),
+                std::thread::spawn(move || {
+                    if host.speaks_http2() {
+                        serve_http2(socket, host, &seen).unwrap_or_default()
+                    } else {
+                        serve_http1(socket, host, &seen).unwrap_or_default()
+                    }
                 });
             }
         });

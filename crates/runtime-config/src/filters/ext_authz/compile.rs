@@ -213,10 +213,7 @@ fn optional_names(cx: &mut Cx<'_>, field: &str, list: Option<&matchers::ListStri
 }
 
 fn api_version(cx: &mut Cx<'_>, version: i32) -> Option<()> {
-    match version == core::ApiVersion::V3 as i32 {
-        true => Some(()),
-        false => cx.fail_at("transport_api_version", "must be V3"),
-    }
+    if version == core::ApiVersion::V3 as i32 { Some(()) } else { cx.fail_at("transport_api_version", "must be V3") }
 }
 
 /// `Some(None)`: all are decided about.

@@ -167,17 +167,15 @@ fn header_name(cx: &mut Cx<'_>, field: &str, name: &str) -> Option<Box<str>> {
 
 fn claim_header(cx: &mut Cx<'_>, message: &filter::JwtClaimToHeader) -> Option<ClaimHeader> {
     let header = header_name(cx, "header_name", &message.header_name)?;
-    let path: Vec<Box<str>> = match message.claim_path.is_empty() {
-        true => cx.non_empty("claim_name", &message.claim_name)?.split('.').map(Into::into).collect(),
-        false => {
-            let keys = cx.each("claim_path", &message.claim_path, |cx, segment| {
-                cx.non_empty("key", &segment.key).map(Into::into)
-            });
-            if keys.len() != message.claim_path.len() {
-                return None;
-            }
-            keys
+    let path: Vec<Box<str>> = if message.claim_path.is_empty() {
+        cx.non_empty("claim_name", &message.claim_name)?.split('.').map(Into::into).collect()
+    } else {
+        let keys =
+            cx.each("claim_path", &message.claim_path, |cx, segment| cx.non_empty("key", &segment.key).map(Into::into));
+        if keys.len() != message.claim_path.len() {
+            return None;
         }
+        keys
     };
     Some(ClaimHeader { header, path })
 }

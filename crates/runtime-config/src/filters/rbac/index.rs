@@ -123,7 +123,9 @@ impl PolicyIndex {
         if let Some(peer) = peer.filter(|_| self.looks_at_names()) {
             for name in peer.uri_sans.iter().chain(peer.host_names()).chain([&peer.subject]) {
                 let name = name.as_bytes();
-                self.by_name.get(name).into_iter().for_each(|numbers| consider(numbers));
+                if let Some(numbers) = self.by_name.get(name) {
+                    consider(numbers);
+                }
                 for (length, prefixes) in &self.by_name_prefix {
                     if let Some(numbers) = name.get(..*length).and_then(|prefix| prefixes.get(prefix)) {
                         consider(numbers);

@@ -103,9 +103,10 @@ impl Translation {
                 _ if key.starts_with("experimental.") => {
                     let of_filter = |text: &str| {
                         let (filter, keys) = bracketed(key.trim_start_matches("experimental."));
-                        let value = match text.starts_with('[') && text.ends_with(']') {
-                            true => one_of(of_text(string(text.trim_matches(['[', ']'])))),
-                            false => of_text(string(text)),
+                        let value = if text.starts_with('[') && text.ends_with(']') {
+                            one_of(of_text(string(text.trim_matches(['[', ']']))))
+                        } else {
+                            of_text(string(text))
                         };
                         #[allow(deprecated, reason = "what istiod sends")]
                         Ok(Is::Metadata(metadata(filter, &keys, value)))

@@ -98,16 +98,17 @@ const CLAIMS: &[&str] = &["*", "admin", "a*", "*n", "user"];
 fn random_source(random: &mut Random) -> Value {
     let mut source = Map::new();
     let by_account = random.once_in(4);
-    let fields: &[(&str, &[&str])] = match by_account {
-        true => &[("serviceAccounts", ACCOUNTS), ("trustDomains", DOMAINS), ("ipBlocks", RANGES)],
-        false => &[
+    let fields: &[(&str, &[&str])] = if by_account {
+        &[("serviceAccounts", ACCOUNTS), ("trustDomains", DOMAINS), ("ipBlocks", RANGES)]
+    } else {
+        &[
             ("principals", PRINCIPALS),
             ("namespaces", NAMESPACES),
             ("trustDomains", DOMAINS),
             ("requestPrincipals", TOKENS),
             ("ipBlocks", RANGES),
             ("remoteIpBlocks", RANGES),
-        ],
+        ]
     };
     fill(random, &mut source, fields);
     Value::Object(source)
@@ -123,10 +124,8 @@ fn random_operation(random: &mut Random) -> Value {
 fn fill(random: &mut Random, object: &mut Map<String, Value>, fields: &[(&str, &[&str])]) {
     for _ in 0..1 + random.below(2) {
         let (name, values) = random.pick(fields);
-        let name = match random.once_in(3) {
-            true => format!("not{}{}", name[..1].to_uppercase(), &name[1..]),
-            false => name.to_owned(),
-        };
+        let name =
+            if random.once_in(3) { format!("not{}{}", name[..1].to_uppercase(), &name[1..]) } else { name.to_owned() };
         object.insert(name, random_values(random, values));
     }
 }

@@ -124,9 +124,10 @@ impl Prober {
     fn request(&self, target: &CheckTarget) -> Option<Request<Full<Bytes>>> {
         let probe = &self.probe;
         let authority = target.authority(&probe.host);
-        let uri = match probe.http2 {
-            true => Uri::builder().scheme("http").authority(authority).path_and_query(&*probe.path).build().ok()?,
-            false => Uri::try_from(&*probe.path).ok()?,
+        let uri = if probe.http2 {
+            Uri::builder().scheme("http").authority(authority).path_and_query(&*probe.path).build().ok()?
+        } else {
+            Uri::try_from(&*probe.path).ok()?
         };
         let mut request = Request::builder().method(probe.method).uri(uri).body(Full::from(probe.send.clone())).ok()?;
         let headers = request.headers_mut();
@@ -147,9 +148,10 @@ impl Prober {
     fn judge(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
         let probe = &self.probe;
         let status = status.as_u16();
-        let expected = match probe.expected_statuses.is_empty() {
-            true => status == 200,
-            false => probe.expected_statuses.iter().any(|range| range.contains(&status)),
+        let expected = if probe.expected_statuses.is_empty() {
+            status == 200
+        } else {
+            probe.expected_statuses.iter().any(|range| range.contains(&status))
         };
         if !expected {
             return Verdict::Unhealthy {

@@ -243,9 +243,12 @@ pub(super) fn publish<'h>(
     hosts: impl Iterator<Item = &'h Votes>,
 ) {
     let excluded = HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL;
-    let [healthy, degraded] = count(hosts.map(|votes| match votes.health().flags().has(excluded) {
-        true => votes.of(check).and(HealthFlags::FAILED_ACTIVE_HC),
-        false => votes.of(check),
+    let [healthy, degraded] = count(hosts.map(|votes| {
+        if votes.health().flags().has(excluded) {
+            votes.of(check).and(HealthFlags::FAILED_ACTIVE_HC)
+        } else {
+            votes.of(check)
+        }
     }));
     stats.set(Gauge::healthy, healthy);
     stats.set(Gauge::degraded, degraded);

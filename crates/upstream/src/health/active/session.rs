@@ -99,11 +99,10 @@ impl Session {
             Verdict::Healthy { .. } if self.failed => {}
             _ => clear = clear.and(HealthFlags::ACTIVE_HC_TIMEOUT),
         }
-        match self.failed {
-            true => set = set.and(HealthFlags::FAILED_ACTIVE_HC),
-            false => {
-                clear = clear.and(HealthFlags::FAILED_ACTIVE_HC).and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL);
-            }
+        if self.failed {
+            set = set.and(HealthFlags::FAILED_ACTIVE_HC)
+        } else {
+            clear = clear.and(HealthFlags::FAILED_ACTIVE_HC).and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL);
         }
         Change { set, clear, changed, pending: against && !changed, healthy }
     }

@@ -191,10 +191,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source> Connection<IO, S> {
             // The next step writes the results, together with the ADS stream's answers.
             return Poll::Ready(Ok(()));
         }
-        match self.codec.output().is_empty() {
-            true => Poll::Pending,
-            false => self.poll_write(cx),
-        }
+        if self.codec.output().is_empty() { Poll::Pending } else { self.poll_write(cx) }
     }
 
     /// Writes output. Ready when some was written.
@@ -359,12 +356,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source> Connection<IO, S> {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.pinged = !heard;
-            let pause = match heard {
-                true => self.limits.keepalive_interval,
-                false => {
-                    self.codec.ping(*b"evenkeel");
-                    self.limits.keepalive_timeout
-                }
+            let pause = if heard {
+                self.limits.keepalive_interval
+            } else {
+                self.codec.ping(*b"evenkeel");
+                self.limits.keepalive_timeout
             };
             self.alive.as_mut().reset(Instant::now() + pause);
         }

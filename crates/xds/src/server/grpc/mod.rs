@@ -93,15 +93,16 @@ impl Limits {
             quantum_bytes: OUTPUT_BYTES,
             ..h2::Options::default()
         };
-        match anonymous {
-            false => known,
-            true => h2::Options {
+        if anonymous {
+            h2::Options {
                 max_concurrent_streams: ANONYMOUS_STREAMS,
                 initial_stream_window_size: ANONYMOUS_WINDOW_BYTES,
                 initial_connection_window_size: ANONYMOUS_WINDOW_BYTES,
                 max_header_list_bytes: ANONYMOUS_HEADER_BYTES,
                 ..known
-            },
+            }
+        } else {
+            known
         }
     }
 }

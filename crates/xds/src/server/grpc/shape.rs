@@ -19,9 +19,10 @@ pub(super) fn check(mut message: &[u8]) -> Result<(), String> {
     while !message.is_empty() {
         let before = message.len();
         let Some(field) = skip_field(&mut message) else { return Ok(()) };
-        match NAMES.contains(&field) {
-            true => names += 1,
-            false => other += before - message.len(),
+        if NAMES.contains(&field) {
+            names += 1
+        } else {
+            other += before - message.len()
         }
         if names > MAX_NAMES {
             return Err(format!("a request with more than {MAX_NAMES} names and versions"));

@@ -114,9 +114,10 @@ fn rule(random: &mut Random, all: &mut Objects) -> bool {
             "tls: {mode: SIMPLE, insecureSkipVerify: true}",
             "portLevelSettings: [{port: {number: 80}, tls: {mode: DISABLE}}]",
         ]);
-        let subsets = match has_subsets {
-            true => ", subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]",
-            false => "",
+        let subsets = if has_subsets {
+            ", subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]"
+        } else {
+            ""
         };
         let spec = format!("host: server.shop.svc.cluster.local, trafficPolicy: {{{tls}}}{subsets}");
         let namespace = random.pick(&["shop", "other"]);

@@ -283,9 +283,10 @@ fn deployments(workloads: &[Workload], ports: &BTreeSet<u16>, program: &str) -> 
             let name = own.ports.iter().find(|(name, own)| own == number && !name.is_empty()).map(|(name, _)| name);
             name.map_or_else(|| json!({"containerPort": number}), |name| json!({"name": name, "containerPort": number}))
         };
-        let container = match own.is_gateway {
-            true => json!({"name": "istio-proxy", "image": "auto"}),
-            false => json!({"name": "main", "ports": listed.iter().map(named).collect::<Vec<_>>()}),
+        let container = if own.is_gateway {
+            json!({"name": "istio-proxy", "image": "auto"})
+        } else {
+            json!({"name": "main", "ports": listed.iter().map(named).collect::<Vec<_>>()})
         };
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
