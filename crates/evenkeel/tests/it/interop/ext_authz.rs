@@ -297,7 +297,7 @@ fn counted(admin: u16) -> String {
     let wanted = |line: &&str| {
         let of_cluster = line.starts_with("cluster.a.upstream_rq_") && line.chars().any(|c| c.is_ascii_digit());
         let codes = of_cluster && ["_2", "_3", "_4", "_5", "completed"].iter().any(|part| line.contains(part));
-        (line.contains("ext_authz") || codes) && !line.ends_with(": 0")
+        (line.contains("ext_authz") || codes) && !line.ends_with(": 0") && !super::is_own(line)
     };
     let lines: BTreeSet<_> = text.lines().filter(wanted).collect();
     lines.into_iter().map(|line| format!("{line}\n")).collect()

@@ -146,7 +146,7 @@ fn statistics(admin: u16) -> BTreeSet<String> {
     };
     let plain = get("/stats");
     let prometheus = get("/stats/prometheus");
-    let plain = plain.lines().filter(|line| line.contains(".fault."));
+    let plain = plain.lines().filter(|line| line.contains(".fault.") && !super::is_own(line));
     let by_cluster = prometheus.lines().filter(|line| line.contains("envoy_fault_downstream_cluster"));
     plain.chain(by_cluster).map(in_order).collect()
 }

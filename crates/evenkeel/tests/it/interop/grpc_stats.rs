@@ -161,10 +161,13 @@ fn evenkeel_and_envoy_count_calls_of_grpc_alike() {
 /// dot, unless dots are replaced.
 fn look(admin: u16, log: &Path) -> Seen {
     let text = get(admin, "/stats");
-    let counted = text.lines().filter(|line| line.contains(".grpc.") && !line.contains(".00: ")).map(|line| {
-        let (name, value) = line.split_once(": ").unwrap_or_default();
-        if name.ends_with("rq_time") { format!("{name}\n") } else { format!("{name}: {value}\n") }
-    });
+    let counted = text
+        .lines()
+        .filter(|line| line.contains(".grpc.") && !line.contains(".00: ") && !super::is_own(line))
+        .map(|line| {
+            let (name, value) = line.split_once(": ").unwrap_or_default();
+            if name.ends_with("rq_time") { format!("{name}\n") } else { format!("{name}: {value}\n") }
+        });
     let text = get(admin, "/stats/prometheus");
     let is_alike = |line: &&str| {
         let odd = ["rq_time", "grpc_00", "plain.Svc", "\"plain\""];

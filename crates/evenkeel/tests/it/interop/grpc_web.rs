@@ -203,7 +203,7 @@ fn counted(admin: u16) -> String {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, admin));
     let get = |path| Connection::open(address).and_then(|mut client| client.get("admin", path, "")).expect("an answer");
     let text = get("/stats").text();
-    let lines: BTreeSet<_> = text.lines().filter(|line| line.contains(".grpc-web.")).collect();
+    let lines: BTreeSet<_> = text.lines().filter(|line| line.contains(".grpc-web.") && !super::is_own(line)).collect();
     lines.into_iter().map(|line| format!("{line}\n")).collect()
 }
 

@@ -73,6 +73,11 @@ use evenkeel_testkit::wait;
 use exchange::Case;
 use proxy::{Program, Scene};
 
+/// Whether a line of `/stats` is about Evenkeel's tables of series, which Envoy does not have.
+fn is_own(line: &str) -> bool {
+    line.starts_with("metric_series.")
+}
+
 /// How long a program may take to write its log.
 const LOG_PATIENCE: Duration = Duration::from_secs(5);
 /// Rows that run at the same time.
