@@ -19,6 +19,7 @@ use crate::pb::config::rbac::{Permission, Policy, Principal, permission, princip
 use crate::pb::config::route::HeaderMatcher;
 use crate::pb::config::route::header_matcher::HeaderMatchSpecifier;
 use crate::pb::core::CidrRange;
+use crate::pb::envoy_type::Int32Range;
 use crate::pb::hcm::{HttpFilter, http_filter};
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
@@ -210,11 +211,23 @@ pub(crate) fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, laye
             if layer == Layer::Tcp && policy.action == AuthorizationAction::Allow && rule.needs_http() {
                 continue;
             }
+            let has_ports = rule.to.iter().any(|operation| !operation.ports.is_empty());
             let rule = ambiguous::with_ports(rule, policy.action);
-            compiled.insert(format!("{}-rule[{i}]", name_of(policy)), compile_rule(&rule, mesh, layer));
+            let mut rules = compile_rule(&rule, mesh, layer);
+            if policy.unsupported.is_some() && has_ports {
+                rules.permissions.push(without_port());
+            }
+            compiled.insert(format!("{}-rule[{i}]", name_of(policy)), rules);
         }
     }
     compiled
+}
+
+/// Matches what comes by a Unix socket, which has no port: what stands in for an object about some ports cannot tell which they are.
+fn without_port() -> Permission {
+    let any_port = PermissionRule::DestinationPortRange(Int32Range { start: 1, end: 65_536 });
+    let any_port = Permission { rule: Some(any_port) };
+    Permission { rule: Some(PermissionRule::NotRule(Box::new(any_port))) }
 }
 
 /// Returns a rule that matches nothing. Our proxy names it when no other of an ALLOW filter matched; Envoy says `none`.

@@ -57,8 +57,8 @@ spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], res
 ---
 ";
 
-/// Which of `web` (port 8080), `admin` (its port 8081), `other`, `edge` and `away` refuse a call, whether `web` may `send` a request and
-/// `bytes`, and the findings about it.
+/// Which of `web` (port 8080), `admin` (its port 8081), `other`, `edge` and `away` refuse a call, whether `web` may `send` a request, by
+/// a Unix `socket`, too, and `bytes`, and the findings about it.
 fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>) {
     let text = format!("{MESH}{document}");
     let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
@@ -80,6 +80,8 @@ fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>)
         ("edge", end(&config_of("router edge-0.shop"), "0.0.0.0_80", "10.244.0.5:80")),
         ("away", end(&config_of("sidecar away-0.away"), "virtualInbound", "10.244.0.6:8080")),
         ("send", sent("0.0.0.0_80", &PLAIN_HTTP, "203.0.113.1:80", "GET far.test /x")),
+        // What comes by a Unix socket has no port.
+        ("socket", sent("0.0.0.0_80", &PLAIN_HTTP, "0.0.0.0:0", "GET far.test /x")),
         ("bytes", sent("virtualOutbound", &PLAIN_TCP, "203.0.113.1:9000", "")),
     ];
     let refused = ends.iter().filter(|(_, end)| end.starts_with("denied by ns[")).map(|(name, _)| *name).collect();
@@ -105,12 +107,12 @@ fn object(version: &str, kind: &str, spec: &str) -> String {
     format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p, namespace: shop}}\nspec: {{{spec}}}\n")
 }
 
-const EVERYONE: &[&str] = &["web", "admin", "other", "edge", "send", "bytes"];
+const EVERYONE: &[&str] = &["web", "admin", "other", "edge", "send", "socket", "bytes"];
 /// The same without what is sent.
 const CALLED: &[&str] = &["web", "admin", "other", "edge"];
 const EVERYWHERE: &[&str] = &["web", "admin", "other", "edge", "away"];
 const WEB: &[&str] = &["web", "admin"];
-const ALL_OF_WEB: &[&str] = &["web", "admin", "send", "bytes"];
+const ALL_OF_WEB: &[&str] = &["web", "admin", "send", "socket", "bytes"];
 const CLOSED: &[&str] = &["closed"];
 const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
 
@@ -134,15 +136,18 @@ fn a_plugin_that_must_not_fail_closes_what_it_judges() {
     let matching =
         |entries: &str, expected: &[&str]| check(&format!("{url}, {SELECTOR}, match: [{entries}]"), expected);
     matching("{mode: SERVER}", WEB);
-    matching("{mode: CLIENT}", &["send", "bytes"]);
+    matching("{mode: CLIENT}", &["send", "socket", "bytes"]);
     matching("{mode: CLIENT_AND_SERVER}", ALL_OF_WEB);
     matching("{mode: UNDEFINED}", ALL_OF_WEB);
     matching("{mode: SERVER, ports: [{number: 8081}]}", &["admin"]);
-    matching("{ports: [{number: 8081}]}, {mode: SERVER}", WEB);
-    matching("{ports: [{number: 80}]}", &["send"]);
-    matching("{mode: CLIENT, ports: [{number: 80}]}", &["send"]);
-    matching("{mode: SERVER, ports: [{number: 8080}]}, {mode: CLIENT, ports: [{number: 9000}]}", &["web", "bytes"]);
-    check(&format!("{url}, match: [{{mode: CLIENT}}]"), &["edge", "send", "bytes"]);
+    matching("{ports: [{number: 8081}]}, {mode: SERVER}", &["web", "admin", "socket"]);
+    matching("{ports: [{number: 80}]}", &["send", "socket"]);
+    matching("{mode: CLIENT, ports: [{number: 80}]}", &["send", "socket"]);
+    matching(
+        "{mode: SERVER, ports: [{number: 8080}]}, {mode: CLIENT, ports: [{number: 9000}]}",
+        &["web", "socket", "bytes"],
+    );
+    check(&format!("{url}, match: [{{mode: CLIENT}}]"), &["edge", "send", "socket", "bytes"]);
     check(&format!("{url}, match: [{{mode: SERVER}}]"), &["web", "admin", "other"]);
     check(&format!("{url}, targetRefs: [{{kind: Service, name: web}}]"), WEB);
     check(
@@ -211,7 +216,7 @@ fn a_filter_that_checks_closes_where_it_would_be() {
     }
     let authorize = "{name: envoy.filters.http.ext_authz}";
     check(&patch("SIDECAR_INBOUND", authorize), &["web", "admin", "other"]);
-    check(&patch("SIDECAR_OUTBOUND", authorize), &["send", "bytes"]);
+    check(&patch("SIDECAR_OUTBOUND", authorize), &["send", "socket", "bytes"]);
     check(&patch("GATEWAY", authorize), &["edge"]);
     check(&format!("workloadSelector: {{labels: {{app: web}}}}, {}", patch("SIDECAR_INBOUND", authorize)), WEB);
     check(&format!("targetRefs: [{{kind: Service, name: web}}], {}", patch("ANY", authorize)), WEB);
@@ -325,7 +330,7 @@ fn a_policy_of_the_same_name_keeps_its_effect() {
         "selector: {matchLabels: {app: other}}, action: DENY, rules: [{}]",
     );
     let both = closed(&format!("{plugin}---\n{policy}"), &MeshConfig::default());
-    assert_eq!(both, (vec!["web", "admin", "other", "send", "bytes"], owned(CLOSED)));
+    assert_eq!(both, (vec!["web", "admin", "other", "send", "socket", "bytes"], owned(CLOSED)));
     let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
     assert_eq!(closed(&format!("{plugin}---\n{policy}"), &open).0, ["other"]);
 }
