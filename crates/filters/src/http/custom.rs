@@ -18,7 +18,7 @@ use crate::remark::Remark;
 pub type State = Option<Box<dyn Any>>;
 
 /// An HTTP filter that is not in the registry. Each worker has its own. The hooks are those of the registry's filters, see
-/// ARCHITECTURE.md, "How to add a filter".
+/// docs/contributing/how-to-add.md, "How to add a filter".
 #[allow(missing_docs)]
 pub trait CustomFilter {
     /// The hooks it has; the others are never called.

@@ -12,7 +12,7 @@ use super::{ConnectionContext, ConnectionFacts, Data, Decision, End, Hooks, Setu
 pub type State = Option<Box<dyn Any>>;
 
 /// A network filter that is not in the registry. Each worker has its own. The hooks are those of the registry's filters, see
-/// ARCHITECTURE.md, "How to add a filter".
+/// docs/contributing/how-to-add.md, "How to add a filter".
 #[allow(missing_docs)]
 pub trait CustomFilter {
     /// The hooks it has; the others are never called.
