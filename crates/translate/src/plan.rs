@@ -107,34 +107,37 @@ impl Unit {
                     routes::gateway::of_host(context, host, out)
                 }
             }
-            Self::Assembly(Collection::Address(address, port)) => {
-                listeners::outbound::of_address(context, (*address, *port), parts, out);
-            }
-            Self::Assembly(Collection::Port(number)) => {
-                if context.is_sidecar() {
-                    listeners::outbound::of_port(context, *number, parts, out)
-                } else {
-                    listeners::gateway::of_shared_port(context, *number, parts, out)
-                }
-            }
-            Self::Assembly(Collection::Egress(address, number)) => {
-                listeners::outbound::of_egress(context, *address, *number, parts, out);
-            }
-            Self::Assembly(Collection::Socket(path)) => listeners::outbound::of_socket(context, path, parts, out),
-            Self::Assembly(Collection::GatewayHost(table, host)) => {
-                routes::gateway::virtual_host_of(context, table, host, parts, out);
-            }
-            Self::Assembly(Collection::Routes(name)) => {
-                if context.is_sidecar() {
-                    routes::outbound::table(context, name, parts, out)
-                } else {
-                    routes::gateway::table(context, name, parts, out)
-                }
-            }
-            Self::Assembly(Collection::Names) => name_table::table(parts, out),
-            Self::Assembly(Collection::Secret(name)) => secrets::secret(context, name, out),
-            // Only units of gRPC programs add parts to it.
-            Self::Assembly(Collection::Target(_)) => {}
+            Self::Assembly(collection) => assemble(collection, context, parts, out),
         }
+    }
+}
+
+/// Generates the resource that these parts are for.
+fn assemble(collection: &Collection, context: Context<'_>, parts: &[&Part], out: &mut Output) {
+    match collection {
+        Collection::Address(address, port) => {
+            listeners::outbound::of_address(context, (*address, *port), parts, out);
+        }
+        Collection::Port(number) => {
+            if context.is_sidecar() {
+                listeners::outbound::of_port(context, *number, parts, out)
+            } else {
+                listeners::gateway::of_shared_port(context, *number, parts, out)
+            }
+        }
+        Collection::Egress(address, number) => listeners::outbound::of_egress(context, *address, *number, parts, out),
+        Collection::Socket(path) => listeners::outbound::of_socket(context, path, parts, out),
+        Collection::GatewayHost(table, host) => routes::gateway::virtual_host_of(context, table, host, parts, out),
+        Collection::Routes(name) => {
+            if context.is_sidecar() {
+                routes::outbound::table(context, name, parts, out)
+            } else {
+                routes::gateway::table(context, name, parts, out)
+            }
+        }
+        Collection::Names => name_table::table(parts, out),
+        Collection::Secret(name) => secrets::secret(context, name, out),
+        // Only units of gRPC programs add parts to it.
+        Collection::Target(_) => {}
     }
 }

@@ -310,7 +310,7 @@ impl Fetcher {
             known["data"][JWKS_KEY] = keys.into();
             same_keys && known == object
         });
-        if is_known { self.keys.touch(&name) } else { self.keys.put(&name, object) }
+        if is_known && self.keys.is_stored(&name) { self.keys.touch(&name) } else { self.keys.put(&name, object) }
     }
 }
 

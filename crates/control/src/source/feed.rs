@@ -1,5 +1,6 @@
 //! A source whose objects are put by a task: the control plane's own ones, or one that watches an API server.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_api::ObjectKey;
@@ -74,7 +75,7 @@ impl ObjectFeed {
     /// Replaces all objects, each with its time of creation: the task may have missed changes. Objects that are the same stay
     /// as they are.
     pub fn replace_all(&self, all: Vec<(Value, i64)>) {
-        let listed: Vec<ObjectKey> = all.iter().filter_map(|(json, _)| ObjectKey::of_json(json)).collect();
+        let listed: HashSet<ObjectKey> = all.iter().filter_map(|(json, _)| ObjectKey::of_json(json)).collect();
         let known: Vec<ObjectKey> = self.0.lock().objects.keys().cloned().collect();
         known.iter().filter(|key| !listed.contains(key)).for_each(|key| self.remove(key));
         all.into_iter().for_each(|(json, created)| self.put(json, created));

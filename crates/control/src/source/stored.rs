@@ -37,8 +37,10 @@ pub struct StoredObjects {
 struct Known {
     /// `None`: what is stored is no object.
     key: Option<ObjectKey>,
-    /// The version that was read or written; `None`: it is not stored, and stays in force.
+    /// The version that was in the store when the object was read or put; `None`: there was none, and the object stays in force.
     version: Option<Version>,
+    /// Whether the object in force is the one that is stored.
+    is_stored: bool,
 }
 
 impl StoredObjects {
@@ -73,7 +75,10 @@ impl StoredObjects {
         let changed = move |changed: Changed<'_>| {
             let Some(this) = this.upgrade() else { return };
             let read = match changed {
-                Changed::Name(name) => this.read(&mut this.lock(), name),
+                Changed::Name(name) => {
+                    this.read(&mut this.lock(), name);
+                    Ok(())
+                }
                 Changed::Any => this.list(),
             };
             if let Err(error) = read {
@@ -91,9 +96,10 @@ impl StoredObjects {
         let mut known = self.lock();
         let text = format!("{object:#}\n");
         let stored = self.store.put(&self.key(name), text.as_bytes(), Readers::Owner);
-        let version = if stored.is_ok() { self.version(name) } else { None };
+        // If it could not be stored, an older one may be there, which does not come back in force.
+        let version = self.version(name);
         if let Some(key) = ObjectKey::of_json(&object) {
-            known.insert(name.to_owned(), Known { key: Some(key), version });
+            known.insert(name.to_owned(), Known { key: Some(key), version, is_stored: stored.is_ok() });
             self.feed.put(object, 0);
         }
         stored
@@ -110,6 +116,11 @@ impl StoredObjects {
     /// Marks an object as current: its version has the present time.
     pub fn touch(&self, name: &str) -> io::Result<()> {
         self.store.touch(&self.key(name))
+    }
+
+    /// Whether the object in force is the one that is stored.
+    pub fn is_stored(&self, name: &str) -> bool {
+        self.lock().get(name).is_some_and(|known| known.is_stored)
     }
 
     /// Returns an object as it is stored.
@@ -132,37 +143,46 @@ impl StoredObjects {
     fn list(&self) -> io::Result<()> {
         let mut known = self.lock();
         let names = self.names()?;
-        let is_gone = |(name, known): &(&String, &Known)| known.version.is_some() && !names.contains(name);
+        let is_gone = |(name, known): &(&String, &Known)| known.version.is_some() && names.binary_search(name).is_err();
         let gone: Vec<String> = known.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
         gone.iter().for_each(|name| self.forget(&mut known, name));
         for name in names {
             let version = self.version(&name);
             if known.get(&name).is_none_or(|known| known.version != version) {
-                self.read(&mut known, &name)?;
+                self.read(&mut known, &name);
             }
         }
         Ok(())
     }
 
-    /// Reads one object; what is no object is left out.
-    fn read(&self, known: &mut BTreeMap<String, Known>, name: &str) -> io::Result<()> {
-        if !name.ends_with(".json") {
-            return Ok(());
-        }
+    /// Reads one object, if it has changed; what cannot be read or is no object leaves in force what was there.
+    fn read(&self, known: &mut BTreeMap<String, Known>, name: &str) {
         let version = self.version(name);
-        let Some(text) = self.store.get_within(&self.key(name), MAX_OBJECT_BYTES)? else {
-            self.forget(known, name);
-            return Ok(());
+        if !name.ends_with(".json")
+            || (version.is_some() && known.get(name).is_some_and(|known| known.version == version))
+        {
+            return;
+        }
+        let object = match self.store.get_within(&self.key(name), MAX_OBJECT_BYTES) {
+            Ok(None) => return self.forget(known, name),
+            Ok(Some(text)) => serde_json::from_slice::<Value>(&text).map_err(io::Error::from),
+            Err(error) => Err(error),
         };
-        let object = serde_json::from_slice::<Value>(&text).ok();
-        let Some((key, object)) = object.and_then(|object| Some((ObjectKey::of_json(&object)?, object))) else {
-            tracing::warn!("{} is no object", self.store.place(&self.key(name)).display());
-            known.entry(name.to_owned()).or_insert(Known { key: None, version }).version = version;
-            return Ok(());
-        };
-        known.insert(name.to_owned(), Known { key: Some(key), version });
-        self.feed.put(object, 0);
-        Ok(())
+        let object = object.and_then(|object| {
+            let key = ObjectKey::of_json(&object).ok_or_else(|| io::Error::other("it is no object of a known kind"))?;
+            Ok((key, object))
+        });
+        match object {
+            Ok((key, object)) => {
+                known.insert(name.to_owned(), Known { key: Some(key), version, is_stored: true });
+                self.feed.put(object, 0);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "{} cannot be read", self.store.place(&self.key(name)).display());
+                known.entry(name.to_owned()).or_insert(Known { key: None, version, is_stored: false }).version =
+                    version;
+            }
+        }
     }
 
     fn forget(&self, known: &mut BTreeMap<String, Known>, name: &str) {
@@ -248,9 +268,13 @@ mod tests {
         let obstacle = state.path().join(FOLDER).join("a.json.new");
         std::fs::create_dir(&obstacle).expect("a directory");
         objects.put("a.json", entry("a", "10.0.0.2")).expect_err("it cannot be stored");
+        // The older one that is stored does not come back.
+        objects.list().expect("a list");
         assert_eq!(addresses(&mut source), ["10.0.0.2"]);
+        assert!(!objects.is_stored("a.json"));
         std::fs::remove_dir(&obstacle).expect("the directory");
         objects.put("a.json", entry("a", "10.0.0.3")).expect("stored");
+        assert!(objects.is_stored("a.json"));
         assert_eq!(addresses(&mut open(state.path()).1), ["10.0.0.3"]);
     }
 
@@ -261,6 +285,11 @@ mod tests {
         for (name, text) in [("a.json", "{"), ("b.json", "{}"), ("c.txt", ""), ("d.json", "[1]")] {
             store.put(&format!("{FOLDER}/{name}"), text.as_bytes(), Readers::Owner).expect("put");
         }
-        assert_eq!(addresses(&mut open(state.path()).1), Vec::<String>::new());
+        // Nor does what is too large keep the others out.
+        let long = vec![b' '; usize::try_from(MAX_OBJECT_BYTES).expect("a size") + 1];
+        store.put(&format!("{FOLDER}/e.json"), &long, Readers::Owner).expect("put");
+        let last = entry("f", "10.0.0.1").to_string();
+        store.put(&format!("{FOLDER}/f.json"), last.as_bytes(), Readers::Owner).expect("put");
+        assert_eq!(addresses(&mut open(state.path()).1), ["10.0.0.1"]);
     }
 }

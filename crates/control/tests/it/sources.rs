@@ -57,31 +57,39 @@ async fn objects_come_and_go_beside_files_that_change_all_the_time() {
     let mut proxy = plane.client(Protocol::Delta, "client").await;
     until_served(&mut proxy, &["a", "b"]).await;
 
-    // Load: a file that changes without a pause, and endpoints of the other source.
-    let (busy, path) = (feed.clone(), plane.config.path().join("load.yaml"));
-    let load = tokio::spawn(async move {
-        for number in 0.. {
-            std::fs::write(&path, pod("a", &format!("10.1.{}.1", number % 200))).expect("a file");
-            busy.put(instance("b", &format!("10.2.{}.1", number % 200)), 0);
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    // Load: bursts of changes of a file and of endpoints of the other source, one as soon as the last is served.
+    let path = plane.config.path().join("load.yaml");
+    let load = async {
+        for burst in (0..200).cycle() {
+            for number in [200, 201, 202, burst] {
+                std::fs::write(&path, pod("a", &format!("10.1.{number}.1"))).expect("a file");
+                feed.put(instance("b", &format!("10.2.{number}.1")), 0);
+            }
+            let last = [format!("10.1.{burst}.1"), format!("10.2.{burst}.1")];
+            let is_served = |page: &str| last.iter().all(|address| page.contains(address)).then_some(());
+            plane.until("/debug/endpointz", is_served).await;
         }
-    });
-    feed.put(object("c", 80), 0);
-    until_served(&mut proxy, &["a", "b", "c"]).await;
-    // It changes: another port.
-    feed.put(object("c", 81), 0);
-    proxy.until_held(ResourceType::Cluster, "outbound|81||c.shop.svc.cluster.local").await;
-    feed.put(object("c", 80), 0);
-    until_served(&mut proxy, &["a", "b", "c"]).await;
-    feed.remove(&key(&object("c", 80)));
-    until_served(&mut proxy, &["a", "b"]).await;
-    // The source lists everything again: what is missing is gone, and what is the same stays.
-    feed.replace_all(vec![(object("b", 80), 0), (object("d", 80), 0)]);
-    until_served(&mut proxy, &["a", "b", "d"]).await;
+    };
+    let changes = async {
+        feed.put(object("c", 80), 0);
+        until_served(&mut proxy, &["a", "b", "c"]).await;
+        // It changes: another port.
+        feed.put(object("c", 81), 0);
+        proxy.until_held(ResourceType::Cluster, "outbound|81||c.shop.svc.cluster.local").await;
+        feed.put(object("c", 80), 0);
+        until_served(&mut proxy, &["a", "b", "c"]).await;
+        feed.remove(&key(&object("c", 80)));
+        until_served(&mut proxy, &["a", "b"]).await;
+        // The source lists everything again: what is missing is gone, and what is the same stays.
+        feed.replace_all(vec![(object("b", 80), 0), (object("d", 80), 0)]);
+        until_served(&mut proxy, &["a", "b", "d"]).await;
+    };
+    tokio::select! {
+        () = changes => {}
+        () = load => {}
+    }
     feed.replace_all(vec![(object("d", 80), 0)]);
     until_served(&mut proxy, &["a", "d"]).await;
-    load.abort();
-    drop(load.await);
 
     // The page of endpoints has the last Pod of each source.
     feed.put(instance("d", "10.3.0.1"), 0);
