@@ -1,0 +1,1 @@
+//! Kubernetes: the only crate that knows its client.
