@@ -89,6 +89,7 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
             options.file_flush_interval().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             options.file_flush_min_size_kb(),
         ),
+        custom_filters: Vec::new(),
         // Requests of operators say nothing about the workload.
         recent: recent::Options {
             limit: options.recent_requests,

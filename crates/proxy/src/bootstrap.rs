@@ -66,6 +66,15 @@ impl fmt::Display for Lines<'_> {
 
 /// Reads and checks a bootstrap.
 pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loaded, BootstrapError> {
+    load_in(source, overrides, &Environment::process())
+}
+
+/// The same for a process with filters of its own.
+pub(crate) fn load_in(
+    source: &BootstrapSource,
+    overrides: &NodeOverrides,
+    environment: &Environment,
+) -> Result<Loaded, BootstrapError> {
     let mut message = pb::Bootstrap::default();
     let (mut tree, mut encoded) = (None, Vec::new());
     if let Some(path) = &source.path {
@@ -84,7 +93,7 @@ pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loade
         tree = if source.path.is_none() { read.tree } else { None };
     }
     message.node = Some(with_overrides(message.node.take().unwrap_or_default(), overrides));
-    let bootstrap = Bootstrap::new(&message, &Environment::process());
+    let bootstrap = Bootstrap::new(&message, environment);
     let loaded = |bootstrap| Loaded { bootstrap, message, tree: tree.clone() };
     match bootstrap {
         Ok(mut bootstrap) => {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use evenkeel_runtime_config::custom::CustomFilterKind;
 
 use crate::access_log::FlushOptions;
 use crate::handover;
@@ -129,6 +130,8 @@ pub struct Settings {
     pub admin_writers: AdminWriters,
     /// When lines of access logs are written.
     pub log_flush: FlushOptions,
+    /// HTTP and network filters of the program that embeds the proxy.
+    pub custom_filters: Vec<CustomFilterKind>,
 }
 
 /// Source of the bootstrap.
@@ -185,6 +188,7 @@ impl Options {
             recent: recent::Options { limit: self.recent_requests, except: Vec::new() },
             admin_writers: self.admin_changes_from,
             log_flush: FlushOptions::new(self.file_flush_interval_msec, self.file_flush_min_size_kb),
+            custom_filters: Vec::new(),
         })
     }
 }

@@ -106,8 +106,9 @@ pub fn run_in(settings: Settings, program: Program) -> Result<(), RunError> {
 fn prepare(settings: &Settings) -> Result<(Loaded, Builder), RunError> {
     // Held during all checks so that the schema is loaded once, and no longer, since it takes megabytes.
     let _schema = Schema::acquire();
-    let loaded = bootstrap::load(&settings.bootstrap, &settings.node)?;
-    let builder = builder_of(&loaded)?;
+    let environment = Environment { custom_filters: settings.custom_filters.clone(), ..Environment::process() };
+    let loaded = bootstrap::load_in(&settings.bootstrap, &settings.node, &environment)?;
+    let builder = builder_of(&loaded, environment)?;
     Ok((loaded, builder))
 }
 
@@ -122,8 +123,8 @@ fn block_on(serve: impl Future<Output = Result<(), RunError>>) -> Result<(), Run
 }
 
 /// A builder that contains the static resources.
-fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
-    let mut builder = Builder::new(Environment::process(), SecretStore::new());
+fn builder_of(loaded: &Loaded, environment: Environment) -> Result<Builder, RunError> {
+    let mut builder = Builder::new(environment, SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
     builder.set_default_resolver(loaded.bootstrap.resolver.clone());
     builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());

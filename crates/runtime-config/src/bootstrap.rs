@@ -164,7 +164,7 @@ impl Bootstrap {
     pub fn new(message: &bootstrap::Bootstrap, environment: &Environment) -> Result<Self, Rejection> {
         let name = message.node.as_ref().map(|node| node.id.clone()).unwrap_or_default();
         let rejection = |problems| Rejection { kind: "Bootstrap", name: name.clone(), problems };
-        let unsupported = support::check(&pack(message));
+        let unsupported = support::check_with(&pack(message), &environment.custom_filters);
         if !unsupported.is_empty() {
             return Err(rejection(unsupported));
         }

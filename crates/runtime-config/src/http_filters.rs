@@ -88,7 +88,13 @@ macro_rules! http_filters {
                     return Some(Some(Arc::new($module::$($compile_route)::+(cx, &message)?)));
                 }
             )?)*
-            if optional { Some(None) } else { cx.fail(format!("{name} is no configuration for one route")) }
+            let mut customs = cx.env.custom_filters.iter().filter_map(|kind| kind.per_route);
+            match customs.find(|route| route.message == name).map(|route| (route.compile)(&any.value)) {
+                Some(Ok(config)) => Some(Some(config)),
+                Some(Err(reason)) => cx.fail(reason),
+                None if optional => Some(None),
+                None => cx.fail(format!("{name} is no configuration for one route")),
+            }
         }
     };
 }

@@ -98,7 +98,7 @@ impl<'r> RequestContext<'r> {
     }
 
     /// The filter's per-route configuration on the most specific level that has one.
-    pub(crate) fn per_route<T: 'static>(&self) -> Option<&'r T> {
+    pub fn per_route<T: 'static>(&self) -> Option<&'r T> {
         if self.route.filters.is_empty() {
             return None;
         }

@@ -135,6 +135,7 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
         admin_writers: AdminWriters::User,
         recent: evenkeel_proxy::recent::Options { limit: 256, except: Vec::new() },
         log_flush: Default::default(),
+        custom_filters: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ mod breaker;
 mod buffering;
 mod callouts;
 mod client_sides;
+mod custom_filters;
 mod data_path;
 mod detection;
 mod dns;

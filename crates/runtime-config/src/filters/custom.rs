@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::filter_needs::FilterNeeds;
+use crate::route_filters::PerRoute;
 
 /// A kind of custom filters.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +15,24 @@ pub struct CustomFilterKind {
     pub message: &'static str,
     /// Compiles the encoded message, or says what is wrong with it.
     pub compile: fn(&[u8]) -> Result<CustomFilter, String>,
+    /// The configuration that a route table, virtual host, route or weighted cluster may have for HTTP filters of this kind.
+    pub per_route: Option<CustomRouteKind>,
+}
+
+impl CustomFilterKind {
+    /// Whether this is the name of a message of the kind.
+    pub(crate) fn has_message(&self, name: &str) -> bool {
+        self.message == name || self.per_route.is_some_and(|route| route.message == name)
+    }
+}
+
+/// The per-route configuration of a kind of custom filters.
+#[derive(Debug, Clone, Copy)]
+pub struct CustomRouteKind {
+    /// The full name of its message; it may be that of the filter.
+    pub message: &'static str,
+    /// Compiles the encoded message to what the filter reads with `RequestContext::per_route`, or says what is wrong with it.
+    pub compile: fn(&[u8]) -> Result<Arc<dyn PerRoute>, String>,
 }
 
 /// A configured custom filter.

@@ -73,7 +73,7 @@ pub fn named_problems(schema: &Schema, resource: &Any) -> Vec<Problem> {
 }
 
 fn problems(schema: &Schema, resource: &Any, custom: &[CustomFilterKind]) -> Vec<Problem> {
-    let is_custom = |name: &str| custom.iter().any(|kind| kind.message == name);
+    let is_custom = |name: &str| custom.iter().any(|kind| kind.has_message(name));
     let mut problems = Vec::new();
     walk_any(schema, resource, &mut |path, visit| {
         let reason = match visit {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::custom::{CustomFilter, CustomFilterKind};
+use evenkeel_runtime_config::custom::{CustomFilter, CustomFilterKind, CustomRouteKind};
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::fault::{AbortStatus, Fault};
 use evenkeel_runtime_config::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
@@ -414,6 +414,7 @@ fn filters_of_kinds_that_the_process_adds_are_compiled_by_them() {
                 Ok(CustomFilter { message: "Lua", clusters: vec!["called".into()], factory: Arc::new(message.len()) })
             }
         },
+        per_route: None,
     };
     let with_kinds = |custom_filters: Vec<CustomFilterKind>, config: &str| {
         let environment = Environment { custom_filters, ..Environment::process() };
@@ -435,4 +436,36 @@ fn filters_of_kinds_that_the_process_adds_are_compiled_by_them() {
     };
     fails(vec![KIND], "", "has no code");
     fails(Vec::new(), code, "lua.v3.Lua is not supported");
+}
+
+#[test]
+fn routes_configure_filters_of_kinds_that_the_process_adds() {
+    const ROUTE: CustomRouteKind = CustomRouteKind {
+        message: "google.protobuf.UInt32Value",
+        compile: |message| match message {
+            [] => Err("says nothing".to_owned()),
+            message => Ok(Arc::new(message.len())),
+        },
+    };
+    const KIND: CustomFilterKind = CustomFilterKind {
+        message: "envoy.extensions.filters.http.lua.v3.Lua",
+        compile: |_| Ok(CustomFilter { message: "Lua", clusters: Vec::new(), factory: Arc::new(0_usize) }),
+        per_route: Some(ROUTE),
+    };
+    let with = |kind: CustomFilterKind, number: u32| {
+        let environment = Environment { custom_filters: vec![kind], ..Environment::process() };
+        let filter = format!("      - {{ name: own, typed_config: {{ \"@type\": {LUA} }} }}\n");
+        let route = format!(
+            "typed_per_filter_config: {{ own: {{ \"@type\": type.googleapis.com/google.protobuf.UInt32Value, value: {number} }} }}"
+        );
+        let text = text_of(&filter, &format!("virtual_hosts: []\n{route}\n"));
+        manager_of(&mut Builder::new(environment, SecretStore::new()), &text).map(|_| ())
+    };
+    assert_eq!(with(KIND, 7), Ok(()));
+    let fails = |kind, number, reason: &str| {
+        let error = with(kind, number).expect_err(reason);
+        assert!(error.contains(reason), "{error}");
+    };
+    fails(KIND, 0, "says nothing");
+    fails(CustomFilterKind { per_route: None, ..KIND }, 7, "UInt32Value is not supported");
 }
