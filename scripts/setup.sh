@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|protojson-reference|re2-reference|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
-# Envoy, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
+# Envoy, Kubernetes, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | protojson-reference | re2-reference | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, protojson-reference, re2-reference or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes or spire" ;;
         esac
     done
 }
@@ -40,13 +40,18 @@ need_demo() {
 
 need_test() {
     need_demo
-    debian iptables:iptables nginx:nginx-light haproxy:haproxy h2load:nghttp2-client valgrind:valgrind
+    debian iptables:iptables nginx:nginx-light haproxy:haproxy h2load:nghttp2-client valgrind:valgrind setpriv:util-linux
+    prepare_kubernetes
+    # It takes longest, and most of that is the compiler's: the others are downloaded meanwhile.
+    obtain_kubernetes &
+    local kubernetes=$!
     need_envoy
     need_h2spec
     need_grpc_xds_client
     need_authz_server
     need_protojson_reference
     need_re2_reference
+    wait "$kubernetes"
 }
 
 need_clippy() {
@@ -167,6 +172,23 @@ need_re2_reference() {
     find_go
     say "building re2-reference"
     (cd "$root/scripts/re2-reference" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
+}
+
+# Kubernetes' API server with etcd and kubectl, and the custom resource definitions of Istio and the Gateway API.
+need_kubernetes() {
+    prepare_kubernetes
+    obtain_kubernetes
+}
+
+# What obtaining it calls. Debian's package manager runs once at a time, so this is no part of what runs beside others.
+prepare_kubernetes() {
+    debian etcd:etcd-server setpriv:util-linux flock:util-linux
+    need_pip
+    find_go
+}
+
+obtain_kubernetes() {
+    GO=$go "$root/scripts/kubernetes/obtain.sh" "$tools/kubernetes"
 }
 
 # SPIRE's server and agent, Go modules of what scripts/spire pins. They need a newer Go than Debian 12 has.

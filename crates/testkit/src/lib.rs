@@ -16,6 +16,7 @@ pub mod h2spec;
 pub mod http;
 pub mod http2;
 pub mod jwt;
+pub mod kubernetes;
 pub mod load;
 pub mod objects;
 pub mod port;

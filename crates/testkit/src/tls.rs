@@ -1,7 +1,7 @@
 //! Certificates made for one test, and a TLS client connection over them.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -106,6 +106,20 @@ impl TestCa {
     pub fn for_server(&self, uri: &str, dns: &str) -> Identity {
         let dns = SanType::DnsName(dns.try_into().expect("a DNS name"));
         self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI")), dns])
+    }
+
+    /// Creates a certificate of a server with these DNS names and this address.
+    pub fn for_server_at(&self, names: &[&str], address: IpAddr) -> Identity {
+        let dns = |name: &&str| SanType::DnsName((*name).try_into().expect("a DNS name"));
+        self.issue(names.iter().map(dns).chain([SanType::IpAddress(address)]).collect())
+    }
+
+    /// Creates a certificate of a client that is known by its name and its organization.
+    pub fn for_client(&self, name: &str, organization: &str) -> Identity {
+        self.issue_with(Vec::new(), |params| {
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.distinguished_name.push(DnType::OrganizationName, organization);
+        })
     }
 
     /// A certificate with several URIs.

