@@ -20,6 +20,8 @@ pub const ISSUER: &str = "https://evenkeel.local";
 pub const TOKEN_KEY_FILE: &str = "token-key.pem";
 /// Prefix of a WorkloadGroup's name in [`Workload::pod`], for workloads that are not Pods. No Pod has such a name.
 pub const GROUP_PREFIX: &str = "workloadgroup/";
+/// Prefix of a service account's name in [`Workload::pod`], for tokens that are bound to no Pod. No Pod has such a name.
+pub const ACCOUNT_PREFIX: &str = "serviceaccount/";
 /// Maximum length of a token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// How far the issuer's clock may be ahead or behind.
@@ -29,6 +31,13 @@ const CLOCK_SKEW: Duration = Duration::from_secs(10);
 pub struct TokenKey {
     signing: EncodingKey,
     verifying: DecodingKey,
+}
+
+/// Without the key.
+impl std::fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenKey")
+    }
 }
 
 /// The workload that a token was issued to.

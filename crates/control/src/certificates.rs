@@ -3,14 +3,14 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_ca::external::ExternalRequest;
 use evenkeel_ca::rotation::{EXTERNAL, Record, Signing};
-use evenkeel_ca::tokens::GROUP_PREFIX;
-use evenkeel_ca::{CsrError, DEFAULT_TTL, IssuedCertificate, SignError, TokenKey, Workload};
+use evenkeel_ca::tokens::{ACCOUNT_PREFIX, GROUP_PREFIX};
+use evenkeel_ca::{CsrError, DEFAULT_TTL, IssuedCertificate, SignError, Workload};
 use evenkeel_model::ExternalSigner;
 use evenkeel_tls::TrustBundle;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
@@ -19,7 +19,9 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tonic::{Code, Extensions, Request, Response, Status};
 
+use crate::authentication::{TokenAuthenticator, TokenRefusal, bearer};
 use crate::authorities::{self, Authorities};
+use crate::listen::Peer;
 use crate::metrics::{Metrics, plane};
 use crate::quota::{Rate, host};
 use crate::world::World;
@@ -47,10 +49,10 @@ struct Caller {
 }
 
 impl Caller {
-    /// The caller's name in the ledger: POD.NAMESPACE, with its address where several machines use the same token.
+    /// The caller's name in the ledger: POD.NAMESPACE, with its address where several machines use the same token or account.
     fn name(&self) -> String {
         let Workload { namespace, pod, .. } = &self.workload;
-        if pod.starts_with(GROUP_PREFIX) {
+        if pod.starts_with(GROUP_PREFIX) || pod.starts_with(ACCOUNT_PREFIX) {
             format!("{pod}@{}.{namespace}", self.address)
         } else {
             format!("{pod}.{namespace}")
@@ -58,10 +60,10 @@ impl Caller {
     }
 }
 
-/// The certificate service, with the authorities that sign and the key that verifies tokens.
+/// The certificate service, with the authorities that sign and who verifies tokens.
 pub struct Certificates {
     authorities: Arc<Authorities>,
-    tokens: Arc<TokenKey>,
+    tokens: Arc<dyn TokenAuthenticator>,
     trust_domain: Arc<str>,
     metrics: Arc<Metrics>,
     refusals: Rate<IpAddr>,
@@ -83,7 +85,7 @@ impl Certificates {
     /// Creates a service that signs with `authorities` for identities of `trust_domain`.
     pub fn new(
         authorities: Arc<Authorities>,
-        tokens: Arc<TokenKey>,
+        tokens: Arc<dyn TokenAuthenticator>,
         trust_domain: Arc<str>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -104,51 +106,64 @@ impl Certificates {
         Self { pods: Some(pods), ..self }
     }
 
-    /// Checks the token of a call from `address` when its head has arrived, before any byte of the body is buffered. Stores
-    /// the caller in `extensions` for the service. `refused`: the calls of the connection that have been refused.
-    pub fn admit(
-        &self,
-        (address, refused): (IpAddr, &AtomicU32),
-        metadata: &HeaderMap,
-        extensions: &mut Extensions,
-    ) -> Result<(), Status> {
-        let (address, now) = (host(address), Instant::now());
+    /// Checks the token of a peer's call when its head has arrived, before any byte of the body is buffered. Stores the caller
+    /// in `extensions` for the service, unless the verdict needs I/O: then the service asks for it.
+    pub fn admit(&self, peer: &Peer, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+        let (address, now) = (host(peer.address.ip()), Instant::now());
         self.metrics.plane.inc(plane::Counter::citadel_server_csr_count);
         // Many may share an address. So the first token of each connection is always verified: that costs the control plane
         // less than the handshake before it.
-        if refused.load(Ordering::Relaxed) > 0 && self.refusals.is_over(&address, now) {
+        if peer.refused.load(Ordering::Relaxed) > 0 && self.refusals.is_over(&address, now) {
             self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
             tracing::debug!(%address, "certificate request not looked at");
             return Err(Status::resource_exhausted(
                 "too many certificate requests without a valid token; come again later",
             ));
         }
-        let caller = self.authenticate(address, metadata, now).inspect_err(|status| {
-            let mut is_logged = true;
-            if status.code() != Code::ResourceExhausted {
-                refused.fetch_add(1, Ordering::Relaxed);
-                is_logged = self.refusals.note(address, now);
-                self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
-            }
-            if is_logged {
-                tracing::warn!(%address, reason = status.message(), "certificate request refused")
-            } else {
-                tracing::debug!(%address, reason = status.message(), "certificate request refused")
-            }
-        })?;
-        extensions.insert(caller);
+        let verdict = token(metadata).and_then(|token| match self.tokens.verdict(token, SystemTime::now()) {
+            Some(verdict) => self.caller(address, verdict, now).map(Some),
+            None => Ok(None),
+        });
+        if let Some(caller) = verdict.inspect_err(|status| self.note_refusal(peer, status, now))? {
+            extensions.insert(caller);
+        }
         Ok(())
     }
 
-    /// Returns the workload that the bearer token identifies.
-    fn authenticate(&self, address: IpAddr, metadata: &HeaderMap, now: Instant) -> Result<Caller, Status> {
-        let token = bearer(metadata).ok_or_else(|| {
-            Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`")
+    /// Verifies the token of a call about which [`Self::admit`] could not decide.
+    async fn review(&self, request: &Request<IstioCertificateRequest>) -> Result<Caller, Status> {
+        let peer = request.extensions().get::<Peer>();
+        let peer = peer.ok_or_else(|| Status::unauthenticated("nobody knows where this call comes from"))?;
+        let caller = async {
+            let token = token(request.metadata().as_ref())?;
+            let verdict = self.tokens.review(token, SystemTime::now()).await;
+            self.caller(host(peer.address.ip()), verdict, Instant::now())
+        };
+        caller.await.inspect_err(|status| self.note_refusal(peer, status, Instant::now()))
+    }
+
+    /// Counts a refused call, and logs it unless its address has too many of them.
+    fn note_refusal(&self, peer: &Peer, status: &Status, now: Instant) {
+        let (address, reason) = (host(peer.address.ip()), status.message());
+        let mut is_logged = true;
+        if status.code() == Code::Unauthenticated {
+            peer.refused.fetch_add(1, Ordering::Relaxed);
+            is_logged = self.refusals.note(address, now);
+            self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
+        }
+        if is_logged {
+            tracing::warn!(%address, reason, "certificate request refused")
+        } else {
+            tracing::debug!(%address, reason, "certificate request refused")
+        }
+    }
+
+    /// Returns the caller that a verdict about its token identifies.
+    fn caller(&self, address: IpAddr, verdict: Result<Workload, TokenRefusal>, now: Instant) -> Result<Caller, Status> {
+        let workload = verdict.map_err(|refusal| match refusal {
+            TokenRefusal::Invalid(reason) => Status::unauthenticated(format!("the token is not accepted: {reason}")),
+            TokenRefusal::Unavailable(reason) => Status::unavailable(format!("the token cannot be verified: {reason}")),
         })?;
-        let workload = self
-            .tokens
-            .verify(token, SystemTime::now())
-            .map_err(|error| Status::unauthenticated(format!("the token is not accepted: {error}")))?;
         let identity = workload
             .spiffe_id(&self.trust_domain)
             .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))?;
@@ -191,8 +206,7 @@ impl Certificates {
         match self.authorities.signers().current() {
             None => self.sign(message, caller, ttl),
             Some(Ok(signer)) => {
-                let token = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-                let token = token.and_then(|value| value.split_once(' ')).map(|(_, token)| token.trim());
+                let token = bearer(request.metadata().as_ref());
                 self.forward(&signer, message, caller, (ttl, token)).await
             }
             Some(Err(reason)) => Err(Status::unavailable(format!("no external signer: {reason}"))),
@@ -285,15 +299,16 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let Some(caller) = request.extensions().get::<Caller>() else {
-            return Err(Status::unauthenticated("nobody has looked at the caller's token"));
+        let caller = match request.extensions().get::<Caller>() {
+            Some(caller) => caller.clone(),
+            None => self.review(&request).await?,
         };
         let identity = &caller.identity;
         self.runs(&caller.workload).await.inspect_err(|status| {
             self.metrics.plane.inc(plane::Counter::citadel_server_authentication_failure_count);
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
-        let cert_chain = self.issue(&request, caller).await.inspect_err(|status| {
+        let cert_chain = self.issue(&request, &caller).await.inspect_err(|status| {
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
         self.metrics.plane.inc(plane::Counter::citadel_server_success_cert_issuance_count);
@@ -320,8 +335,7 @@ fn has_group(world: &World, workload: &Workload, name: &str) -> bool {
     })
 }
 
-/// Returns the token of `authorization: Bearer TOKEN`; the scheme is case-insensitive (RFC 9110 section 11.1).
-fn bearer(metadata: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+fn token(metadata: &HeaderMap) -> Result<&str, Status> {
+    let missing = || Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`");
+    bearer(metadata).ok_or_else(missing)
 }

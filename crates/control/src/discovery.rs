@@ -108,8 +108,8 @@ impl Source for Discovery {
     fn admit(&self, path: &str, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
         match extensions.get::<Peer>() {
             Some(peer) if peer.secure && path == certificates::METHOD => {
-                let (address, refused) = (peer.address.ip(), peer.refused.clone());
-                self.certificates.admit((address, &refused), metadata, extensions)
+                let peer = peer.clone();
+                self.certificates.admit(&peer, metadata, extensions)
             }
             Some(Peer { secure: true, identity: None, address, .. }) => {
                 self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authentication;
 pub mod authorities;
 pub mod barrier;
 pub mod certificates;
@@ -35,6 +36,7 @@ pub mod noticed;
 mod observe;
 pub mod options;
 mod places;
+pub mod platform;
 mod process_metrics;
 pub mod proxies;
 pub mod publish;

@@ -24,6 +24,7 @@ use evenkeel_xds::server::{AdsServer, Source};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::authentication::TokenAuthenticator;
 use crate::authorities::{Authorities, AuthoritiesError};
 use crate::barrier::Barrier;
 use crate::certificates::{self, Certificates};
@@ -38,6 +39,7 @@ use crate::jwks::{self, Fetcher};
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::options::{CertificateTtlError, Options, max_certificate_ttl};
+use crate::platform::Platform;
 use crate::proxies::{Proxies, Trust};
 use crate::publish::{PublishError, PublishOptions};
 use crate::registration::{self, GraceError, Registrations};
@@ -179,11 +181,16 @@ impl ControlPlane {
     /// Binds the sockets, opens the authority, and reads the configuration. Everything that can fail fails here, with the
     /// flag's name. Errors in the configuration are reported and are no failure.
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
-        Self::start_with(options, Vec::new()).await
+        Self::start_on(options, Platform::default()).await
     }
 
     /// Starts with further sources beside the configuration directories, each with everything that it has at the start.
     pub async fn start_with(options: &Options, further: Vec<Box<dyn LiveSource>>) -> Result<Self, ControlError> {
+        Self::start_on(options, Platform { sources: further, ..Platform::default() }).await
+    }
+
+    /// Starts with what a platform provides.
+    pub async fn start_on(options: &Options, platform: Platform) -> Result<Self, ControlError> {
         environment::report();
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
         let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
@@ -219,7 +226,7 @@ impl ControlPlane {
             StoredObjects::open(&store, registration::FOLDER, registration::source()).map_err(state)?;
         let (keys, key_sets) = StoredObjects::open(&store, jwks::FOLDER, jwks::source()).map_err(state)?;
         let own: [Box<dyn LiveSource>; 3] = [Box::new(directories), Box::new(entries), Box::new(key_sets)];
-        let sources = own.into_iter().chain(further).collect();
+        let sources = own.into_iter().chain(platform.sources).collect();
         let mut configuration = Configuration::open(sources, &store, mesh)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
@@ -228,7 +235,10 @@ impl ControlPlane {
         let (plugged, signer) = (options.plugged_authority(), options.signer.clone());
         let now = SystemTime::now();
         let authorities = Authorities::open(store.clone(), plugged, signer, world.subscribe(), metrics.clone(), now)?;
-        let tokens = Arc::new(TokenKey::open(&store)?);
+        let tokens: Arc<dyn TokenAuthenticator> = match platform.tokens.clone() {
+            Some(tokens) => tokens,
+            None => Arc::new(TokenKey::open(&store)?),
+        };
         let client = || {
             let client = jwks::Client::new(&[authorities.current().roots.to_string()]);
             client.through(outgoing.clone()).without(blocked.clone())

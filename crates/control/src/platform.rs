@@ -1,0 +1,16 @@
+//! What a platform, such as Kubernetes, provides beside files and the state directory.
+
+use std::sync::Arc;
+
+use crate::authentication::TokenAuthenticator;
+use crate::source::LiveSource;
+
+/// The parts of a control plane that its platform provides. The default is none of them.
+#[derive(Debug, Default)]
+pub struct Platform {
+    /// Sources of objects beside the configuration directories.
+    pub sources: Vec<Box<dyn LiveSource>>,
+    /// Who verifies the tokens of workloads; `None`: the control plane's own key. With it, debug pages need a token, too,
+    /// unless they are requested over loopback.
+    pub tokens: Option<Arc<dyn TokenAuthenticator>>,
+}

@@ -1,0 +1,27 @@
+//! Clients of the API server that the tests share.
+
+use std::path::Path;
+
+use evenkeel_testkit::kubernetes::ApiServer;
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
+/// A client of the administrator.
+pub async fn admin(server: &ApiServer) -> Client {
+    client(&server.kubeconfig()).await
+}
+
+/// A client with the credentials of a kubeconfig file.
+pub async fn client(kubeconfig: &Path) -> Client {
+    let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig file");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration");
+    Client::try_from(config).expect("a client")
+}
+
+/// A Pod that runs on a node, as far as the API server knows.
+pub fn pod(namespace: &str, name: &str, account: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{serviceAccountName: {account}, nodeName: node-1, containers: [{{name: main, image: none}}]}}\n"
+    )
+}

@@ -1,0 +1,4 @@
+//! Tests against a real API server.
+
+mod fixture;
+mod token_review;
