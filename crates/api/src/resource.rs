@@ -129,6 +129,7 @@ kinds! {
     WorkloadGroup: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::WorkloadGroup;
     Sidecar: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Sidecar;
     ProxyConfig: "networking.istio.io" ["v1beta1"] Namespaced => istio::ProxyConfigKind;
+    Telemetry: "telemetry.istio.io" ["v1", "v1alpha1"] Namespaced => istio::Telemetry;
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
     AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::AuthorizationPolicy;
     RequestAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::RequestAuthentication;
@@ -200,11 +201,6 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
 
 /// What to write instead of a kind that is known and not supported.
 const SUBSTITUTES: &[(&str, &str, &str)] = &[
-    (
-        "telemetry.istio.io",
-        "Telemetry",
-        "use `defaultProviders`, `extensionProviders` and `accessLogFile` of the mesh's settings (docs/mesh-config.md)",
-    ),
     ("extensions.istio.io", "WasmPlugin", "for authorization use an AuthorizationPolicy with `action: CUSTOM`"),
     ("networking.k8s.io", "NetworkPolicy", "use an AuthorizationPolicy (docs/control-plane.md)"),
     ("gateway.networking.k8s.io", "Gateway", "use a Gateway of networking.istio.io"),
@@ -291,7 +287,6 @@ const LATER: &[(&str, &[&str])] = &[
     ("certificates.k8s.io", &["CertificateSigningRequest", "ClusterTrustBundle"]),
     ("apiregistration.k8s.io", &["APIService"]),
     ("networking.istio.io", &["EnvoyFilter"]),
-    ("telemetry.istio.io", &["Telemetry"]),
     ("extensions.istio.io", &["WasmPlugin", "TrafficExtension"]),
     ("install.istio.io", &["IstioOperator"]),
     (

@@ -81,6 +81,9 @@ impl Changes {
                 all.exact.insert(Key::OutboundPolicies);
             }
         }
+        if !differing(&old.telemetries, &new.telemetries).is_empty() {
+            all.exact.insert(Key::Telemetries);
+        }
         for one in differing(&old.request_authentications, &new.request_authentications) {
             all.exact.insert(Key::RequestAuthentications(one.namespace.clone()));
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility};
 
 use crate::authz_provider::AuthzProvider;
-use crate::telemetry::{AccessLogTarget, Telemetry};
+use crate::telemetry::TelemetrySettings;
 use crate::{
     ClientTls, ConnectionPool, LocalityLb, OutlierDetection, RetryPolicy, Sidecar, SidecarOutboundPolicy, TcpKeepalive,
     TrafficPolicy, Visibility, ZoneAwareLb,
@@ -107,10 +107,8 @@ pub struct MeshConfig {
     pub access_log_format: Option<Arc<str>>,
     /// Whether the log is JSON (`accessLogEncoding: JSON`).
     pub access_log_json: bool,
-    /// The access logs of `defaultProviders.accessLogging`; if there are any, they replace `access_log_file`.
-    pub access_log_providers: Vec<AccessLogTarget>,
     /// Destinations of the proxies' spans and of further access logs.
-    pub telemetry: Telemetry,
+    pub telemetry: TelemetrySettings,
     /// The services that decide about the requests of CUSTOM policies.
     pub authz_providers: Vec<Arc<AuthzProvider>>,
     /// Whether connections that match no filter chain are logged.
@@ -340,8 +338,7 @@ impl Default for MeshConfig {
             access_log_file: None,
             access_log_format: None,
             access_log_json: false,
-            access_log_providers: Vec::new(),
-            telemetry: Telemetry::default(),
+            telemetry: TelemetrySettings::default(),
             authz_providers: Vec::new(),
             logs_unmatched: true,
             connect_timeout: Duration::from_secs(10),

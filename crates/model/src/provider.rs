@@ -1,5 +1,6 @@
 //! The services that providers of `meshConfig.extensionProviders` name.
 
+use std::fmt;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
@@ -13,6 +14,17 @@ pub struct ProviderService {
     pub host: Option<Hostname>,
     /// Its port.
     pub port: u16,
+}
+
+impl fmt::Display for ProviderService {
+    /// `[NAMESPACE/]HOST`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.host.as_ref().map_or("", Hostname::as_str);
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{host}"),
+            None => f.write_str(host),
+        }
+    }
 }
 
 impl ProviderService {

@@ -1,6 +1,8 @@
 //! Which workloads a policy applies to.
 
-use evenkeel_api::istio::{AuthorizationPolicySpec, RequestAuthenticationSpec, TargetRef, WorkloadSelector};
+use evenkeel_api::istio::{
+    AuthorizationPolicySpec, RequestAuthenticationSpec, TargetRef, TelemetrySpec, WorkloadSelector,
+};
 
 use crate::Labels;
 use crate::labels::Selectable;
@@ -31,6 +33,11 @@ impl Selection {
 
     /// Returns the selection of a RequestAuthentication.
     pub fn of_request_authentication(spec: &RequestAuthenticationSpec) -> Self {
+        Self::written(spec.selector.as_ref(), spec.target_ref.iter().chain(&spec.target_refs))
+    }
+
+    /// Returns the selection of a Telemetry object.
+    pub fn of_telemetry(spec: &TelemetrySpec) -> Self {
         Self::written(spec.selector.as_ref(), spec.target_ref.iter().chain(&spec.target_refs))
     }
 

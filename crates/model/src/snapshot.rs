@@ -18,6 +18,7 @@ use crate::policy;
 use crate::proxy_rule::{self, ProxyRule};
 use crate::request_authentication::jwks_sources;
 use crate::service::{EndpointsByPort, all_take_mtls, preferred};
+use crate::telemetry::Telemetry;
 use crate::workload::Pod;
 use crate::workload_group::WorkloadGroup;
 use crate::{
@@ -59,6 +60,8 @@ pub struct Snapshot {
     pub request_authentications: List<RequestAuthentication>,
     /// All ProxyConfigs, in the order of precedence.
     pub proxy_rules: List<ProxyRule>,
+    /// All Telemetry objects, in the order of precedence.
+    pub telemetries: List<Telemetry>,
     /// All WorkloadGroups, in the order of precedence.
     pub workload_groups: List<WorkloadGroup>,
     /// An example kind, only in tests.
@@ -309,6 +312,17 @@ impl Snapshot {
         let own = if namespace == root { &[] } else { of(namespace) };
         let includes = |one: &&Arc<RequestAuthentication>| one.selection.includes(&one.namespace, namespace, workload);
         of(root).iter().chain(own).filter(includes).collect()
+    }
+
+    /// The Telemetry objects for a workload whose namespace `viewer` knows, the outermost first: that of the mesh, that of the
+    /// namespace, and all that select the workload, which are always of its namespace.
+    pub fn telemetries_for(&self, workload: &(impl Selectable + Viewer)) -> Vec<&Arc<Telemetry>> {
+        let (of_all, selecting): (Vec<_>, Vec<_>) =
+            self.telemetries.iter().partition(|one| one.selection.is_everything());
+        let root = &self.mesh.root_namespace;
+        let (of_mesh, of_namespaces): (Vec<_>, Vec<_>) = of_all.into_iter().partition(|one| one.namespace == *root);
+        let own = of_namespaces.into_iter().chain(selecting.into_iter().filter(|one| one.selection.fits(workload)));
+        of_mesh.into_iter().chain(own.filter(|one| workload.is_in(&one.namespace))).collect()
     }
 
     /// Returns the sources of issuers' keys, each with the shortest time limit that a rule sets for it.

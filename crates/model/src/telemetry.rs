@@ -1,9 +1,17 @@
-//! Where proxies send spans and access logs: `enableTracing`, `enableEnvoyAccessLogService`, and the providers of
-//! `meshConfig.extensionProviders` that `defaultProviders` names.
+//! Where proxies send spans and access logs: `enableTracing`, `enableEnvoyAccessLogService`, the providers of
+//! `meshConfig.extensionProviders`, and who names them: `defaultProviders` and Telemetry objects.
 
+mod merge;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::istio::TagSource;
+use evenkeel_base::Span;
+
+pub use self::merge::{LogChoice, Tracer};
+use crate::Selection;
 use crate::provider::ProviderService;
 
 /// A collector of spans.
@@ -93,7 +101,7 @@ pub enum AccessLogFormat {
     Json(Option<Arc<str>>),
 }
 
-/// An access log that all proxies have.
+/// The access log of a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AccessLogTarget {
     /// A file.
@@ -102,20 +110,143 @@ pub enum AccessLogTarget {
     Service(LogService),
 }
 
-/// The telemetry settings of the mesh.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Telemetry {
-    /// Whether proxies with a collector of their own trace requests (`enableTracing`).
-    pub traces: bool,
-    /// The collector of all proxies (`defaultProviders.tracing`); it goes before their own.
-    pub collector: Option<Arc<Collector>>,
-    /// Whether proxies with a service for access logs of their own send them (`enableEnvoyAccessLogService`).
-    pub sends_logs: bool,
+/// A provider of `extensionProviders`, or one that exists without being declared.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Provider {
+    /// A collector of spans.
+    Tracer(Arc<Collector>),
+    /// An access log.
+    Log(Arc<AccessLogTarget>),
+    /// Metrics for Prometheus.
+    Metrics,
+    /// One for telemetry that proxies cannot call.
+    Unsupported,
+    /// One for another purpose.
+    Other,
 }
 
-impl Default for Telemetry {
+/// The providers of `defaultProviders`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DefaultProviders {
+    /// For traces.
+    pub tracing: Vec<Arc<str>>,
+    /// For access logs.
+    pub access_logging: Vec<Arc<str>>,
+    /// For metrics.
+    pub metrics: Vec<Arc<str>>,
+}
+
+/// The telemetry settings of the mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TelemetrySettings {
+    /// Whether proxies with a collector of their own trace requests (`enableTracing`).
+    pub traces: bool,
+    /// Whether proxies with a service for access logs of their own send them (`enableEnvoyAccessLogService`).
+    pub sends_logs: bool,
+    /// All providers, by name.
+    pub providers: BTreeMap<Arc<str>, Provider>,
+    /// Those that are used where no Telemetry object names others.
+    pub defaults: DefaultProviders,
+}
+
+/// The target of an access log without a file, as in Istio's built-in provider `envoy`.
+pub(crate) const STDOUT: &str = "/dev/stdout";
+
+impl TelemetrySettings {
+    /// Providers that exist without being declared, as in Istio.
+    pub(crate) fn built_in() -> [(Arc<str>, Provider); 2] {
+        let file = AccessLogFile { path: STDOUT.into(), format: AccessLogFormat::Text(None), omit_empty_values: false };
+        [
+            ("prometheus".into(), Provider::Metrics),
+            ("envoy".into(), Provider::Log(Arc::new(AccessLogTarget::File(file)))),
+        ]
+    }
+}
+
+impl Default for TelemetrySettings {
     /// Istio's defaults.
     fn default() -> Self {
-        Self { traces: true, collector: None, sends_logs: false }
+        Self {
+            traces: true,
+            sends_logs: false,
+            providers: Self::built_in().into(),
+            defaults: DefaultProviders::default(),
+        }
     }
+}
+
+/// The side of the traffic that a workload is on. A gateway is a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// It calls.
+    Client,
+    /// It is called.
+    Server,
+}
+
+/// The traces and access logs of some workloads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Telemetry {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace; without a selection it applies to the whole mesh if this is the root namespace.
+    pub namespace: Arc<str>,
+    /// The workloads of the namespace that it is for.
+    pub selection: Selection,
+    /// Traces.
+    pub tracing: Vec<TracingRule>,
+    /// Access logs.
+    pub logs: Vec<LogRule>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// What a Telemetry object says of traces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TracingRule {
+    /// The side that it is for; `None`: both.
+    pub side: Option<Side>,
+    /// Where spans go.
+    pub provider: Option<Arc<str>>,
+    /// Whether there are none.
+    pub disabled: Option<bool>,
+    /// The share of sampled requests, in percent.
+    pub sampling: Option<f64>,
+    /// Further tags, by name; none: those of the outer rule.
+    pub tags: Vec<(String, TagValue)>,
+    /// Whether spans have Istio's tags of the workload.
+    pub istio_tags: Option<bool>,
+}
+
+/// The value of a tag of spans.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TagValue {
+    /// This text.
+    Literal(String),
+    /// That of a variable of the proxy's environment, or a default.
+    Environment(String, Option<String>),
+    /// That of a header of the request, or a default.
+    Header(Arc<str>, Option<String>),
+}
+
+impl TagValue {
+    /// The value that comes from this source.
+    pub fn of(source: TagSource<'_>) -> Self {
+        match source {
+            TagSource::Literal(text) => Self::Literal(text.to_owned()),
+            TagSource::Environment(name, default) => Self::Environment(name.to_owned(), default.map(str::to_owned)),
+            TagSource::Header(name, default) => Self::Header(name.0.clone(), default.map(str::to_owned)),
+        }
+    }
+}
+
+/// What a Telemetry object says of access logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRule {
+    /// The side that it is for; `None`: both.
+    pub side: Option<Side>,
+    /// The logs; none: those of the outer rule.
+    pub providers: Vec<Arc<str>>,
+    /// Whether nothing is written to them.
+    pub disabled: bool,
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 
 use crate::labels::Selectable;
+use crate::telemetry::Telemetry;
 use crate::{
     AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
     PeerAuthentication, RequestAuthentication, RouteSet, Service, Snapshot, Viewer,
@@ -53,6 +54,8 @@ pub enum Key {
     OutboundPolicies,
     /// The RequestAuthentications of this namespace.
     RequestAuthentications(Arc<str>),
+    /// The Telemetry objects.
+    Telemetries,
 }
 
 /// The keys recorded while one answer is made.
@@ -267,6 +270,13 @@ impl<'a> Tracked<'a> {
     ) -> Vec<&'a Arc<RequestAuthentication>> {
         self.note_policies(namespace, Key::RequestAuthentications);
         self.snapshot.request_authentications_for(namespace, workload)
+    }
+
+    /// See [`Snapshot::telemetries_for`].
+    pub fn telemetries_for(self, workload: &(impl Selectable + Viewer)) -> Vec<&'a Arc<Telemetry>> {
+        self.reads.note(Key::Mesh);
+        self.reads.note(Key::Telemetries);
+        self.snapshot.telemetries_for(workload)
     }
 
     /// Records the policies of the namespace and those of the root namespace, which also apply.

@@ -1,6 +1,6 @@
-//! Access logs, as configured for the mesh.
+//! Access logs, as Telemetry objects and the mesh's settings say.
 
-use evenkeel_model::telemetry::{AccessLogTarget, LogService, LogSubject};
+use evenkeel_model::telemetry::{AccessLogTarget, LogChoice, LogService, LogSubject};
 use evenkeel_model::{AccessLogFile, AccessLogFormat};
 use prost::{Message, Name};
 
@@ -94,12 +94,12 @@ impl Subject {
 
 fn logs(context: Context<'_>, subject: Subject) -> Vec<AccessLog> {
     let mesh = context.snapshot.mesh();
-    if !mesh.access_log_providers.is_empty() {
-        let log = |target: &AccessLogTarget| match target {
+    if let Some(choices) = context.logs() {
+        let log = |choice: &LogChoice| match &*choice.target {
             AccessLogTarget::File(file) => Some(file_log(file, subject.filter())),
             AccessLogTarget::Service(service) => at_provider(context, service, subject),
         };
-        return mesh.access_log_providers.iter().filter_map(log).collect();
+        return choices.iter().filter_map(log).collect();
     }
     let file = mesh.access_log_file.as_ref().map(|path| AccessLogFile {
         path: path.clone(),

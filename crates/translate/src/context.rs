@@ -6,6 +6,7 @@ use std::sync::Arc;
 use evenkeel_api::istio::InterceptionMode;
 use evenkeel_model::provider::ProviderService;
 use evenkeel_model::service::Distribution;
+use evenkeel_model::telemetry::{LogChoice, Side, Tracer};
 use evenkeel_model::{
     DestinationRule, Labels, LoadBalancer, Protocol, Resolution, Selectable, Service, Sidecar, Tracked, TrafficPolicy,
     Viewer, Workload,
@@ -25,6 +26,7 @@ pub struct Context<'a> {
     facts: &'a Facts,
     /// Whether routes name the position of the rule that they come from.
     traced: bool,
+    side: Side,
     /// The snapshot.
     pub snapshot: Tracked<'a>,
 }
@@ -85,7 +87,7 @@ impl Viewer for Context<'_> {
 impl<'a> Context<'a> {
     /// A view of `snapshot` for `client`; questions about the client are recorded in `facts`.
     pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
-        Self { client, facts, traced: false, snapshot }
+        Self { client, facts, traced: false, side: Side::Client, snapshot }
     }
 
     /// Returns the context for routes that name the position of their rule. Such routes are never sent to proxies: adding a
@@ -97,6 +99,21 @@ impl<'a> Context<'a> {
     /// Whether routes name the position of the rule that they come from.
     pub fn is_traced(&self) -> bool {
         self.traced
+    }
+
+    /// Returns the context for what the workload receives; otherwise it is for what it sends. Telemetry differs.
+    pub(crate) fn receiving(self) -> Self {
+        Self { side: Side::Server, ..self }
+    }
+
+    /// How requests are traced; `None`: as the proxy's own settings say.
+    pub(crate) fn tracer(&self) -> Option<Tracer> {
+        self.snapshot.mesh().telemetry.tracer(&self.snapshot.telemetries_for(self), self.side)
+    }
+
+    /// The access logs; `None`: as the mesh's settings say without naming providers.
+    pub(crate) fn logs(&self) -> Option<Vec<LogChoice>> {
+        self.snapshot.mesh().telemetry.logs(&self.snapshot.telemetries_for(self), self.side)
     }
 
     fn ask(&self, question: Question) -> Answer {

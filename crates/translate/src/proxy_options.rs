@@ -8,6 +8,7 @@ use evenkeel_api::istio::{
     ProxyHeaders, Switch, TagSource, Toggle, Underscores,
 };
 use evenkeel_model::MeshConfig;
+use evenkeel_model::telemetry::TagValue;
 
 use crate::pb::core::http_protocol_options::HeadersWithUnderscoresAction;
 use crate::pb::hcm::http_connection_manager::{
@@ -78,17 +79,6 @@ pub struct TracingOptions {
     pub tags: Vec<(String, TagValue)>,
 }
 
-/// The value of a tag.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum TagValue {
-    /// This text.
-    Literal(String),
-    /// That of a variable of the proxy's environment, or a default.
-    Environment(String, Option<String>),
-    /// That of a header of the request, or a default.
-    Header(Arc<str>, Option<String>),
-}
-
 impl TracingOptions {
     /// One percent.
     const PERCENT: f64 = 10_000.0;
@@ -96,16 +86,7 @@ impl TracingOptions {
     /// Returns the options of this configuration; `None`: it sets nothing about tracing.
     fn of(config: &ProxyConfig) -> Option<Arc<Self>> {
         let said = config.tracing.as_ref()?;
-        let tag = |(name, source): (&str, TagSource<'_>)| {
-            let value = match source {
-                TagSource::Literal(text) => TagValue::Literal(text.to_owned()),
-                TagSource::Environment(name, default) => {
-                    TagValue::Environment(name.to_owned(), default.map(str::to_owned))
-                }
-                TagSource::Header(name, default) => TagValue::Header(name.0.clone(), default.map(str::to_owned)),
-            };
-            (name.to_owned(), value)
-        };
+        let tag = |(name, source): (&str, TagSource<'_>)| (name.to_owned(), TagValue::of(source));
         Some(Arc::new(Self {
             sampling: (config.sampling() * Self::PERCENT).round() as u32,
             max_path_bytes: said.max_path_tag_length.filter(|most| *most > 0),

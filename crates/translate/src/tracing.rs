@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_model::telemetry::{Collector, CollectorProtocol};
+use evenkeel_model::telemetry::{Collector, CollectorProtocol, TagValue, Tracer};
 
 use crate::context::Context;
 use crate::pb::config::route::{Decorator, Route, RouteMatch, route, route_action, route_match};
@@ -20,7 +20,7 @@ use crate::pb::metadata::{MetadataKey, MetadataKind, metadata_kind};
 use crate::pb::tracing::CustomTag;
 use crate::pb::tracing::custom_tag;
 use crate::proto::{any, bool_value, duration, u32_value};
-use crate::proxy_options::{TagValue, TracingOptions};
+use crate::proxy_options::TracingOptions;
 
 const ALL: Percent = Percent { value: 100.0 };
 
@@ -38,11 +38,12 @@ const SERVICE_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kuber
 const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
 
 impl Context<'_> {
-    /// Whether the proxy has a collector of spans: its own, or that of the mesh.
+    /// Whether the proxy has a collector of spans: its own, or one that the mesh's settings or a Telemetry object names.
     pub(crate) fn sends_spans(&self) -> bool {
-        let telemetry = &self.snapshot.mesh().telemetry;
-        let own = || telemetry.traces && self.options().has_collector;
-        telemetry.collector.as_ref().map_or_else(own, |collector| self.provider_service(&collector.service).is_some())
+        let Some(tracer) = self.tracer() else {
+            return self.snapshot.mesh().telemetry.traces && self.options().has_collector;
+        };
+        tracer.collector.is_some_and(|collector| self.provider_service(&collector.service).is_some())
     }
 
     /// The first of some labels of the workload that is given.
@@ -58,26 +59,28 @@ pub fn of_requests(context: Context<'_>) -> Option<Tracing> {
     if !context.sends_spans() {
         return None;
     }
-    let collector = context.snapshot.mesh().telemetry.collector.as_deref();
+    let tracer = context.tracer().unwrap_or_default();
+    let collector = tracer.collector.as_deref();
     let default = TracingOptions::default();
     let options = context.options().tracing.as_deref().unwrap_or(&default);
     // That of the provider, as in Istio, goes before the proxy's.
     let max_path = collector.and_then(|collector| collector.max_path_bytes).or(options.max_path_bytes);
     Some(Tracing {
         client_sampling: Some(ALL),
-        random_sampling: Some(Percent { value: options.percent() }),
+        random_sampling: Some(Percent { value: tracer.sampling.unwrap_or_else(|| options.percent()) }),
         overall_sampling: Some(ALL),
-        custom_tags: tags(context, options),
+        custom_tags: tags(context, &tracer, options),
         max_path_tag_length: max_path.map(u32_value),
         provider: collector.and_then(|collector| provider(context, collector)),
         ..Default::default()
     })
 }
 
-fn tags(context: Context<'_>, options: &TracingOptions) -> Vec<CustomTag> {
-    let own = options.tags.iter().map(|(name, value)| custom(name, value_of(value)));
+fn tags(context: Context<'_>, tracer: &Tracer, options: &TracingOptions) -> Vec<CustomTag> {
+    let own = if tracer.tags.is_empty() { &options.tags } else { &tracer.tags };
+    let own = own.iter().map(|(name, value)| custom(name, value_of(value)));
     let mut tags: Vec<CustomTag> = own.collect();
-    if options.istio_tags {
+    if tracer.istio_tags.unwrap_or(options.istio_tags) {
         let literal = |name: &str, value: String| custom(name, value_of(&TagValue::Literal(value)));
         let mesh = context.snapshot.mesh();
         tags.extend(DRY_RUN_TAGS.map(|(name, key)| custom(name, of_rbac(key))));

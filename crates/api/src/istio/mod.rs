@@ -22,6 +22,7 @@ mod service_entry;
 mod sidecar;
 mod string_match;
 mod target_ref;
+mod telemetry;
 mod tracing;
 mod virtual_service;
 mod workload_entry;
@@ -49,11 +50,11 @@ pub use http_route::{
     HttpRetry, HttpRewrite, HttpRoute, HttpRouteDestination, RegexRewrite,
 };
 pub use mesh_config::{
-    AccessLogEncoding, AccessLogService, CertificateData, CertificateService, DefaultLog, DefaultProviders,
-    DefaultTrafficPolicy, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots,
-    H2Upgrade, InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator,
-    MeshConfig, MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry,
-    OutboundTrafficPolicy, PathNormalization, ProviderHeader, ProviderKind, RequestBody, ServiceAttributeEnrichment,
+    AccessLogEncoding, AccessLogService, CertificateData, CertificateService, DefaultProviders, DefaultTrafficPolicy,
+    ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade,
+    InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig,
+    MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry, OutboundTrafficPolicy,
+    PathNormalization, ProviderHeader, ProviderKind, ProviderLog, RequestBody, ServiceAttributeEnrichment,
     ServiceEntryVisibility, ServiceSettings, SignerTls, StatVariable, TlsConfig, TraceContextOption, Tracer,
     VisibilityLevel, VisibilityPolicy, VisibilityRule, is_local,
 };
@@ -80,6 +81,9 @@ pub use sidecar::{
 };
 pub use string_match::StringMatch;
 pub use target_ref::TargetRef;
+pub use telemetry::{
+    ModeSelector, ProviderRef, Telemetry, TelemetryLogging, TelemetrySpec, TelemetryTag, TelemetryTracing, WorkloadMode,
+};
 pub use tracing::{CustomTag, EnvironmentTag, HeaderTag, LiteralTag, TagSource, Tracing, ZipkinCollector};
 pub use virtual_service::{
     L4MatchAttributes, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,

@@ -98,11 +98,20 @@ pub enum TagSource<'a> {
 impl CustomTag {
     /// Returns the source of its value; `None`: the check has reported why it is ignored.
     pub fn usable(&self) -> Option<TagSource<'_>> {
-        let literal = self.literal.as_ref().map(|tag| (&*tag.value, TagSource::Literal(&tag.value)));
-        let environment = self.environment.as_ref();
+        TagSource::only(self.literal.as_ref(), self.environment.as_ref(), self.header.as_ref())
+    }
+}
+
+impl<'a> TagSource<'a> {
+    /// The one source that is given; `None`: there is none, or several, or it names nothing.
+    pub(super) fn only(
+        literal: Option<&'a LiteralTag>,
+        environment: Option<&'a EnvironmentTag>,
+        header: Option<&'a HeaderTag>,
+    ) -> Option<Self> {
+        let literal = literal.map(|tag| (&*tag.value, TagSource::Literal(&tag.value)));
         let environment =
             environment.map(|tag| (&*tag.name, TagSource::Environment(&tag.name, tag.default_value.as_deref())));
-        let header = self.header.as_ref();
         let header = header.map(|tag| (&*tag.name.0, TagSource::Header(&tag.name, tag.default_value.as_deref())));
         let mut given = [literal, environment, header].into_iter().flatten();
         let (text, source) = given.next()?;

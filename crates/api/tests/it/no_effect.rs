@@ -57,19 +57,15 @@ fn settings_of_the_mesh_that_change_nothing_are_named() {
     };
     settings("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", NOTE);
     settings("defaultProviders: {metrics: [prometheus]}", &["warning unsupported-provider"]);
-    settings("extensionProviders: [{name: p, prometheus: {}}]", NOTE);
     settings(
         "extensionProviders: [{name: p, prometheus: {}}]\ndefaultProviders: {metrics: [p]}",
         &["warning unsupported-provider"],
     );
-    // What no default names.
     let zipkin = "extensionProviders: [{name: p, zipkin: {service: a.test, port: 9411}}]";
-    settings(zipkin, NOTE);
     settings(&format!("{zipkin}\ndefaultProviders: {{tracing: [p]}}"), &[]);
     let log = "extensionProviders: [{name: p, envoyFileAccessLog: {path: /dev/stdout}}]";
-    settings(log, NOTE);
     settings(&format!("{log}\ndefaultProviders: {{accessLogging: [p]}}"), &[]);
-    settings("extensionProviders: [{name: p, envoyTcpAls: {service: a.test, port: 1}}]", NOTE);
+    settings("extensionProviders: [{name: p, sds: {name: a, service: a.test, port: 1}}]", NOTE);
     // AuthorizationPolicies name these.
     settings("extensionProviders: [{name: p, envoyExtAuthzGrpc: {service: a.test, port: 1}}]", &[]);
 }

@@ -45,6 +45,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("WorkloadGroup", istio::WorkloadGroup::schema()),
         ("Sidecar", istio::Sidecar::schema()),
         ("ProxyConfig", istio::ProxyConfigKind::schema()),
+        ("Telemetry", istio::Telemetry::schema()),
         ("PeerAuthentication", istio::PeerAuthentication::schema()),
         ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
         ("RequestAuthentication", istio::RequestAuthentication::schema()),

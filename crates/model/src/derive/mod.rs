@@ -29,6 +29,7 @@ mod settings;
 mod sidecars;
 mod statuses;
 mod step;
+mod telemetries;
 mod telemetry;
 mod tokens;
 mod tracking;

@@ -16,7 +16,7 @@ use super::objects::{mesh_settings, note_idle_selector};
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact};
-use super::{refused, renew, reuse_if_equal, shared, telemetry};
+use super::{refused, renew, reuse_if_equal, shared, telemetries};
 use crate::{
     Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, MeshConfig,
     MtlsMode, Protocol, Sidecar, SidecarOutboundPolicy, Snapshot,
@@ -42,7 +42,7 @@ pub(super) fn mesh_step(run: &mut Run<'_>) -> bool {
         let root = &cx.mesh().root_namespace;
         for object in mesh_settings(cx).filter(|object| object.namespace == *root) {
             let Some((said, _)) = istio::MeshConfig::of_object(object) else { continue };
-            telemetry::note_missing_services(cx, object, &said, found);
+            telemetries::note_providers_of_mesh(cx, object, &said, found);
             if let Some(proxy) = said.outbound_traffic_policy.and_then(|policy| policy.egress_proxy) {
                 egress_proxy(cx, object, &proxy, found);
             }

@@ -14,7 +14,7 @@ use super::run::Run;
 use super::tracking::Tracker;
 use super::{
     credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, proxy_rules,
-    route_sets, rule_secrets, services, sidecars, tokens, workload_groups, workloads,
+    route_sets, rule_secrets, services, sidecars, telemetries, tokens, workload_groups, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -208,11 +208,15 @@ derived! {
         /// The Sidecars of a namespace.
         Sidecars(namespace: Arc<str>) = sidecars::namespace_step, for Sidecar by namespace;
         /// Whether the services that the mesh's settings name exist.
-        MeshServices = sidecars::mesh_step, for ConfigMap by all;
+        MeshServices = sidecars::mesh_step, for ConfigMap | Telemetry by all;
     }
     proxy_rules: proxy_rules::Table {
         /// All ProxyConfigs.
         ProxyRules = proxy_rules::all_step, for ProxyConfig by all;
+    }
+    telemetries: telemetries::Table {
+        /// All Telemetry objects.
+        Telemetries = telemetries::all_step, for Telemetry by all;
     }
     workload_groups: workload_groups::Table {
         /// All WorkloadGroups.

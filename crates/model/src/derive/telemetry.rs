@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_api::Object;
 use evenkeel_api::istio::{
-    self, AccessLogEncoding, AccessLogService, DefaultLog, ExtensionProvider, FileAccessLog, ProviderHeader,
+    self, AccessLogEncoding, AccessLogService, ExtensionProvider, FileAccessLog, ProviderHeader, ProviderKind,
+    ProviderLog,
 };
-use evenkeel_base::{Diagnostic, Diagnostics};
+
+use evenkeel_base::Spanned;
 
 use super::shared;
-use super::tracking::Cx;
 use crate::provider::ProviderService;
-use crate::telemetry::{AccessLogTarget, Collector, CollectorProtocol, LogService, LogSubject};
+use crate::telemetry::{
+    AccessLogTarget, Collector, CollectorProtocol, DefaultProviders, LogService, LogSubject, Provider, STDOUT,
+    TelemetrySettings,
+};
 use crate::{AccessLogFile, AccessLogFormat, MeshConfig};
 
-/// The target of an access log without a file, as in Istio's built-in provider `envoy`.
-const STDOUT: &str = "/dev/stdout";
 /// The path of spans for Zipkin, if none is given.
 const ZIPKIN_PATH: &str = "/api/v2/spans";
 /// Limit of a call with spans over HTTP, as in Istio.
@@ -41,42 +42,18 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     if let Some(wanted) = &said.enable_envoy_access_log_service {
         telemetry.sends_logs = wanted.value;
     }
-    if said.default_providers.is_some() {
-        mesh.access_log_providers = said.default_logs().map(target).collect();
-        mesh.telemetry.collector = said.tracer().and_then(|(_, provider)| collector(provider)).map(Arc::new);
+    if !said.extension_providers.is_empty() {
+        // Of several with one name the first counts.
+        let declared = said.extension_providers.iter().rev().map(|one| (shared(&one.name), provider(one)));
+        telemetry.providers = TelemetrySettings::built_in().into_iter().chain(declared).collect();
     }
-}
-
-/// Reports services of used providers that do not exist: nothing is sent to them.
-pub(super) fn note_missing_services(cx: &Cx<'_>, object: &Object, said: &istio::MeshConfig, found: &mut Diagnostics) {
-    let mut note = |finding: Diagnostic| found.push(finding.about(object.reference()));
-    let tracer = said.tracer().and_then(|(_, provider)| {
-        let zipkin = provider.zipkin.as_ref().map(|zipkin| (&zipkin.service, zipkin.port.0));
-        zipkin.or_else(|| provider.opentelemetry.as_ref().map(|otel| (&otel.service, otel.port.0)))
-    });
-    let logs = said.default_logs().filter_map(|log| match log {
-        DefaultLog::File(_) => None,
-        DefaultLog::Http(service) | DefaultLog::Tcp(service) => Some((&service.service, service.port.0)),
-    });
-    for (written, port) in tracer.into_iter().chain(logs) {
-        let place = ProviderService::parse(written, port);
-        let Some(host) = &place.host else {
-            let message = format!("`{}` is not the name of a service; nothing is sent to it", written.value);
-            let help = "write `[NAMESPACE/]HOST`, with the full name of the host";
-            note(Diagnostic::warning("bad-host", written.span.clone(), message).with_help(help));
-            continue;
+    if let Some(named) = &said.default_providers {
+        let names = |names: &[Spanned<String>]| names.iter().map(|name| shared(name)).collect();
+        telemetry.defaults = DefaultProviders {
+            tracing: names(&named.tracing),
+            access_logging: names(&named.access_logging),
+            metrics: names(&named.metrics),
         };
-        let services = cx.services_of(host);
-        let mut known = services.iter().map(|(_, known)| known).filter(|known| place.is_in(&known.namespace));
-        let (code, problem) = match known.next() {
-            None => ("missing-service", format!("there is no service `{}`", written.value)),
-            Some(known) if known.port(port).is_none() => {
-                ("missing-port", format!("`{}` has no port {port}", written.value))
-            }
-            Some(_) => continue,
-        };
-        let message = format!("{problem}; nothing is sent to it");
-        note(Diagnostic::warning(code, written.span.clone(), message).with_help("add it, or correct the name"));
     }
 }
 
@@ -113,11 +90,24 @@ fn collector(provider: &ExtensionProvider) -> Option<Collector> {
     })
 }
 
-fn target(log: DefaultLog<'_>) -> AccessLogTarget {
+fn provider(written: &ExtensionProvider) -> Provider {
+    match written.kind() {
+        Some(ProviderKind::Tracing) => {
+            collector(written).map_or(Provider::Unsupported, |collector| Provider::Tracer(Arc::new(collector)))
+        }
+        Some(ProviderKind::FileLog | ProviderKind::RemoteLog) => {
+            written.log().map_or(Provider::Unsupported, |log| Provider::Log(Arc::new(target(log))))
+        }
+        Some(ProviderKind::Metrics) => Provider::Metrics,
+        Some(ProviderKind::Authorization | ProviderKind::Secrets) | None => Provider::Other,
+    }
+}
+
+fn target(log: ProviderLog<'_>) -> AccessLogTarget {
     match log {
-        DefaultLog::File(log) => AccessLogTarget::File(file_log(log)),
-        DefaultLog::Http(log) => AccessLogTarget::Service(log_service(log, LogSubject::Http)),
-        DefaultLog::Tcp(log) => AccessLogTarget::Service(log_service(log, LogSubject::Tcp)),
+        ProviderLog::File(log) => AccessLogTarget::File(file_log(log)),
+        ProviderLog::Http(log) => AccessLogTarget::Service(log_service(log, LogSubject::Http)),
+        ProviderLog::Tcp(log) => AccessLogTarget::Service(log_service(log, LogSubject::Tcp)),
     }
 }
 
@@ -133,10 +123,10 @@ fn log_service(log: &AccessLogService, subject: LogSubject) -> LogService {
     }
 }
 
-fn file_log(log: Option<&FileAccessLog>) -> AccessLogFile {
-    let format = log.and_then(|log| log.log_format.as_ref());
+fn file_log(log: &FileAccessLog) -> AccessLogFile {
+    let format = log.log_format.as_ref();
     AccessLogFile {
-        path: shared(log.and_then(|log| log.path.as_deref()).filter(|path| !path.is_empty()).unwrap_or(STDOUT)),
+        path: shared(log.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(STDOUT)),
         format: match format.and_then(|format| format.labels.as_ref()) {
             // Istio uses its own keys if there are none.
             Some(labels) if labels.0.as_object().is_some_and(|keys| !keys.is_empty()) => {
@@ -145,6 +135,6 @@ fn file_log(log: Option<&FileAccessLog>) -> AccessLogFile {
             Some(_) => AccessLogFormat::Json(None),
             None => AccessLogFormat::Text(format.and_then(|format| format.text.as_deref()).map(shared)),
         },
-        omit_empty_values: log.and_then(|log| log.omit_empty_values).unwrap_or_default(),
+        omit_empty_values: log.omit_empty_values.unwrap_or_default(),
     }
 }

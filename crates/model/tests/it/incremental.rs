@@ -249,11 +249,22 @@ impl Drawn {
         )
     }
 
+    fn telemetry(&self, random: &mut Random) -> String {
+        format!(
+            "{}spec: {{{}tracing: [{{providers: [{{name: {}}}]}}], accessLogging: [{{disabled: {}}}]}}\n",
+            self.meta("Telemetry", "telemetry.istio.io/v1"),
+            random.pick(&["", "selector: {matchLabels: {app: a}}, "]),
+            random.pick(&["t", "envoy", "nowhere"]),
+            random.pick(&["true", "false"])
+        )
+    }
+
     /// What concerns policies, or more than one namespace.
     fn of_the_mesh(&self, random: &mut Random) -> String {
         let Self { namespace, name, selector, number, .. } = self;
         match random.below(5) {
-            0 => match random.below(3) {
+            0 => match random.below(4) {
+                3 => self.telemetry(random),
                 0 => format!(
                     "{}spec: {{selector: {{matchLabels: {selector}}}}}\n",
                     self.meta("AuthorizationPolicy", "security.istio.io/v1")

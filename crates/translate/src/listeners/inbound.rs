@@ -33,6 +33,7 @@ const PLAIN: &str = "raw_buffer";
 
 /// The listener for all captured connections to the workload.
 pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
+    let context = context.receiving();
     let mut all = listener(VIRTUAL_INBOUND.to_owned(), "0.0.0.0", VIRTUAL_INBOUND_PORT, TrafficDirection::Inbound);
     let to_itself =
         FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_INBOUND_PORT))), ..Default::default() };
@@ -58,6 +59,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
 
 /// Listeners for ports that clients connect to directly, without redirection.
 pub fn bound_ports(context: Context<'_>, out: &mut Output) {
+    let context = context.receiving();
     let ports = context.inbound_ports();
     for (address, listener_of) in bound(context) {
         let port = ports.iter().find(|port| port.port == listener_of.port);

@@ -9,8 +9,13 @@ use crate::own_proxy::compile;
 use crate::recorded::compared;
 use crate::scenario::{translate, view_of};
 
-/// A workload, a service that it calls, a gateway, and a collector; `annotation` is the workload's `proxy.istio.io/config`.
 fn built(mesh: &str, annotation: &str) -> (Snapshot, Vec<String>) {
+    built_with(mesh, annotation, "")
+}
+
+/// A workload, a service that it calls, a gateway, and a collector; `annotation` is the workload's `proxy.istio.io/config`, `further`
+/// are objects.
+pub fn built_with(mesh: &str, annotation: &str, further: &str) -> (Snapshot, Vec<String>) {
     let mesh = mesh.replace('\n', "\n    ");
     let text = format!(
         "apiVersion: v1
@@ -57,7 +62,7 @@ metadata: {{name: istio, namespace: istio-system}}
 data:
   mesh: |
     {mesh}
-"
+{further}"
     );
     let (objects, found) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
     assert!(!found.has_errors(), "{found}\n{text}");
@@ -88,12 +93,12 @@ fn resources(mesh: &str, annotation: &str, has: Has) -> Value {
     compared(&set)
 }
 
-fn listener<'a>(all: &'a Value, name: &str) -> &'a Value {
+pub fn listener<'a>(all: &'a Value, name: &str) -> &'a Value {
     all["LDS"].as_array().expect("listeners").iter().find(|listener| listener["name"] == name).expect(name)
 }
 
 /// The filters of a listener of this type.
-fn filters<'a>(listener: &'a Value, name: &'a str) -> impl Iterator<Item = &'a Value> {
+pub fn filters<'a>(listener: &'a Value, name: &'a str) -> impl Iterator<Item = &'a Value> {
     let chains = listener["filter_chains"].as_array().expect("chains").iter();
     let configs = chains.flat_map(|chain| chain["filters"].as_array().expect("filters")).map(|f| &f["typed_config"]);
     configs.filter(move |config| config["@type"].as_str().is_some_and(|kind| kind.ends_with(name)))

@@ -57,6 +57,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ if draw.random.once_in(4) => draw.request_authentication(),
         _ if draw.random.once_in(4) => draw.proxy_config(),
+        _ if draw.random.once_in(3) => draw.telemetry(),
         _ => draw.authorization_policy(),
     };
     let gone = random.once_in(4);
@@ -408,6 +409,17 @@ impl Draw<'_> {
         let capture = self.pick(&["true", "false"]);
         let spec = format!("{{{selector}environmentVariables: {{ISTIO_META_DNS_CAPTURE: '{capture}'}}}}");
         self.object("networking.istio.io/v1beta1", "ProxyConfig", 'c', &spec)
+    }
+
+    fn telemetry(&mut self) -> (String, String) {
+        let selector = self.pick(&["", "", "selector: {matchLabels: {app: a}}, "]);
+        let mode = self.pick(&["CLIENT", "SERVER", "CLIENT_AND_SERVER"]);
+        let disabled = self.pick(&["true", "false"]);
+        let spec = format!(
+            "{{{selector}tracing: [{{match: {{mode: {mode}}}, providers: [{{name: z}}]}}], \
+             accessLogging: [{{match: {{mode: {mode}}}, providers: [{{name: envoy}}], disabled: {disabled}}}]}}"
+        );
+        self.object("telemetry.istio.io/v1", "Telemetry", 'm', &spec)
     }
 
     fn mesh_config(&mut self) -> (String, String) {

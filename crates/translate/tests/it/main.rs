@@ -25,6 +25,7 @@ mod decisions_scope;
 mod decisions_services;
 mod decisions_targets;
 mod decisions_telemetry;
+mod decisions_telemetry_objects;
 mod decisions_tokens;
 mod decisions_workloads;
 mod decisions_zones;

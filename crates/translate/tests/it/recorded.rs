@@ -270,7 +270,8 @@ fn what_no_resource_shows_counts_or_is_named() {
         );
         let (objects, found) = evenkeel_api::load(&[(file.clone(), document.into())]);
         let mesh = MeshConfig::default();
-        (evenkeel_model::build(&objects, &mesh, &mut AddressBook::default()).0.mesh, found)
+        let (snapshot, of_model) = evenkeel_model::build(&objects, &mesh, &mut AddressBook::default());
+        (snapshot.mesh, found.into_iter().chain(of_model).collect::<Diagnostics>())
     };
     let agent = |text: &str| {
         let text = evenkeel_base::Spanned::new(text.to_owned(), evenkeel_base::Span::whole_file("a.yaml"));

@@ -17,8 +17,8 @@ pub use policies::{
     TlsConfig,
 };
 pub use providers::{
-    CertificateData, DefaultLog, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog,
-    FileLogFormat, ProviderKind, RequestBody,
+    CertificateData, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat,
+    ProviderKind, ProviderLog, RequestBody,
 };
 pub use services::{
     AccessLogService, OpenTelemetry, ProviderHeader, ServiceAttributeEnrichment, TraceContextOption, Tracer,

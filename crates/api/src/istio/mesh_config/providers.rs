@@ -225,7 +225,7 @@ impl ExtensionProvider {
     }
 
     /// Whether it is of a kind that proxies cannot call.
-    fn is_unsupported(&self) -> bool {
+    pub fn is_unsupported(&self) -> bool {
         let tracer = self.zipkin.is_some() || self.opentelemetry.is_some();
         let kinds = [self.envoy_otel_als.is_some(), self.kind() == Some(ProviderKind::Tracing) && !tracer];
         kinds.contains(&true)
@@ -309,7 +309,7 @@ pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
             });
         }
     }
-    note_unused(config, cx);
+    note_unusable(config, cx);
     let Some(defaults) = &config.default_providers else { return };
     let uses = [
         ("tracing", &defaults.tracing, &[ProviderKind::Tracing][..]),
@@ -327,39 +327,20 @@ pub(super) fn check_references(config: &MeshConfig, cx: &mut Context) {
             }
         }
     });
-    if let Some((index, tracer)) = config.tracer() {
-        cx.at_field("extensionProviders", |cx| cx.at_index(index, |cx| check_tracer(tracer, cx)));
+    // A Telemetry object may name any of them.
+    for (index, provider) in config.extension_providers.iter().enumerate().filter(|(_, one)| !one.is_unsupported()) {
+        at_provider(index, cx, |cx| check_tracer(provider, cx));
     }
 }
 
-/// Reports providers that nothing uses: CUSTOM policies name those for authorization, and defaults name the others.
-fn note_unused(config: &MeshConfig, cx: &mut Context) {
-    let defaults = config.default_providers.iter();
-    let named: Vec<&str> = defaults
-        .flat_map(|defaults| defaults.tracing.iter().chain(&defaults.metrics).chain(&defaults.access_logging))
-        .map(|name| name.as_str())
-        .collect();
+/// Reports providers that nothing can use. Whether policies or Telemetry objects name the others, this object alone does not
+/// show.
+fn note_unusable(config: &MeshConfig, cx: &mut Context) {
     for (index, provider) in config.extension_providers.iter().enumerate() {
-        let field = match provider.kind() {
-            None | Some(ProviderKind::Authorization) => continue,
-            Some(ProviderKind::Tracing) => "tracing",
-            Some(ProviderKind::Metrics) => "metrics",
-            Some(ProviderKind::FileLog | ProviderKind::RemoteLog) => "accessLogging",
-            Some(ProviderKind::Secrets) => {
-                let message = "the provider has no effect: proxies get Secrets from the control plane only";
-                at_provider(index, cx, |cx| cx.note("no-effect", &provider.name.span, message, "it can stay"));
-                continue;
-            }
-        };
-        if named.contains(&provider.name.as_str()) {
-            continue;
+        if provider.kind() == Some(ProviderKind::Secrets) {
+            let message = "the provider has no effect: proxies get Secrets from the control plane only";
+            at_provider(index, cx, |cx| cx.note("no-effect", &provider.name.span, message, "it can stay"));
         }
-        let message = format!(
-            "nothing uses the provider `{}`: no default names it, and there is no kind Telemetry",
-            provider.name.value
-        );
-        let help = format!("name it in `defaultProviders.{field}`, or let it stay");
-        at_provider(index, cx, |cx| cx.note("no-effect", &provider.name.span, message, help));
     }
 }
 
@@ -414,11 +395,11 @@ object! {
     }
 }
 
-/// An access log that all proxies have (`defaultProviders.accessLogging`).
+/// The access log of a provider.
 #[derive(Debug, Clone, Copy)]
-pub enum DefaultLog<'a> {
-    /// In a file; `None`: the built-in provider `envoy`, which has default settings.
-    File(Option<&'a FileAccessLog>),
+pub enum ProviderLog<'a> {
+    /// In a file.
+    File(&'a FileAccessLog),
     /// Of requests, at a service.
     Http(&'a AccessLogService),
     /// Of connections, at a service.
@@ -442,19 +423,15 @@ impl MeshConfig {
             .filter(|(_, provider)| provider.kind() == Some(ProviderKind::Tracing) && !provider.is_unsupported());
         usable.next()
     }
+}
 
-    /// The access logs of `defaultProviders.accessLogging`.
-    pub fn default_logs(&self) -> impl Iterator<Item = DefaultLog<'_>> {
-        let names = self.default_providers.iter().flat_map(|defaults| &defaults.access_logging);
-        names.filter_map(|name| {
-            let Some(provider) = self.provider(name) else {
-                return (name.as_str() == "envoy").then_some(DefaultLog::File(None));
-            };
-            let file = provider.envoy_file_access_log.as_ref().map(|log| DefaultLog::File(Some(log)));
-            let http = || provider.envoy_http_als.as_ref().map(DefaultLog::Http);
-            let tcp = || provider.envoy_tcp_als.as_ref().map(DefaultLog::Tcp);
-            file.or_else(http).or_else(tcp)
-        })
+impl ExtensionProvider {
+    /// The access log that it is; `None`: it is none, or one that proxies cannot write.
+    pub fn log(&self) -> Option<ProviderLog<'_>> {
+        let file = self.envoy_file_access_log.as_ref().map(ProviderLog::File);
+        let http = || self.envoy_http_als.as_ref().map(ProviderLog::Http);
+        let tcp = || self.envoy_tcp_als.as_ref().map(ProviderLog::Tcp);
+        file.or_else(http).or_else(tcp)
     }
 }
 
@@ -473,7 +450,7 @@ fn check_paths(provider: &ExtensionProvider, cx: &mut Context) {
     }
 }
 
-/// Names the settings of a tracer in use that have no effect.
+/// Names the settings of a tracer that have no effect.
 fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
     let mut unused = |name: &str, span: &evenkeel_base::Span, message: &str, help: &str| {
         cx.at_field(name, |cx| cx.warning("unsupported-field", span, message, help));

@@ -1,0 +1,189 @@
+//! Telemetry objects: which apply to a workload, and what they say of its traces and logs on each side.
+
+use serde_json::Value;
+
+use crate::decisions_telemetry::{built_with, filters, listener};
+use crate::own_proxy::compile;
+use crate::recorded::compared;
+use crate::scenario::{translate, view_of};
+
+/// Two collectors, three logs, and one of each that cannot be used.
+const PROVIDERS: &str = "extensionProviders:
+- {name: zip, zipkin: {service: collector.telemetry.svc.cluster.local, port: 9411}}
+- {name: otel, opentelemetry: {service: collector.telemetry.svc.cluster.local, port: 4317}}
+- {name: lost, opentelemetry: {service: nowhere.telemetry.svc.cluster.local, port: 4317}}
+- {name: old, skywalking: {service: collector.telemetry.svc.cluster.local, port: 9411}}
+- {name: file, envoyFileAccessLog: {path: /tmp/log}}
+- {name: als, envoyHttpAls: {service: collector.telemetry.svc.cluster.local, port: 4317}}";
+
+/// Telemetry objects from `NAMESPACE SPEC`.
+fn objects(all: &[&str]) -> String {
+    let object = |(index, text): (usize, &&str)| {
+        let (namespace, spec) = text.split_once(' ').expect("a namespace");
+        format!(
+            "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: t{index}, namespace: {namespace}}}\nspec: {spec}\n"
+        )
+    };
+    all.iter().enumerate().map(object).collect()
+}
+
+/// The connection managers of the sidecar `web-0.shop`: the one for what it sends, and one for what it receives.
+fn managers(defaults: &str, telemetries: &[&str]) -> [Value; 2] {
+    let (snapshot, _) = built_with(&format!("{defaults}\n{PROVIDERS}"), "{}", &objects(telemetries));
+    let set = translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot);
+    let (_, refused) = compile(&set);
+    assert!(refused.is_empty(), "{refused:?}");
+    let all = compared(&set);
+    let manager = |name: &str| filters(listener(&all, name), "HttpConnectionManager").next().expect("one").clone();
+    [manager("0.0.0.0_9080"), manager("virtualInbound")]
+}
+
+/// `COLLECTOR SAMPLING TAGS`, or nothing.
+fn tracing(manager: &Value) -> String {
+    let tracing = &manager["tracing"];
+    let Some(provider) = tracing["provider"]["name"].as_str() else { return String::new() };
+    let provider = provider.trim_start_matches("envoy.tracers.");
+    let tags = tracing["custom_tags"].as_array().cloned().unwrap_or_default();
+    let tags = tags.iter().filter_map(|tag| tag["tag"].as_str()).filter(|tag| !tag.starts_with("istio.auth"));
+    let tags: Vec<_> = tags.map(|tag| tag.trim_start_matches("istio.")).collect();
+    format!("{provider} {} {}", tracing["random_sampling"]["value"].as_f64().unwrap_or(0.0), tags.join(" "))
+}
+
+/// The names of the logs.
+fn logs(manager: &Value) -> String {
+    let logs = manager["access_log"].as_array().cloned().unwrap_or_default();
+    let name = |log: &Value| {
+        let config = &log["typed_config"];
+        config["path"].as_str().or(config["common_config"]["log_name"].as_str()).unwrap_or_default().to_owned()
+    };
+    logs.iter().map(name).collect::<Vec<_>>().join(" ")
+}
+
+/// Tags that spans have unless something else is said.
+const TAGS: &str = "canonical_revision canonical_service mesh_id namespace";
+
+#[test]
+fn traces_follow_the_innermost_object() {
+    let check = |defaults: &str, telemetries: &[&str], client: &str, server: &str| {
+        let expected = [client, server].map(|text| text.replace("TAGS", TAGS));
+        assert_eq!(managers(defaults, telemetries).each_ref().map(tracing), expected, "{defaults} {telemetries:?}");
+    };
+    let default = "defaultProviders: {tracing: [zip]}";
+    check(default, &[], "zipkin 1 TAGS", "zipkin 1 TAGS");
+    let otel = "istio-system {tracing: [{providers: [{name: otel}], randomSamplingPercentage: 50}]}";
+    check(default, &[otel], "opentelemetry 50 TAGS", "opentelemetry 50 TAGS");
+    check("", &[otel], "opentelemetry 50 TAGS", "opentelemetry 50 TAGS");
+    // Each field is inherited of its own.
+    let sampling = "shop {tracing: [{randomSamplingPercentage: 0}]}";
+    check("", &[sampling, otel], "opentelemetry 0 TAGS", "opentelemetry 0 TAGS");
+    check("", &[sampling], "", "");
+    check(default, &[sampling], "zipkin 0 TAGS", "zipkin 0 TAGS");
+    check(
+        "",
+        &[otel, "other {tracing: [{randomSamplingPercentage: 0}]}"],
+        "opentelemetry 50 TAGS",
+        "opentelemetry 50 TAGS",
+    );
+    let tags = |namespace: &str, selection: &str, tags: &str| {
+        format!("{namespace} {{{selection}tracing: [{{enableIstioTags: false, customTags: {{{tags}}}}}]}}")
+    };
+    let of_mesh = tags("istio-system", "", "a: {literal: {value: b}}, c: {environment: {name: X, defaultValue: y}}");
+    let of_web = tags("shop", "selector: {matchLabels: {app: web}}, ", "d: {header: {name: x, defaultValue: z}}");
+    let of_others = tags("shop", "selector: {matchLabels: {app: api}}, ", "e: {literal: {value: f}}");
+    check(default, &[&of_mesh], "zipkin 1 a c", "zipkin 1 a c");
+    check(default, &[&of_mesh, &of_web, &of_others], "zipkin 1 d", "zipkin 1 d");
+    // Sides.
+    let off = "shop {tracing: [{match: {mode: CLIENT}, disableSpanReporting: true}]}";
+    check(default, &[off], "", "zipkin 1 TAGS");
+    let sides = "shop {tracing: [{match: {mode: CLIENT}, providers: [{name: otel}]}, {match: {mode: SERVER}, \
+                 providers: [{name: zip}]}, {match: {mode: CLIENT_AND_SERVER}, randomSamplingPercentage: 7}]}";
+    check("", &[sides], "opentelemetry 7 TAGS", "zipkin 7 TAGS");
+    let on_again = "shop {selector: {matchLabels: {app: web}}, tracing: [{disableSpanReporting: false}]}";
+    check(default, &[off, on_again], "zipkin 1 TAGS", "zipkin 1 TAGS");
+    // Nothing can be sent to these.
+    for name in ["lost", "old", "unknown", "file"] {
+        check(default, &[&format!("shop {{tracing: [{{providers: [{{name: {name}}}]}}]}}")], "", "");
+    }
+    // Those of a Gateway's Pods are for no sidecar.
+    let target = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]";
+    check(
+        default,
+        &[&format!("shop {{{target}, tracing: [{{randomSamplingPercentage: 3}}]}}")],
+        "zipkin 1 TAGS",
+        "zipkin 1 TAGS",
+    );
+    let target = target.replace("targetRefs: [{", "targetRef: {").replace("}]", "}");
+    check(
+        default,
+        &[&format!("shop {{{target}, tracing: [{{randomSamplingPercentage: 3}}]}}")],
+        "zipkin 1 TAGS",
+        "zipkin 1 TAGS",
+    );
+}
+
+#[test]
+fn logs_follow_the_innermost_object_that_names_some() {
+    let check = |defaults: &str, telemetries: &[&str], client: &str, server: &str| {
+        assert_eq!(
+            managers(defaults, telemetries).each_ref().map(logs),
+            [client, server],
+            "{defaults} {telemetries:?}"
+        );
+    };
+    let (stdout, http) = ("/dev/stdout", "http_envoy_accesslog");
+    let file = "accessLogFile: /tmp/old";
+    let rule = |namespace: &str, rule: &str| format!("{namespace} {{accessLogging: [{{{rule}}}]}}");
+    let named = |namespace: &str, name: &str| rule(namespace, &format!("providers: [{{name: {name}}}]"));
+    check(file, &[], "/tmp/old", "/tmp/old");
+    check(file, &[&named("istio-system", "file")], "/tmp/log", "/tmp/log");
+    check("", &[&named("istio-system", "file"), &named("shop", "als")], http, http);
+    check("", &[&named("shop", "envoy")], stdout, stdout);
+    let two = rule("shop", "providers: [{name: file}, {name: als}]");
+    check("", &[&two], &format!("{http} /tmp/log"), &format!("{http} /tmp/log"));
+    // One that names none turns on what there is further out, or off.
+    let default = "defaultProviders: {accessLogging: [file]}";
+    check(default, &[], "/tmp/log", "/tmp/log");
+    check(default, &[&rule("shop", "disabled: true")], "", "");
+    // As in Istio, a side of which only objects about the other one speak has no logs.
+    check(default, &[&rule("shop", "disabled: true, match: {mode: CLIENT}")], "", "");
+    check(default, &[&rule("shop", "disabled: false, match: {mode: CLIENT}")], "/tmp/log", "");
+    check(
+        default,
+        &[&rule("shop", "disabled: false"), &rule("istio-system", "disabled: true")],
+        "/tmp/log",
+        "/tmp/log",
+    );
+    check("", &[&rule("shop", "match: {mode: SERVER}, providers: [{name: file}]")], "", "/tmp/log");
+    // An inner object names others: what is said of `file` no longer counts.
+    check("", &[&rule("istio-system", "providers: [{name: file}], disabled: true"), &named("shop", "als")], http, http);
+    for name in ["lost", "unknown", "otel"] {
+        check(file, &[&named("shop", name)], "", "");
+    }
+}
+
+#[test]
+fn providers_that_cannot_be_used_are_named() {
+    let check = |spec: &str, expected: &str| {
+        let (_, found) = built_with(PROVIDERS, "{}", &objects(&[spec]));
+        let found: Vec<_> = found.into_iter().filter(|text| !text.contains("nothing uses the provider")).collect();
+        let is_expected =
+            if expected.is_empty() { found.is_empty() } else { found.iter().any(|text| text.contains(expected)) };
+        assert!(is_expected, "{spec}: {expected}: {found:?}");
+    };
+    let traces = |name: &str| format!("shop {{tracing: [{{providers: [{{name: {name}}}]}}]}}");
+    let logs = |name: &str| format!("shop {{accessLogging: [{{providers: [{{name: {name}}}]}}]}}");
+    check(&traces("zip"), "");
+    check(&logs("envoy"), "");
+    check(&traces("zap"), "[unsupported-provider]: `zap`: no such provider");
+    check(&traces("old"), "`old`: providers of this kind are not supported yet");
+    check(&traces("file"), "`file`: it is not a provider of this kind");
+    check(&logs("zip"), "`zip`: it is not a provider of this kind");
+    check(&traces("lost"), "[missing-service]: `lost`: there is no service `nowhere.telemetry");
+    check("shop {tracing: [{providers: [{name: zip}, {name: otel}]}]}", "`otel`: spans go to one collector");
+    check("shop {tracing: [{randomSamplingPercentage: 3}]}", "[no-effect]");
+    check("shop {selector: {matchLabels: {app: wep}}, accessLogging: [{disabled: true}]}", "[selects-nothing]");
+    let (_, found) = built_with(PROVIDERS, "{}", &objects(&[&traces("zip"), &traces("otel")]));
+    assert!(found.iter().any(|text| text.contains("[overridden]: Telemetry shop/t1 is ignored")), "{found:?}");
+    let unused: Vec<_> = found.iter().filter(|text| text.contains("nothing uses the provider")).collect();
+    assert_eq!(unused.len(), 4, "{unused:?}");
+}
