@@ -103,6 +103,7 @@ fn refused(
                 ResourceType::Listener => builder.set_listener(&resource.any()),
                 ResourceType::Route => builder.set_route(&resource.any()),
                 ResourceType::VirtualHost => builder.set_virtual_host(&resource.name, &resource.any()),
+                ResourceType::ExtensionConfig => builder.set_extension(&resource.any()),
                 ResourceType::Secret | ResourceType::NameTable | ResourceType::ProxyConfig => Ok(()),
             };
             let Err(rejection) = outcome else { continue };

@@ -124,6 +124,7 @@ fn discovery_prefix(kind: ResourceType) -> &'static str {
         ResourceType::Route => "http.rds.",
         ResourceType::VirtualHost => "http.vhds.",
         ResourceType::Secret => "sds.",
+        ResourceType::ExtensionConfig => "extension_config_discovery.",
         ResourceType::NameTable => "nds.",
         ResourceType::ProxyConfig => "pcds.",
     }

@@ -84,7 +84,7 @@ impl State {
 }
 
 /// The missing names, by type.
-pub(crate) fn of_each_type(interest: &Interest) -> [(ResourceType, &[Reference]); 6] {
+pub(crate) fn of_each_type(interest: &Interest) -> [(ResourceType, &[Reference]); 7] {
     [
         (ResourceType::Cluster, &interest.clusters),
         (ResourceType::Listener, &interest.listeners),
@@ -92,6 +92,7 @@ pub(crate) fn of_each_type(interest: &Interest) -> [(ResourceType, &[Reference])
         (ResourceType::Endpoint, &interest.endpoints),
         (ResourceType::Route, &interest.routes),
         (ResourceType::Secret, &interest.secrets),
+        (ResourceType::ExtensionConfig, &interest.extensions),
     ]
 }
 

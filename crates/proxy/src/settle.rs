@@ -120,6 +120,7 @@ fn start_timer(
             }
             ResourceType::Endpoint => builder.give_up_endpoints(&reference),
             ResourceType::Route => builder.give_up_route(&reference),
+            ResourceType::ExtensionConfig => builder.give_up_extension(&reference),
             _ => builder.give_up_secret(&reference),
         }
         drop(state);

@@ -242,6 +242,7 @@ impl State {
             ResourceType::Route => self.builder.set_route(any),
             ResourceType::VirtualHost => self.builder.set_virtual_host(name, any),
             ResourceType::Secret => self.builder.set_secret(any, source),
+            ResourceType::ExtensionConfig => self.builder.set_extension(any),
             ResourceType::NameTable | ResourceType::ProxyConfig => Ok(()),
         };
         if awaited && result.is_ok() {
@@ -266,6 +267,7 @@ impl State {
             // A certificate in use stays: without one, connections would only fail. One never received is no longer
             // waited for.
             ResourceType::Secret => self.builder.give_up_secret(&reference()),
+            ResourceType::ExtensionConfig => self.builder.remove_extension(&reference()),
             ResourceType::NameTable | ResourceType::ProxyConfig => {}
         }
     }
@@ -320,7 +322,7 @@ impl State {
         for key in dropped.chain(std::mem::take(&mut self.received)) {
             let is_asked_for = match key.0 {
                 ResourceType::Cluster | ResourceType::Listener => !by_name || self.builder.asks_for(key.0, &key.1),
-                ResourceType::Endpoint | ResourceType::Route | ResourceType::Secret => {
+                ResourceType::Endpoint | ResourceType::Route | ResourceType::Secret | ResourceType::ExtensionConfig => {
                     self.builder.asks_for(key.0, &key.1)
                 }
                 ResourceType::VirtualHost | ResourceType::NameTable | ResourceType::ProxyConfig => true,

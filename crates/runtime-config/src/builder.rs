@@ -15,6 +15,7 @@ mod check;
 mod contender;
 mod endpoints;
 mod entry;
+mod extensions;
 mod graph;
 mod names;
 mod on_demand;
@@ -74,9 +75,11 @@ pub struct Builder {
     routes: FastMap<Arc<str>, RouteEntry>,
     /// By EDS name.
     endpoints: FastMap<Arc<str>, Arc<Assignment>>,
+    /// Configurations of filters.
+    extensions: FastMap<Arc<str>, Arc<Any>>,
     /// Holding the slot keeps the value while no context uses it.
     delivered: HashMap<SdsSecret, HeldSlot>,
-    /// Routes and secrets whose fetch timed out: resources that wait for them proceed without.
+    /// Routes, secrets and configurations of filters whose fetch timed out: resources that wait for them proceed without.
     given_up: HashSet<Awaited>,
     contenders: Contenders,
     on_demand: OnDemand,
@@ -124,6 +127,7 @@ impl HeldSlot {
 enum Awaited {
     Route(Arc<str>),
     Secret(SdsSecret),
+    Extension(Arc<str>),
 }
 
 /// Names that other resources refer to.
@@ -141,6 +145,8 @@ pub struct Interest {
     pub routes: Vec<Reference>,
     /// SDS names.
     pub secrets: Vec<Reference>,
+    /// ECDS names.
+    pub extensions: Vec<Reference>,
 }
 
 /// A DNS cluster, whose names the control thread resolves.
@@ -177,6 +183,7 @@ impl Builder {
             listeners: FastMap::default(),
             routes: FastMap::default(),
             endpoints: FastMap::default(),
+            extensions: FastMap::default(),
             delivered: HashMap::new(),
             given_up: HashSet::new(),
             contenders: Contenders::default(),
@@ -494,12 +501,7 @@ impl Builder {
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
-        let chains = entry.map(|entry| known_chains(&entry.versions, &message)).unwrap_or_default();
-        let known = |name: &str| self.asks_by_name() || self.clusters.contains_key(name);
-        let mut cx = Cx::new(&self.environment);
-        cx.known_clusters = Some(&known);
-        let compiled: CompiledListener =
-            check("Listener", &message.name, resource, cx, |cx| listener(cx, &message, &self.secrets, &chains))?;
+        let compiled = self.compiled_listener(resource, &message.name)?;
         if let Err(rejection) = self.refuse_duplicate_address(&compiled.listener) {
             if !is_static {
                 self.contenders.add(Contender::new(&compiled.listener, resource));
@@ -507,16 +509,34 @@ impl Builder {
             return Err(rejection);
         }
         let name = compiled.listener.name.clone();
-        let before = self.listener_edges(&name);
-        let entry = self.listeners.entry(name.clone()).or_default();
-        entry.is_static = is_static;
-        entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
-        self.relink_listener(&name, &before);
-        self.graph.dirty.listeners.insert(name.clone());
-        self.refresh(ResourceType::Listener, &name);
+        self.listeners.entry(name.clone()).or_default().is_static = is_static;
+        self.set_listener_version(name.clone(), Version { resource: resource.clone(), compiled: Arc::new(compiled) });
         // Resources that need it wait for it from now on.
         self.set_absent(&Demand::Listener(name), false);
         Ok(())
+    }
+
+    /// Compiles a listener of this name, with the configurations of filters that are held.
+    fn compiled_listener(&self, resource: &Any, name: &str) -> Result<CompiledListener, Rejection> {
+        let mut message: listener_pb::Listener = decode("Listener", resource)?;
+        // One of the bootstrap may be without a name.
+        message.name = name.to_owned();
+        let entry = self.listeners.get(name);
+        let chains = entry.map(|entry| known_chains(&entry.versions, &message)).unwrap_or_default();
+        let known = |name: &str| self.asks_by_name() || self.clusters.contains_key(name);
+        let mut cx = Cx::new(&self.environment);
+        cx.known_clusters = Some(&known);
+        cx.extensions = Some(&self.extensions);
+        check("Listener", name, resource, cx, |cx| listener(cx, &message, &self.secrets, &chains))
+    }
+
+    /// Sets the newest version of a listener, which becomes active when what it waits for has arrived.
+    fn set_listener_version(&mut self, name: Arc<str>, version: Version<CompiledListener>) {
+        let before = self.listener_edges(&name);
+        self.listeners.entry(name.clone()).or_default().versions.set(version);
+        self.relink_listener(&name, &before);
+        self.graph.dirty.listeners.insert(name.clone());
+        self.refresh(ResourceType::Listener, &name);
     }
 
     /// Two listeners cannot share a socket. A version that is still active counts, as in Envoy; port 0 names no specific port.

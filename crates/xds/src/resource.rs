@@ -27,6 +27,8 @@ pub enum ResourceType {
     VirtualHost,
     /// SDS: `envoy.extensions.transport_sockets.tls.v3.Secret`.
     Secret,
+    /// ECDS: `envoy.config.core.v3.TypedExtensionConfig`, the configuration of a filter.
+    ExtensionConfig,
     /// NDS: `istio.networking.nds.v1.NameTable`.
     NameTable,
     /// PCDS: `istio.mesh.v1alpha1.ProxyConfig`, with the roots that agents are to trust.
@@ -35,13 +37,14 @@ pub enum ResourceType {
 
 impl ResourceType {
     /// All of them, in sending order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Cluster,
         Self::Endpoint,
         Self::Listener,
         Self::Route,
         Self::VirtualHost,
         Self::Secret,
+        Self::ExtensionConfig,
         Self::NameTable,
         Self::ProxyConfig,
     ];
@@ -60,6 +63,7 @@ impl ResourceType {
             Self::Route => type_url::ROUTE,
             Self::VirtualHost => type_url::VIRTUAL_HOST,
             Self::Secret => type_url::SECRET,
+            Self::ExtensionConfig => type_url::EXTENSION_CONFIG,
             Self::NameTable => type_url::NAME_TABLE,
             Self::ProxyConfig => type_url::PROXY_CONFIG,
         }
@@ -74,6 +78,7 @@ impl ResourceType {
             Self::Route => "RDS",
             Self::VirtualHost => "VHDS",
             Self::Secret => "SDS",
+            Self::ExtensionConfig => "ECDS",
             Self::NameTable => "NDS",
             Self::ProxyConfig => "PCDS",
         }

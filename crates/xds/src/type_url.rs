@@ -12,6 +12,8 @@ pub const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfigur
 pub const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
 /// `type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret`
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+/// `type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig`
+pub const EXTENSION_CONFIG: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 /// `type.googleapis.com/istio.networking.nds.v1.NameTable`
 pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
 /// `type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig`

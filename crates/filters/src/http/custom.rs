@@ -12,6 +12,7 @@ use super::{
     ResponseDecision, Setup, TrailersContext,
 };
 use crate::format::Record;
+use crate::info::ResponseFlags;
 use crate::remark::Remark;
 
 /// A custom filter's state for one request: whatever the filter puts there.
@@ -78,6 +79,7 @@ impl HttpFilter {
     pub(super) fn new(config: &config::CustomFilter, setup: &Setup<'_>) -> Self {
         match config.factory.downcast_ref::<CustomFactory>() {
             Some(factory) => Self((factory.0)(setup)),
+            None if config.factory.is::<config::MissingConfig>() => Self(Box::new(Missing)),
             None => Self(Box::new(Broken)),
         }
     }
@@ -108,5 +110,15 @@ struct Broken;
 impl CustomFilter for Broken {
     fn request_head(&self, _: &mut State, _: &mut RequestContext<'_>) -> Decision {
         Decision::Reply(Reply::broken())
+    }
+}
+
+/// Stands for a filter whose configuration has not arrived: no request passes it.
+struct Missing;
+
+impl CustomFilter for Missing {
+    fn request_head(&self, _: &mut State, _: &mut RequestContext<'_>) -> Decision {
+        let flags = ResponseFlags::NO_FILTER_CONFIG_FOUND;
+        Decision::Reply(Reply { flags, ..Reply::new(500, "", "extension_config_missing") })
     }
 }

@@ -51,6 +51,7 @@ flags! {
     25 DOWNSTREAM_REMOTE_RESET "DR" "DownstreamRemoteReset" "The client reset the stream.";
     26 DROP_OVERLOAD "DO" "DropOverload" "Refused because the control plane has a share refused; 503.";
     27 UNCONDITIONAL_DROP_OVERLOAD "UDO" "UnconditionalDropOverload" "Refused because the control plane has all refused; 503.";
+    28 NO_FILTER_CONFIG_FOUND "NFCF" "NoFilterConfigFound" "The configuration of a filter has not arrived; 500.";
 }
 
 impl ResponseFlags {

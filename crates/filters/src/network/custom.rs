@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use evenkeel_runtime_config::custom as config;
 
-use super::{ConnectionContext, ConnectionFacts, Data, Decision, End, Hooks, Setup};
+use super::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Hooks, Setup};
 
 /// A custom filter's state for one connection: whatever the filter puts there.
 pub type State = Option<Box<dyn Any>>;
@@ -65,6 +65,7 @@ impl NetworkFilter {
     pub(super) fn new(config: &config::CustomFilter, setup: &Setup<'_>) -> Self {
         match config.factory.downcast_ref::<CustomFactory>() {
             Some(factory) => Self((factory.0)(setup)),
+            None if config.factory.is::<config::MissingConfig>() => Self(Box::new(Missing)),
             None => Self(Box::new(Broken)),
         }
     }
@@ -95,5 +96,14 @@ struct Broken;
 impl CustomFilter for Broken {
     fn new_connection(&self, _: &mut State, _: &mut ConnectionContext<'_>) -> Decision {
         Decision::broken()
+    }
+}
+
+/// Stands for a filter whose configuration has not arrived: no connection passes it.
+struct Missing;
+
+impl CustomFilter for Missing {
+    fn new_connection(&self, _: &mut State, _: &mut ConnectionContext<'_>) -> Decision {
+        Decision::Close(Close { flag: Some("NFCF"), ..Close::new("extension_config_missing") })
     }
 }

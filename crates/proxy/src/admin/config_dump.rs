@@ -35,6 +35,7 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
         configs.push(dump.endpoints());
     }
     configs.extend([dump.listeners(), dump.routes(), dump.secrets()]);
+    configs.extend(dump.extensions());
     let resource = query.get("resource").map(str::to_owned);
     Ok(Box::new(move |deadline| select(configs, name_regex.as_ref(), resource.as_deref(), deadline)))
 }
@@ -182,6 +183,28 @@ impl Dump<'_> {
             "dynamic_active_secrets": active,
             "dynamic_warming_secrets": warming,
         })
+    }
+
+    /// Configurations of filters; `None` if no filter discovers its own.
+    fn extensions(&self) -> Option<Json> {
+        let filters: Vec<Json> = self
+            .records(ResourceType::ExtensionConfig)
+            .map(|((_, name), record)| {
+                let mut entry = json!({"version_info": record.version});
+                if let Some(updated) = record.updated {
+                    entry["last_updated"] = rfc3339(updated).into();
+                }
+                if let Some(held) = self.state.builder.extension(name) {
+                    entry["ecds_filter"] = any_to_json(self.schema, held);
+                }
+                if let Some(refusal) = &record.refused {
+                    entry["error_state"] = self.error_state(refusal);
+                }
+                entry
+            })
+            .collect();
+        let kind = "type.googleapis.com/envoy.admin.v3.EcdsConfigDump";
+        (!filters.is_empty()).then(|| json!({"@type": kind, "ecds_filters": filters}))
     }
 
     fn resource(&self, held: &Held<'_>) -> (String, Json) {

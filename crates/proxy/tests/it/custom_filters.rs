@@ -7,10 +7,15 @@ use evenkeel_filters::{CustomFactory, CustomFilter, Decision, Reply, RequestCont
 use evenkeel_proxy::options::Settings;
 use evenkeel_runtime_config::custom::{CustomFilter as Configured, CustomFilterKind, CustomRouteKind};
 use evenkeel_runtime_config::route_filters::PerRoute;
-use evenkeel_testkit::Connection;
+use evenkeel_testkit::{Connection, eventually};
+use evenkeel_xds::ResourceType;
+use evenkeel_xds::pb::envoy::config::core::v3::TypedExtensionConfig;
+use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
 use prost::Message;
 
-use crate::harness::{Proxy, http_listener, static_bootstrap, static_cluster};
+use crate::harness::{
+    ControlPlane, Proxy, answering, dynamic_bootstrap, http_listener, resource, set, static_bootstrap, static_cluster,
+};
 
 const TEXT: &str = "type.googleapis.com/google.protobuf.StringValue";
 const NUMBER: &str = "type.googleapis.com/google.protobuf.UInt32Value";
@@ -104,4 +109,68 @@ fn the_configuration_of_the_innermost_level_applies_and_a_level_may_disable_the_
     ] {
         assert_eq!(body(address, host, path), expected, "{host}{path}");
     }
+}
+
+/// Fields of a filter whose configuration is discovered.
+fn discovered(more: &str) -> String {
+    let source = "config_source: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 0.2s}";
+    format!("{{name: own, config_discovery: {{{source}, type_urls: [{TEXT}]{more}}}}}")
+}
+
+fn listener_with(name: &str, filter: &str) -> String {
+    let filters = format!("http_filters:\n      - {filter}\n");
+    http_listener(name, &answering("direct"), "").replacen("http_filters:\n", &filters, 1)
+}
+
+#[test]
+fn a_discovered_configuration_applies_when_it_comes_and_changes() {
+    for api_type in ["DELTA_GRPC", "GRPC"] {
+        let default = format!(", default_config: {{\"@type\": {TEXT}, value: default}}");
+        let listener = listener_with("discovered", &discovered(&default));
+        let listener = (ResourceType::Listener, resource::<Listener>("discovered", &listener));
+        let mut control_plane = ControlPlane::start(set(vec![listener]));
+        let proxy = Proxy::start_as(&dynamic_bootstrap(control_plane.address, api_type, ""), embedded);
+        proxy.wait_live();
+        let address = proxy.listener("discovered");
+        assert_eq!(body(address, "test", "/"), "default none", "{api_type}");
+        let mut send = |config: &str| {
+            let config = format!("{{name: own, typed_config: {{\"@type\": {config}}}}}");
+            let config = resource::<TypedExtensionConfig>("own", &config);
+            control_plane.change(|set| set.insert(ResourceType::ExtensionConfig, config));
+        };
+        let serves = |expected: &str| {
+            eventually(expected, || (body(proxy.listener("discovered"), "test", "/") == expected).then_some(()));
+        };
+        send(&format!("{TEXT}, value: one"));
+        serves("one none");
+        send(&format!("{TEXT}, value: two"));
+        serves("two none");
+        // Not the type that was announced.
+        send(&format!("{NUMBER}, value: 5"));
+        let page = || proxy.get("/config_dump").text();
+        eventually("a refusal", || page().contains("type_urls expects google.protobuf.StringValue").then_some(()));
+        assert_eq!(body(address, "test", "/"), "two none", "{api_type}");
+        send(&format!("{TEXT}, value: three"));
+        serves("three none");
+        assert!(page().contains("EcdsConfigDump"));
+    }
+}
+
+#[test]
+fn nothing_passes_a_filter_whose_configuration_never_came() {
+    let http = listener_with("closed", &discovered(""));
+    let manager = "- filters:\n";
+    let network = http_listener("shut", &answering("direct"), "").replacen(
+        manager,
+        &format!("{manager}  - {}\n", discovered("")),
+        1,
+    );
+    let listeners = [("closed", &http), ("shut", &network)]
+        .map(|(name, yaml)| (ResourceType::Listener, resource::<Listener>(name, yaml)));
+    let control_plane = ControlPlane::start(set(listeners.to_vec()));
+    let proxy = Proxy::start_as(&dynamic_bootstrap(control_plane.address, "GRPC", ""), embedded);
+    let answer = Connection::open(proxy.listener("closed")).expect("it accepts").get("test", "/", "");
+    assert_eq!(answer.expect("an answer").status, 500);
+    let answer = Connection::open(proxy.listener("shut")).and_then(|mut connection| connection.get("test", "/", ""));
+    assert!(answer.is_err(), "{answer:?}");
 }

@@ -89,6 +89,8 @@ impl ListenerEntry {
             let CompiledListener { listener, references: named, .. } = &*version.compiled;
             name_all(&mut references, ResourceType::Route, &named.routes);
             name_all(&mut references, ResourceType::Secret, &named.secrets);
+            let extensions = named.extensions.iter().map(|used| &used.reference);
+            name_all(&mut references, ResourceType::ExtensionConfig, extensions);
             if by_name {
                 name_on_demand(&mut references, ResourceType::Listener, &listener.companions);
                 name_on_demand(&mut references, ResourceType::Cluster, listener.clusters());

@@ -120,6 +120,7 @@ impl Builder {
             ResourceType::Endpoint => self.endpoints.contains_key(name),
             ResourceType::Route => self.has_route(name),
             ResourceType::Secret => self.has_secret(&secret(name, source)),
+            ResourceType::ExtensionConfig => self.has_extension(name),
             _ => Demand::of(*kind, name).is_some_and(|demand| self.is_answered(&demand)),
         }
     }
@@ -246,6 +247,7 @@ impl Builder {
                 _ if asks => {}
                 ResourceType::Endpoint => _ = self.endpoints.remove(&name),
                 ResourceType::Route => self.forget_table(&name),
+                ResourceType::ExtensionConfig => self.forget_extension(&name),
                 ResourceType::Cluster | ResourceType::Listener => self.forget_unnamed(kind, &name),
                 ResourceType::VirtualHost | ResourceType::NameTable | ResourceType::ProxyConfig => {}
             }
@@ -267,7 +269,7 @@ impl Builder {
         let keeps = |secret: &SdsSecret| *secret.name != **name || named.contains(secret);
         self.delivered.retain(|secret, _| keeps(secret));
         self.given_up.retain(|awaited| match awaited {
-            Awaited::Route(_) => true,
+            Awaited::Route(_) | Awaited::Extension(_) => true,
             Awaited::Secret(secret) => keeps(secret),
         });
     }

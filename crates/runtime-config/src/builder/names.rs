@@ -215,6 +215,7 @@ impl Interest {
                 ResourceType::Endpoint => interest.endpoints.push(reference),
                 ResourceType::Route => interest.routes.push(reference),
                 ResourceType::Secret => interest.secrets.push(reference),
+                ResourceType::ExtensionConfig => interest.extensions.push(reference),
                 ResourceType::NameTable | ResourceType::ProxyConfig => {}
             }
         }

@@ -71,6 +71,7 @@ impl Builder {
             references.routes.iter().all(|route| self.has_route(&route.name))
                 && self.has_clusters_of(&version.compiled)
                 && references.secrets.iter().all(|secret| self.has_secret(&super::secret_of(secret)))
+                && references.extensions.iter().all(|used| !used.awaited || self.has_extension(&used.reference.name))
         });
         let serves = entry.serving.is_some();
         self.listeners.insert(name.clone(), entry);

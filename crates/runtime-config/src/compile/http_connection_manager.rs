@@ -8,20 +8,22 @@ use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::envoy::extensions::request_id::uuid::v3::UuidRequestIdConfig;
-use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
+use evenkeel_xds::pb::google::protobuf::{Any, BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
+use super::discovery::discovered;
 use super::headers::{self, KeyFormat};
 use super::http2::max_requests;
 use super::local_reply::local_reply;
 use super::router::{ROUTER, router};
 use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, tracing, type_name};
+use crate::filters::custom::CustomFilter;
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
     HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
 };
-use crate::http_filters::{MAX_HTTP_FILTERS, http_filter};
+use crate::http_filters::{HttpFilterConfig, MAX_HTTP_FILTERS, http_filter};
 use crate::http2::Http2Options;
 
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
@@ -230,8 +232,15 @@ fn http_filters(
         let is_last = Some(index) == last;
         index += 1;
         cx.non_empty("name", &filter.name)?;
-        let Some(hcm::http_filter::ConfigType::TypedConfig(any)) = &filter.config_type else {
-            return cx.fail_at("typed_config", "is required");
+        let any = match &filter.config_type {
+            Some(hcm::http_filter::ConfigType::TypedConfig(any)) => any,
+            Some(hcm::http_filter::ConfigType::ConfigDiscovery(_)) if is_last => {
+                return cx.fail_at("config_discovery", "is not supported for the router");
+            }
+            Some(hcm::http_filter::ConfigType::ConfigDiscovery(source)) => {
+                return cx.at("config_discovery", |cx| discovered_filter(cx, filter, source));
+            }
+            None => return cx.fail_at("typed_config", "is required"),
         };
         cx.at("typed_config", |cx| match type_name(&any.type_url) {
             ROUTER if is_last && filter.disabled => cx.fail("the router cannot be disabled"),
@@ -253,14 +262,7 @@ fn http_filters(
                 *on_demand = Some(OnDemand { clusters });
                 Some(None)
             }
-            other => {
-                let (config, skip) = match other {
-                    WITH_MATCHER => with_matcher(cx, any).map(|(config, skip)| (Some(config), Some(skip)))?,
-                    _ => (http_filter(cx, any, filter.is_optional)?, None),
-                };
-                let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
-                Some(config.map(|config| HttpFilter { name, disabled, skip, config }))
-            }
+            _ => configured_filter(cx, filter, any),
         })
     });
     only_once(cx, compiled.iter().flatten())?;
@@ -271,6 +273,31 @@ fn http_filters(
         return cx.fail_at("http_filters", format!("there may be {MAX_HTTP_FILTERS} at most"));
     }
     Some(compiled.into_iter().flatten().collect())
+}
+
+/// A filter before the router. `Some(None)`: it is unknown and optional.
+fn configured_filter(cx: &mut Cx<'_>, filter: &hcm::HttpFilter, any: &Any) -> Option<Option<HttpFilter>> {
+    let (config, skip) = match type_name(&any.type_url) {
+        WITH_MATCHER => with_matcher(cx, any).map(|(config, skip)| (Some(config), Some(skip)))?,
+        _ => (http_filter(cx, any, filter.is_optional)?, None),
+    };
+    let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
+    Some(config.map(|config| HttpFilter { name, disabled, skip, config }))
+}
+
+/// A filter whose configuration ECDS sends.
+fn discovered_filter(
+    cx: &mut Cx<'_>,
+    filter: &hcm::HttpFilter,
+    source: &core::ExtensionConfigSource,
+) -> Option<Option<HttpFilter>> {
+    match discovered(cx, &filter.name, source)? {
+        Some(any) => configured_filter(cx, filter, &any),
+        None => {
+            let config = HttpFilterConfig::Custom(CustomFilter::missing());
+            Some(Some(HttpFilter { name: filter.name.as_str().into(), disabled: filter.disabled, skip: None, config }))
+        }
+    }
 }
 
 /// Rejects filters that may be there once and are there twice.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use evenkeel_tls::SecretStore;
+use evenkeel_xds::Any;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
@@ -14,6 +15,7 @@ use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_
 
 use super::access_log::access_logs;
 use super::address::{cidr, listen_address, port_number};
+use super::discovery::discovered;
 use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
 use super::metadata::{criteria, lb_metadata, text_of};
@@ -21,11 +23,12 @@ use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
 use crate::address::ListenAddress;
 use crate::filter_chain_match::{ChainIndex, FilterChainMatch, SourceType};
+use crate::filters::custom::CustomFilter;
 use crate::listener::{
     FilterChain, Listener, ListenerFilters, NetworkFilter, PortPredicate, TcpProxy, Terminal, TrafficDirection,
     Tunneling, WeightedTcpCluster,
 };
-use crate::network_filters::{self, MAX_NETWORK_FILTERS};
+use crate::network_filters::{self, MAX_NETWORK_FILTERS, NetworkFilterConfig};
 use crate::substitution_format::Format;
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
@@ -81,9 +84,15 @@ impl KnownChains {
         }
     }
 
-    fn find(&self, message: &listener::FilterChain) -> Option<ReferringChain> {
+    /// The chain that was compiled from this message, with the configurations of filters that are in force.
+    fn find(&self, cx: &Cx<'_>, message: &listener::FilterChain) -> Option<ReferringChain> {
+        let is_held = |used: &source::ExtensionUse| {
+            let held = cx.extensions.and_then(|all| all.get(&used.reference.name));
+            held == used.used.as_ref()
+        };
         let known = self.by_name.get(&message.name)?;
-        known.iter().find(|(known, _)| known == message).map(|(_, chain)| chain.clone())
+        let mut known = known.iter().filter(|(known, _)| known == message);
+        known.find(|(_, (_, references))| references.extensions.iter().all(is_held)).map(|(_, chain)| chain.clone())
     }
 }
 
@@ -107,7 +116,7 @@ pub(crate) fn listener(
     if l.filter_chains.is_empty() && l.default_filter_chain.is_none() {
         cx.fail_at::<()>("filter_chains", "must not be empty unless there is a default_filter_chain");
     }
-    let compile = |cx: &mut Cx<'_>, chain| known.find(chain).or_else(|| referring_chain(cx, chain, secrets));
+    let compile = |cx: &mut Cx<'_>, chain| known.find(cx, chain).or_else(|| referring_chain(cx, chain, secrets));
     let chains = cx.each("filter_chains", &l.filter_chains, compile);
     let (filter_chains, mut chain_references): (Vec<_>, Vec<_>) = chains.into_iter().unzip();
     let default = l.default_filter_chain.as_ref();
@@ -316,15 +325,29 @@ fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<Network
 
 /// `Some(None)`: not a separate filter, but a setting of the terminal filter.
 fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Option<NetworkFilter>> {
+    if let Some(listener::filter::ConfigType::ConfigDiscovery(source)) = &filter.config_type {
+        cx.non_empty("name", &filter.name)?;
+        return cx.at("config_discovery", |cx| match discovered(cx, &filter.name, source)? {
+            Some(any) => configured_filter(cx, &filter.name, &any),
+            None => {
+                let config = NetworkFilterConfig::Custom(CustomFilter::missing());
+                Some(Some(NetworkFilter { name: filter.name.as_str().into(), config }))
+            }
+        });
+    }
     let any = typed_config(cx, filter)?;
-    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+    cx.at("typed_config", |cx| configured_filter(cx, &filter.name, any))
+}
+
+fn configured_filter(cx: &mut Cx<'_>, name: &str, any: &Any) -> Option<Option<NetworkFilter>> {
+    match type_name(&any.type_url) {
         SNI_CLUSTER => Some(None),
         HTTP_CONNECTION_MANAGER | TCP_PROXY => cx.fail("must be the last network filter"),
         _ => {
             let config = network_filters::network_filter(cx, any)?;
-            Some(Some(NetworkFilter { name: filter.name.as_str().into(), config }))
+            Some(Some(NetworkFilter { name: name.into(), config }))
         }
-    })
+    }
 }
 
 fn is_of(filter: &listener::Filter, kind: &str) -> bool {

@@ -7,6 +7,7 @@
 pub(crate) mod access_log;
 pub(crate) mod address;
 pub(crate) mod cluster;
+mod discovery;
 pub(crate) mod dns;
 pub(crate) mod endpoint;
 pub(crate) mod fraction;
@@ -46,6 +47,7 @@ use evenkeel_xds::pb;
 use evenkeel_xds::pb::google::protobuf::Any;
 use prost::{Message, Name};
 
+use crate::FastMap;
 use crate::bind::BindConfig;
 use crate::dns::DnsResolver;
 use crate::filters::custom::CustomFilterKind;
@@ -121,7 +123,9 @@ pub(crate) struct Cx<'e> {
     pub known_clusters: Option<&'e dyn Fn(&str) -> bool>,
     /// The result depends on files.
     pub reads_files: bool,
-    /// RDS and SDS names the resource refers to.
+    /// Configurations of filters received by ECDS.
+    pub extensions: Option<&'e FastMap<std::sync::Arc<str>, std::sync::Arc<Any>>>,
+    /// RDS, SDS and ECDS names the resource refers to.
     pub references: source::References,
 }
 
@@ -133,6 +137,7 @@ impl<'e> Cx<'e> {
             env,
             known_clusters: None,
             reads_files: false,
+            extensions: None,
             references: source::References::default(),
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_xds::pb;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::{Any, pb};
 
 use super::Cx;
 use crate::demand::{DEFAULT_HOLD, OnDemandClusters};
@@ -39,6 +39,17 @@ pub enum Source {
 pub(crate) struct References {
     pub routes: Vec<Reference>,
     pub secrets: Vec<Reference>,
+    pub extensions: Vec<ExtensionUse>,
+}
+
+/// A filter's configuration by ECDS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExtensionUse {
+    pub reference: Reference,
+    /// What was there when the filter was compiled.
+    pub used: Option<Arc<Any>>,
+    /// Whether the listener waits for the first answer.
+    pub awaited: bool,
 }
 
 impl References {
@@ -48,6 +59,8 @@ impl References {
             let new: Vec<_> = more.iter().filter(|reference| !all.contains(reference)).cloned().collect();
             all.extend(new);
         }
+        let new: Vec<_> = part.extensions.iter().filter(|used| !self.extensions.contains(used)).cloned().collect();
+        self.extensions.extend(new);
     }
 }
 

@@ -46,6 +46,17 @@ pub struct CustomFilter {
     pub factory: Arc<dyn Any + Send + Sync>,
 }
 
+/// The `factory` of a filter whose configuration has not arrived: nothing may pass it.
+#[derive(Debug)]
+pub struct MissingConfig;
+
+impl CustomFilter {
+    /// Stands for a filter whose configuration has not arrived.
+    pub(crate) fn missing() -> Self {
+        Self { message: "", clusters: Vec::new(), factory: Arc::new(MissingConfig) }
+    }
+}
+
 impl fmt::Debug for CustomFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CustomFilter({})", self.message)

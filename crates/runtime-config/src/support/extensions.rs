@@ -40,7 +40,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["filter", "status_code", "body", "body_format_override", "headers_to_add"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.Rds", &["route_config_name", "config_source"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
-        &["name", "typed_config", "is_optional", "disabled"]),
+        &["name", "typed_config", "config_discovery", "is_optional", "disabled"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.RequestIDExtension", &["typed_config"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.UpgradeConfig",
         &["upgrade_type", "enabled"]),

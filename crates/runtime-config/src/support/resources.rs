@@ -42,7 +42,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.listener.v3.FilterChainMatch",
         &["destination_port", "prefix_ranges", "server_names", "transport_protocol", "application_protocols",
           "direct_source_prefix_ranges", "source_type", "source_prefix_ranges", "source_ports"]),
-    part("envoy.config.listener.v3.Filter", &["name", "typed_config"]),
+    part("envoy.config.listener.v3.Filter", &["name", "typed_config", "config_discovery"]),
     part("envoy.config.listener.v3.ListenerFilter", &["name", "typed_config", "filter_disabled"]),
     part("envoy.config.listener.v3.ListenerFilterChainMatchPredicate",
         &["or_match", "and_match", "not_match", "any_match", "destination_port_range"]),
@@ -207,6 +207,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     // Sources, data, extensions
     part("envoy.config.core.v3.ConfigSource",
         &["ads", "self", "api_config_source", "initial_fetch_timeout", "resource_api_version"]),
+    part("envoy.config.core.v3.ExtensionConfigSource",
+        &["config_source", "default_config", "apply_default_config_without_warming", "type_urls"]),
     part("envoy.config.core.v3.AggregatedConfigSource", &[]),
     message("envoy.config.core.v3.SelfConfigSource", Part, &[], &[("transport_api_version", "V3")], &[]),
     message("envoy.config.core.v3.ApiConfigSource", Part, &["grpc_services"],

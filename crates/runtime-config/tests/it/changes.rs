@@ -149,7 +149,9 @@ impl Maker {
                 input::resource("envoy.config.route.v3.VirtualHost", &virtual_host(name, version))
             }
             ResourceType::Secret => input::secret(&self.roots),
-            ResourceType::NameTable | ResourceType::ProxyConfig => unreachable!("nothing is made of it"),
+            ResourceType::ExtensionConfig | ResourceType::NameTable | ResourceType::ProxyConfig => {
+                unreachable!("nothing is made of it")
+            }
         };
         self.made.borrow_mut().insert(key, any.clone());
         any
@@ -210,7 +212,7 @@ impl<'m> Subscriber<'m> {
                 ResourceType::Route => builder.give_up_route(&reference),
                 ResourceType::Secret => builder.give_up_secret(&reference),
                 ResourceType::VirtualHost => builder.remove_virtual_host(name),
-                ResourceType::NameTable | ResourceType::ProxyConfig => {}
+                ResourceType::ExtensionConfig | ResourceType::NameTable | ResourceType::ProxyConfig => {}
             },
         }
     }

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod builder;
 mod changes;
+mod discovered_filters;
 mod fields;
 mod filter_chains;
 mod formats;

@@ -38,6 +38,7 @@ pub fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
                 ResourceType::Listener => builder.set_listener(&resource.any()),
                 ResourceType::Route => builder.set_route(&resource.any()),
                 ResourceType::VirtualHost => builder.set_virtual_host(&resource.name, &resource.any()),
+                ResourceType::ExtensionConfig => builder.set_extension(&resource.any()),
                 ResourceType::Secret | ResourceType::NameTable | ResourceType::ProxyConfig => Ok(()),
             };
             refused.extend(outcome.err().map(|rejection| rejection.to_string()));

@@ -337,6 +337,7 @@ impl Learning {
                         ResourceType::Listener => self.builder.set_listener(&received.any),
                         ResourceType::Route => self.builder.set_route(&received.any),
                         ResourceType::VirtualHost => self.builder.set_virtual_host(&received.name, &received.any),
+                        ResourceType::ExtensionConfig => self.builder.set_extension(&received.any),
                         ResourceType::Secret | ResourceType::NameTable | ResourceType::ProxyConfig => Ok(()),
                     };
                     set.unwrap_or_else(|rejection| panic!("{rejection}"));

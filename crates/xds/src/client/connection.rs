@@ -40,7 +40,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The service for a single type; name tables, virtual hosts and agents' configuration are only served aggregated.
+    /// The service for a single type; name tables, virtual hosts, configurations of filters and agents' configuration are only served aggregated.
     pub fn of(kind: crate::ResourceType) -> Self {
         match kind {
             crate::ResourceType::Cluster => Self::Clusters,
@@ -48,9 +48,10 @@ impl Service {
             crate::ResourceType::Listener => Self::Listeners,
             crate::ResourceType::Route => Self::Routes,
             crate::ResourceType::Secret => Self::Secrets,
-            crate::ResourceType::VirtualHost | crate::ResourceType::NameTable | crate::ResourceType::ProxyConfig => {
-                Self::Aggregated
-            }
+            crate::ResourceType::VirtualHost
+            | crate::ResourceType::ExtensionConfig
+            | crate::ResourceType::NameTable
+            | crate::ResourceType::ProxyConfig => Self::Aggregated,
         }
     }
 }

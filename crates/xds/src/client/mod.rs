@@ -13,7 +13,7 @@ use prost::Message as _;
 pub use backoff::Backoff;
 pub use connection::{Connection, ConnectionError};
 
-use crate::pb::envoy::config::core::v3::Node;
+use crate::pb::envoy::config::core::v3::{Node, TypedExtensionConfig};
 use crate::pb::envoy::config::{cluster, endpoint, listener, route};
 use crate::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use crate::pb::envoy::service::discovery::v3::{
@@ -223,6 +223,7 @@ const SPEAKING_ORDER: [ResourceType; ResourceType::ALL.len()] = [
     ResourceType::Route,
     ResourceType::VirtualHost,
     ResourceType::Secret,
+    ResourceType::ExtensionConfig,
     ResourceType::NameTable,
     ResourceType::ProxyConfig,
     ResourceType::Cluster,
@@ -252,6 +253,7 @@ pub fn resource_name(kind: ResourceType, any: &Any) -> Option<String> {
         // with delta.
         ResourceType::VirtualHost => None,
         ResourceType::Secret => tls::Secret::decode(bytes).ok().map(|message| message.name),
+        ResourceType::ExtensionConfig => TypedExtensionConfig::decode(bytes).ok().map(|message| message.name),
         // There is one of each per proxy, without a name.
         ResourceType::NameTable | ResourceType::ProxyConfig => Some(String::new()),
     }

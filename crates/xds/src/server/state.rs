@@ -435,6 +435,7 @@ fn users(kind: ResourceType) -> &'static [ResourceType] {
             &[ResourceType::Listener, ResourceType::Route, ResourceType::VirtualHost]
         }
         ResourceType::Secret => &[ResourceType::Cluster, ResourceType::Listener],
+        ResourceType::ExtensionConfig => &[ResourceType::Listener],
         _ => &[],
     }
 }
