@@ -2,4 +2,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod lease;
+pub mod status;
 pub mod token_review;

@@ -14,6 +14,8 @@ pub struct Status {
     pub observed_generation: Option<i64>,
     /// Its conditions, each type once.
     pub conditions: Vec<Condition>,
+    /// The findings about it, for kinds whose status lists them and for objects without a status.
+    pub findings: Vec<Diagnostic>,
 }
 
 /// A condition of an object. The sink adds the time of the last change, because the model has no clock.
@@ -33,7 +35,8 @@ impl Status {
     /// Makes the status of an object of this generation from the findings about it.
     pub fn of<'f>(generation: Option<i64>, findings: impl IntoIterator<Item = &'f Diagnostic>) -> Self {
         let (mut error, mut missing) = (None, None);
-        for finding in findings {
+        let findings: Vec<&Diagnostic> = findings.into_iter().collect();
+        for &finding in &findings {
             if finding.severity == Severity::Error {
                 error.get_or_insert(finding);
             }
@@ -51,7 +54,7 @@ impl Status {
             condition("Accepted", "Accepted", "Invalid", error),
             condition("ResolvedRefs", "ResolvedRefs", "RefNotFound", missing),
         ];
-        Self { observed_generation: generation, conditions }
+        Self { observed_generation: generation, conditions, findings: findings.into_iter().cloned().collect() }
     }
 }
 

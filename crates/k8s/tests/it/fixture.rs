@@ -1,6 +1,7 @@
 //! Clients of the API server that the tests share.
 
 use std::path::Path;
+use std::time::Duration;
 
 use evenkeel_testkit::kubernetes::ApiServer;
 use kube::Client;
@@ -24,4 +25,14 @@ pub fn pod(namespace: &str, name: &str, account: &str) -> String {
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
          spec: {{serviceAccountName: {account}, nodeName: node-1, containers: [{{name: main, image: none}}]}}\n"
     )
+}
+
+/// Waits until something holds.
+pub async fn until(holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("in time");
 }

@@ -1,4 +1,6 @@
 //! Tests against a real API server.
 
 mod fixture;
+mod lease;
+mod status;
 mod token_review;

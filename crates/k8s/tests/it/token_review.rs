@@ -7,7 +7,7 @@ use evenkeel_control::authentication::{TokenAuthenticator, TokenRefusal};
 use evenkeel_k8s::token_review::TokenReviews;
 use evenkeel_testkit::kubernetes::{ApiServer, TokenOptions};
 
-use crate::fixture::{admin, client, pod};
+use crate::fixture::{admin, client, pod, until};
 
 fn istio(pod: Option<&str>) -> TokenOptions<'_> {
     TokenOptions { audience: Some(AUDIENCE), pod, ..TokenOptions::default() }
@@ -91,13 +91,4 @@ async fn a_control_plane_that_may_not_ask_says_what_it_lacks() {
     let reviews = TokenReviews::new(client(&server.kubeconfig_of(&shop, "default")).await);
     let refused = review(&reviews, &server.token(&shop, "default", &istio(None))).await.expect_err("it may not ask");
     assert!(matches!(&refused, TokenRefusal::Unavailable(text) if text.contains("system:auth-delegator")), "{refused}");
-}
-
-async fn until(holds: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("in time");
 }

@@ -51,7 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["admin", "proxy", "xds", "tls", "process", "base"]),
-    ("k8s", &["control", "model", "ca", "store", "api", "base"]),
+    ("k8s", &["control", "analyze", "model", "ca", "store", "api", "base"]),
     (
         "local",
         &["admin", "control", "proxy", "agent", "ca", "capture", "inject", "store", "model", "api", "process", "base"],
