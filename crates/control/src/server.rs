@@ -175,6 +175,8 @@ struct Parts {
     server_certificates: ServerCertificates,
     fetcher: Fetcher,
     federation: Federation,
+    /// Who verifies tokens for debug pages; `None`: they need none.
+    tokens: Option<Arc<dyn TokenAuthenticator>>,
 }
 
 impl ControlPlane {
@@ -280,6 +282,7 @@ impl ControlPlane {
             server_certificates,
             fetcher,
             federation,
+            tokens: platform.tokens,
         };
         Ok(Self { addresses, parts })
     }
@@ -302,7 +305,7 @@ impl ControlPlane {
         let authorities = self.parts.authorities;
         let shown = (store, barrier.clone(), registrations.clone());
         let pages = Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), shown);
-        let pages = Arc::new(pages.with_authorities(authorities.clone()));
+        let pages = Arc::new(pages.with_authorities(authorities.clone()).with_tokens(self.parts.tokens));
         let certificates = self.parts.certificates.clone();
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
         let discovery = discovery.with_authorities(authorities.clone());

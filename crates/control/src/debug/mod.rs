@@ -1,5 +1,6 @@
 //! The HTTP port: metrics, readiness, and debug pages for operators.
 
+mod access;
 mod cluster;
 mod convergence;
 mod pages;

@@ -19,8 +19,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::access::{Access, Extent, OF_A_PROXY};
 use super::query::parameter;
 use super::{cluster, convergence, sync_status};
+use crate::authentication::TokenAuthenticator;
 use crate::authorities::Authorities;
 use crate::barrier::Barrier;
 use crate::history::answer::AnswerError;
@@ -41,6 +43,7 @@ pub struct Pages {
     barrier: Arc<Barrier>,
     registrations: Arc<Registrations>,
     authorities: Option<Arc<Authorities>>,
+    access: Access,
 }
 
 /// A proxy that has not answered a response for this long counts as not responding.
@@ -91,13 +94,32 @@ impl Pages {
         metrics: Arc<Metrics>,
         (store, barrier, registrations): (Store, Arc<Barrier>, Arc<Registrations>),
     ) -> Self {
-        Self { world, proxies, metrics, store, barrier, registrations, authorities: None }
+        Self { world, proxies, metrics, store, barrier, registrations, authorities: None, access: Access::new(None) }
     }
 
     /// Adds the page about the certificate authorities.
     #[must_use]
     pub fn with_authorities(self, authorities: Arc<Authorities>) -> Self {
         Self { authorities: Some(authorities), ..self }
+    }
+
+    /// Lets clients from other machines read pages only with tokens.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Option<Arc<dyn TokenAuthenticator>>) -> Self {
+        Self { access: Access::new(tokens), ..self }
+    }
+
+    pub(super) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    pub(super) fn root_namespace(&self) -> Arc<str> {
+        self.world.borrow().snapshot.mesh.root_namespace.clone()
+    }
+
+    /// Returns the page at a path, of what a client may read.
+    pub(super) fn page_within(&self, extent: &Extent, path: &str, query: &str, accept: Option<&str>) -> Page {
+        if path == OF_A_PROXY { self.config_dump(extent, query) } else { self.page(path, query, accept) }
     }
 
     /// Returns the page at a path, except [`HISTORY`]. `accept`: the request's header of that name.
@@ -120,7 +142,7 @@ impl Pages {
             authorities::PATH => self.authorities(),
             "/debug/endpoint" => self.endpoint(query),
             settle::PATH => self.settle(query),
-            "/debug/config_dump" => self.config_dump(query),
+            OF_A_PROXY => self.config_dump(&Extent::All, query),
             _ => (StatusCode::NOT_FOUND, "text/plain", format!("there is no page `{path}`; there are:\n{}", index())),
         }
     }
@@ -345,11 +367,14 @@ impl Pages {
         }
     }
 
-    fn config_dump(&self, query: &str) -> Page {
+    fn config_dump(&self, extent: &Extent, query: &str) -> Page {
         let Some(wanted) = parameter(query, "proxyID") else {
-            return say_which("/debug/config_dump");
+            return say_which(OF_A_PROXY);
         };
-        let reports = self.proxies.reports();
+        let mut reports = self.proxies.reports();
+        if let Extent::Namespace(namespace) = extent {
+            reports.retain(|report| report.client.identity.as_ref().is_some_and(|id| id.namespace() == namespace));
+        }
         let is_wanted = |r: &&StreamReport| {
             let view = &r.client.view;
             r.client.node == wanted || wanted == format!("{}.{}", view.pod, view.namespace) || *wanted == *view.pod

@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::Pages;
+use super::access::Refusal;
 use super::pages::{HISTORY, Page, READY};
 
 /// Maximum number of connections. A further one takes the place of the oldest of the address that has most.
@@ -83,6 +84,11 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_l
     if path == READY {
         return pages.page(path, query, None);
     }
+    let root = pages.root_namespace();
+    let extent = match pages.access().of(request.headers(), path, to_loopback, &root).await {
+        Ok(extent) => extent,
+        Err(Refusal { status, reason }) => return (status, "text/plain", reason + "\n"),
+    };
     let turn = if path == HISTORY { turns.histories.acquire() } else { turns.pages.acquire() };
     let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, turn).await else {
         let text = "other pages are being written; ask again later\n".to_owned();
@@ -93,7 +99,7 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_l
     let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).map(str::to_owned);
     let made = tokio::task::spawn_blocking(move || match &*path {
         HISTORY => pages.history(&query),
-        _ => pages.page(&path, &query, accept.as_deref()),
+        _ => pages.page_within(&extent, &path, &query, accept.as_deref()),
     });
     made.await.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")))
 }
