@@ -4,4 +4,5 @@
 
 pub mod lease;
 pub mod status;
+pub mod store_backend;
 pub mod token_review;

@@ -1,5 +1,6 @@
 //! Notices of changes in a folder of the store's directory.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -22,7 +23,14 @@ pub enum Changed<'n> {
 
 /// A watch, which ends when it is dropped.
 pub struct Watch {
-    _watcher: Box<dyn Watcher + Send + Sync>,
+    _watcher: Box<dyn Any + Send + Sync>,
+}
+
+impl Watch {
+    /// A watch that ends when `watcher` is dropped.
+    pub fn new(watcher: impl Any + Send + Sync) -> Self {
+        Self { _watcher: Box::new(watcher) }
+    }
 }
 
 impl fmt::Debug for Watch {
@@ -41,13 +49,13 @@ pub(crate) fn watch(folder: &Path, changed: Box<dyn Fn(Changed<'_>) + Send + Syn
     let by_kernel = RecommendedWatcher::new(handler(), Config::default())
         .and_then(|mut watcher| watcher.watch(folder, RecursiveMode::NonRecursive).map(|()| watcher));
     match by_kernel {
-        Ok(watcher) => Ok(Watch { _watcher: Box::new(watcher) }),
+        Ok(watcher) => Ok(Watch::new(watcher)),
         Err(error) => {
             tracing::warn!(%error, folder = %folder.display(), "no file notices from the kernel; polling instead");
             let config = Config::default().with_poll_interval(POLL_INTERVAL).with_compare_contents(true);
             let mut watcher = PollWatcher::new(handler(), config).map_err(io::Error::other)?;
             watcher.watch(folder, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
-            Ok(Watch { _watcher: Box::new(watcher) })
+            Ok(Watch::new(watcher))
         }
     }
 }

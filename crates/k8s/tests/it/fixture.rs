@@ -14,9 +14,13 @@ pub async fn admin(server: &ApiServer) -> Client {
 
 /// A client with the credentials of a kubeconfig file.
 pub async fn client(kubeconfig: &Path) -> Client {
+    Client::try_from(config(kubeconfig).await).expect("a client")
+}
+
+/// The configuration of such a client.
+pub async fn config(kubeconfig: &Path) -> Config {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig file");
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration");
-    Client::try_from(config).expect("a client")
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration")
 }
 
 /// A Pod that runs on a node, as far as the API server knows.
