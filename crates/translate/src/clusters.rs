@@ -63,7 +63,7 @@ const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 pub type Generated = (Cluster, Option<Span>);
 
 /// The clusters every proxy has.
-pub fn basics(context: Context<'_>, out: &mut Output) {
+pub fn basics(context: Context<'_>, out: &mut Output<'_>) {
     let mut all = vec![black_hole(context)];
     if context.is_sidecar() {
         all.push(inbound_passthrough(context));
@@ -78,13 +78,13 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
 
 /// The cluster of a sidecar for calls to where the workload made them. It is generated again when a workload comes or
 /// goes.
-pub fn as_called(context: Context<'_>, out: &mut Output) {
+pub fn as_called(context: Context<'_>, out: &mut Output<'_>) {
     let cluster = passthrough(context);
     out.add(cluster, None);
 }
 
 /// The clusters that lead to the workload, one per port.
-pub fn inbounds(context: Context<'_>, out: &mut Output) {
+pub fn inbounds(context: Context<'_>, out: &mut Output<'_>) {
     for port in context.inbound_ports().iter().filter(|p| PortProtocol::of(p.protocol).is_some()) {
         let (cluster, origin) = inbound(context, port);
         out.add(cluster, origin);
@@ -97,21 +97,21 @@ pub fn contain_endpoints(service: &Service) -> bool {
 }
 
 /// The clusters of a service that do not contain its endpoints.
-pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if !contain_endpoints(service) {
         each(context, service, out);
     }
 }
 
 /// The clusters of a service that contain its endpoints.
-pub fn with_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn with_endpoints(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if contain_endpoints(service) {
         each(context, service, out);
     }
 }
 
 /// Generates one cluster per port, subset and inner protocol.
-fn each(context: Context<'_>, service: &Service, out: &mut Output) {
+fn each(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
     for (port, port_protocol) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
@@ -128,7 +128,7 @@ fn each(context: Context<'_>, service: &Service, out: &mut Output) {
 }
 
 /// Requests the secrets that a rule's TLS uses.
-fn want_credential(context: Context<'_>, rule: &DestinationRule, tls: Option<ClientTls>, out: &mut Output) {
+fn want_credential(context: Context<'_>, rule: &DestinationRule, tls: Option<ClientTls>, out: &mut Output<'_>) {
     let Some(ClientTls::Outside(server)) = tls else { return };
     if !uses_secrets(context, Some(rule)) {
         return;

@@ -13,6 +13,7 @@ use evenkeel_model::{
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
+use crate::finish::Patches;
 use crate::names;
 use crate::proxy_options::{ProxyOptions, TlsContext};
 use crate::traffic::InnerProtocol;
@@ -27,6 +28,7 @@ pub struct Context<'a> {
     /// Whether routes name the position of the rule that they come from.
     traced: bool,
     side: Side,
+    patches: Patches<'a>,
     /// The snapshot.
     pub snapshot: Tracked<'a>,
 }
@@ -87,13 +89,23 @@ impl Viewer for Context<'_> {
 impl<'a> Context<'a> {
     /// A view of `snapshot` for `client`; questions about the client are recorded in `facts`.
     pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
-        Self { client, facts, traced: false, side: Side::Client, snapshot }
+        Self { client, facts, traced: false, side: Side::Client, patches: Patches::default(), snapshot }
     }
 
     /// Returns the context for routes that name the position of their rule. Such routes are never sent to proxies: adding a
     /// line to a file would change them all.
     pub(crate) fn traced(self, traced: bool) -> Self {
         Self { traced, ..self }
+    }
+
+    /// Returns the context for resources that are changed by these patches.
+    pub(crate) fn patched(self, patches: Patches<'a>) -> Self {
+        Self { patches, ..self }
+    }
+
+    /// The changes of messages before they are encoded.
+    pub(crate) fn patches(&self) -> Patches<'a> {
+        self.patches
     }
 
     /// Whether routes name the position of the rule that they come from.

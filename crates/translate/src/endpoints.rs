@@ -21,7 +21,7 @@ use crate::proto::{self, metadata, u32_value};
 use crate::sessions;
 
 /// The endpoints of a service's EDS clusters.
-pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if context.resolution(service) != Resolution::Static {
         return;
     }
@@ -48,7 +48,7 @@ pub fn of_cluster(
     name: &str,
     policy: &TrafficPolicy,
     takes: impl Fn(&Endpoint) -> bool,
-    out: &mut Output,
+    out: &mut Output<'_>,
 ) {
     let keeps_sessions = sessions::are_kept(service);
     // As in Istio 1.31: proxies do not use them, but learn how much of a locality fails. With a panic threshold they would use them.
@@ -78,7 +78,7 @@ pub const LOCAL_CLUSTER: &str = "local_cluster";
 
 /// The proxies like this one, for its zone-aware balancing (Istio's self discovery): the endpoints of the services of its
 /// workload that are in its region and have the same values of certain labels, each address once.
-pub fn of_local_cluster(context: Context<'_>, out: &mut Output) {
+pub fn of_local_cluster(context: Context<'_>, out: &mut Output<'_>) {
     let Some(labels) = context.peer_labels() else { return };
     let workload = context.workload();
     let is_alike = |workload: &Workload, endpoint: &Endpoint| {

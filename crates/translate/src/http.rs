@@ -213,7 +213,7 @@ fn manager(
         tracing: tracing::of_requests(context),
         ..Default::default()
     };
-    connection_manager(&manager)
+    connection_manager(context.patches(), manager)
 }
 
 /// Options of HTTP/1 by which the names of headers are passed on as they are spelled.

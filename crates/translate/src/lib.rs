@@ -64,7 +64,8 @@ mod whole;
 
 pub use self::proxy_options::ProxyOptions;
 pub use context::Context;
+pub use finish::{MessageKind, Patch, Patches, Typed};
 pub use incremental::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange, Translator};
 pub use origin::{config_path, split_origin};
 pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
-pub use whole::{resources, traced_resources};
+pub use whole::{patched_resources, resources, traced_resources};

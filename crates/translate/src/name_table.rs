@@ -24,7 +24,7 @@ pub struct NameTable {
 }
 
 /// The entry of a service that has virtual addresses.
-pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if !service.headless {
         names(context, service, out);
     }
@@ -32,7 +32,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
 
 /// The entry of a Service that is another name of a host: the virtual addresses of that host. If the mesh has none for
 /// it, agents answer with a CNAME and look up the host, as a cluster's DNS server does.
-pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output) {
+pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output<'_>) {
     if !context.is_sidecar() {
         return;
     }
@@ -50,14 +50,14 @@ pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output) {
 }
 
 /// The entries of a headless service, whose addresses are those of its endpoints, and of its Pods.
-pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if service.headless {
         names(context, service, out);
     }
 }
 
 /// Adds entries to the table, or for each entry a table of its own with the host and its short forms as aliases.
-fn names(context: Context<'_>, service: &Service, out: &mut Output) {
+fn names(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     let Some(info) = name_info(context, service) else { return };
     // As in Istio, agents know the short names of Kubernetes Services only.
     let short_names = if service.is_kubernetes() { service.short_names(&context) } else { Vec::new() };
@@ -68,7 +68,7 @@ fn names(context: Context<'_>, service: &Service, out: &mut Output) {
     give(context, Part::Name(service.host.to_string(), info), short_names, out);
 }
 
-fn give(context: Context<'_>, part: Part, short_names: Vec<String>, out: &mut Output) {
+fn give(context: Context<'_>, part: Part, short_names: Vec<String>, out: &mut Output<'_>) {
     if context.wants_whole_tables() {
         return out.give(Collection::Names, part);
     }
@@ -121,7 +121,7 @@ fn of_kubernetes(service: &Service, shortname: String) -> NameInfo {
 }
 
 /// The table of one proxy, with every service it may call that has an address. As in Istio it has no name.
-pub fn table(parts: &[&Part], out: &mut Output) {
+pub fn table(parts: &[&Part], out: &mut Output<'_>) {
     out.add_packed(ResourceType::NameTable, "", &any_named(NAME_TABLE, &table_of(parts)), None);
 }
 

@@ -10,7 +10,7 @@ use evenkeel_model::{Nearness, RouteSet};
 use evenkeel_xds::{Any, Resource, ResourceType};
 use prost::Message;
 
-use crate::finish::{Typed, finish, with_origin};
+use crate::finish::{Patches, ResourceMessage, finish, finish_encoded, finish_table, with_origin};
 use crate::pb::config::listener::FilterChain;
 use crate::pb::config::route::Route;
 
@@ -121,22 +121,37 @@ pub struct GatewayRoutes {
 }
 
 /// The output of one unit.
-#[derive(Debug, Default)]
-pub struct Output {
+#[derive(Debug)]
+pub struct Output<'p> {
+    patches: Patches<'p>,
     /// Resources.
     pub resources: Vec<(ResourceType, Resource)>,
     /// Parts of collections.
     pub parts: Vec<(Collection, Part)>,
 }
 
-impl Output {
-    /// Adds a resource; `origin` is the position in the user's files that it comes from.
-    pub fn add(&mut self, message: impl Into<Typed>, origin: Option<Span>) {
-        let message = message.into();
-        self.resources.push((message.resource_type(), finish(message, origin)));
+impl<'p> Output<'p> {
+    /// Nothing yet; `patches` are applied to the resources.
+    pub fn new(patches: Patches<'p>) -> Self {
+        Self { patches, resources: Vec::new(), parts: Vec::new() }
     }
 
-    /// Adds a resource that is packed already.
+    /// Adds a resource; `origin` is the position in the user's files that it comes from.
+    pub fn add<M: ResourceMessage>(&mut self, message: M, origin: Option<Span>) {
+        self.resources.push((M::TYPE, finish(self.patches, message, origin)));
+    }
+
+    /// Adds a resource that another unit has encoded.
+    pub fn add_encoded<M: ResourceMessage>(&mut self, made: &Resource) {
+        self.resources.push((M::TYPE, finish_encoded::<M>(self.patches, made)));
+    }
+
+    /// Adds a route configuration that was assembled from encoded parts.
+    pub fn add_table(&mut self, name: &str, value: Vec<u8>, origin: Option<Span>) {
+        self.resources.push((ResourceType::Route, finish_table(self.patches, name, value, origin)));
+    }
+
+    /// Adds a resource that is packed already, and that nothing patches.
     pub fn add_packed(&mut self, kind: ResourceType, name: &str, message: &Any, origin: Option<Span>) {
         self.resources.push((kind, with_origin(Resource::new(name, message), origin)));
     }

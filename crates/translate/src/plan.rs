@@ -45,7 +45,7 @@ impl Unit {
     }
 
     /// Generates the unit. `parts` are those of an assembly, in the order of the units they come from.
-    pub fn generate(&self, context: Context<'_>, parts: &[&Part], out: &mut Output) {
+    pub fn generate(&self, context: Context<'_>, parts: &[&Part], out: &mut Output<'_>) {
         if context.client_kind() == ClientKind::Grpc {
             return grpc::generate(self, context, parts, out);
         }
@@ -113,7 +113,7 @@ impl Unit {
 }
 
 /// Generates the resource that these parts are for.
-fn assemble(collection: &Collection, context: Context<'_>, parts: &[&Part], out: &mut Output) {
+fn assemble(collection: &Collection, context: Context<'_>, parts: &[&Part], out: &mut Output<'_>) {
     match collection {
         Collection::Address(address, port) => {
             listeners::outbound::of_address(context, (*address, *port), parts, out);

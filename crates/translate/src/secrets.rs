@@ -28,7 +28,7 @@ pub fn roots_name(secret: &str) -> String {
 }
 
 /// The secrets that a gateway's servers name.
-pub fn of_gateways(context: Context<'_>, out: &mut Output) {
+pub fn of_gateways(context: Context<'_>, out: &mut Output<'_>) {
     for gateway in context.snapshot.gateways_for(&context) {
         for used in gateway.servers.iter().filter_map(|server| server.tls.as_ref()).flat_map(|tls| tls.secrets()) {
             let (name, span) = match used {
@@ -41,12 +41,12 @@ pub fn of_gateways(context: Context<'_>, out: &mut Output) {
 }
 
 /// Requests a secret for the proxy, if it may have it.
-pub fn want(name: String, origin: &Span, out: &mut Output) {
+pub fn want(name: String, origin: &Span, out: &mut Output<'_>) {
     out.give(Collection::Secret(name.into()), Part::Secret(origin.clone()));
 }
 
 /// The secret of this resource name.
-pub fn secret(context: Context<'_>, resource: &str, out: &mut Output) {
+pub fn secret(context: Context<'_>, resource: &str, out: &mut Output<'_>) {
     let Some(name) = resource.strip_prefix(SCHEME).filter(|_| context.is_authenticated()) else { return };
     let own = context.namespace();
     let name = match name.split_once('/') {

@@ -28,14 +28,14 @@ const MAX_RING_ENTRIES: u32 = 8 * 1024 * 1024;
 const NOBODY: &str = "spiffe://revocation-lists-are-not-supported.invalid/";
 
 /// The clusters of a service that do not contain its endpoints.
-pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if !contain_endpoints(service) {
         clusters(context, service, out);
     }
 }
 
 /// The service's endpoints, or the clusters that contain them.
-pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if contain_endpoints(service) {
         return clusters(context, service, out);
     }
@@ -46,7 +46,7 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
     });
 }
 
-fn clusters(context: Context<'_>, service: &Service, out: &mut Output) {
+fn clusters(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
     for_each(context, service, |port, subset, policy| {
         if let Some(cluster) = cluster(context, service, port, subset, policy) {

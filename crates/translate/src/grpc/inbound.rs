@@ -31,7 +31,7 @@ const USUAL_ADDRESSES: [IpAddr; 4] = [
 
 /// A listener for each service port of the workload and for each address that a server may have bound: gRPC serves only
 /// if the address is the one it listens on.
-pub fn listeners(context: Context<'_>, out: &mut Output) {
+pub fn listeners(context: Context<'_>, out: &mut Output<'_>) {
     let own = context.workload().map(|workload| workload.addresses.as_slice()).unwrap_or_default();
     for port in context.inbound_ports() {
         let chain = chain(context, port.port);
@@ -63,7 +63,7 @@ fn chain(context: Context<'_>, port: u16) -> FilterChain {
     };
     FilterChain {
         name: if takes_tls { "inbound-mtls" } else { "inbound-plaintext" }.to_owned(),
-        filters: vec![connection_manager(&manager)],
+        filters: vec![connection_manager(context.patches(), manager)],
         transport_socket: takes_tls.then(tls::proxyless_server),
         ..Default::default()
     }

@@ -23,7 +23,7 @@ use crate::listeners::outbound::of_first;
 use crate::output::{Collection, Output, Part, Unit};
 
 /// Makes a unit for a gRPC program.
-pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Output) {
+pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Output<'_>) {
     match unit {
         Unit::Inbound => inbound::listeners(context, out),
         Unit::Service(host) => {

@@ -6,25 +6,25 @@ use evenkeel_model::Service;
 
 use super::routes;
 use crate::context::Context;
-use crate::finish::finish;
+use crate::finish::{encoded, packed_manager};
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{ApiListener, Listener};
 use crate::pb::hcm::{HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier};
-use crate::proto::{ads, any};
+use crate::proto::ads;
 use crate::routes::filters;
 use crate::{http, names};
 
 /// A listener for each target of a service's port. Two services may have the same target (the short name of one and the
 /// host of another); the one whose host it is takes precedence.
-pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     let ports = context.callable(service);
     for callable in &ports {
         let number = callable.port.number;
-        let manager = any(&manager(&routes::name(service, number)));
+        let manager = packed_manager(context.patches(), manager(&routes::name(service, number)));
         for target in targets(context, service, number, ports.len() == 1) {
             let api_listener = Some(ApiListener { api_listener: Some(manager.clone()) });
             let made = Listener { name: target.clone(), api_listener, ..Default::default() };
-            let resource = finish(made, Some(service.origin.clone()));
+            let resource = encoded(&made, Some(service.origin.clone()));
             out.give(Collection::Target(target.into()), Part::Listener(resource, service.order()));
         }
     }

@@ -36,7 +36,7 @@ pub fn name(service: &Service, port: u16) -> String {
 
 /// A route configuration for each port that a client may dial. It is for one port of one service, so it matches every
 /// authority that the program sends.
-pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     for callable in context.callable(service) {
         let port = callable.port.as_ref();
         let (origin, routes) = match http_routes(context, service, port.number) {

@@ -89,22 +89,24 @@ impl UnitMaker<'_> {
     pub fn make(&mut self, unit: &Unit, client: &Client, parts: &[&Part], before: Option<&UnitResult>) -> UnitResult {
         self.work.made += 1;
         let (reads, facts) = (Reads::new(), Facts::new());
-        let mut out = Output::default();
-        unit.generate(Context::new(client, Tracked::new(self.snapshot, &reads), &facts), parts, &mut out);
-        out.resources.iter().for_each(|(kind, _)| self.work.resources[kind.index()] += 1);
-        self.work.parts += out.parts.len() as u64;
+        let context = Context::new(client, Tracked::new(self.snapshot, &reads), &facts);
+        let mut out = Output::new(context.patches());
+        unit.generate(context, parts, &mut out);
+        let Output { resources, parts, .. } = out;
+        resources.iter().for_each(|(kind, _)| self.work.resources[kind.index()] += 1);
+        self.work.parts += parts.len() as u64;
         let answers = facts.into_questions().into_iter().map(|question| {
             let answer = client.answer(&question);
             (question, answer)
         });
-        let resources = out.resources.into_iter().map(|(kind, resource)| {
+        let resources = resources.into_iter().map(|(kind, resource)| {
             let old =
                 before.and_then(|made| made.resources.iter().find(|(k, r)| *k == kind && r.name == resource.name));
             (kind, self.work.pool.share(kind, resource, self.cause, old.map(|(_, resource)| resource)))
         });
         UnitResult {
             resources: resources.collect(),
-            parts: out.parts.into_iter().map(|(collection, part)| (collection, Arc::new(part))).collect(),
+            parts: parts.into_iter().map(|(collection, part)| (collection, Arc::new(part))).collect(),
             answers: answers.collect(),
             reads: reads.into_keys().into_iter().filter(|key| *key != Key::Mesh).collect(),
         }

@@ -41,7 +41,7 @@ pub fn terminates_tls(server: &Server) -> bool {
 
 /// One listener per port and address (`bind`). Services contribute to the listeners of a port where TLS is passed on by
 /// SNI.
-pub fn listeners(context: Context<'_>, out: &mut Output) {
+pub fn listeners(context: Context<'_>, out: &mut Output<'_>) {
     for ((port, _), servers) in servers_by_place(context) {
         if let Some((_, server)) = servers.iter().find(|(_, server)| server.passes_by_service()) {
             out.give(Collection::Port(port), Part::Server(server.port, server.origin.clone()));
@@ -52,7 +52,7 @@ pub fn listeners(context: Context<'_>, out: &mut Output) {
 }
 
 /// The listeners of a port where TLS is passed on to services by SNI.
-pub fn of_shared_port(context: Context<'_>, port: u16, parts: &[&Part], out: &mut Output) {
+pub fn of_shared_port(context: Context<'_>, port: u16, parts: &[&Part], out: &mut Output<'_>) {
     for ((_, _), servers) in servers_by_place(context).into_iter().filter(|((other, _), _)| *other == port) {
         if servers.iter().any(|(_, server)| server.passes_by_service()) {
             add(context, port, &servers, parts, out);
@@ -74,7 +74,7 @@ fn servers_by_place(context: Context<'_>) -> BTreeMap<Place<'_>, Vec<(&Gateway, 
     by_place
 }
 
-fn add(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)], parts: &[&Part], out: &mut Output) {
+fn add(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)], parts: &[&Part], out: &mut Output<'_>) {
     if let Some((made, origin)) = of_place(context, port, servers, parts) {
         out.add(made, Some(origin));
     }

@@ -32,7 +32,7 @@ const TLS: &str = "tls";
 const PLAIN: &str = "raw_buffer";
 
 /// The listener for all captured connections to the workload.
-pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
+pub fn virtual_inbound(context: Context<'_>, out: &mut Output<'_>) {
     let context = context.receiving();
     let mut all = listener(VIRTUAL_INBOUND.to_owned(), "0.0.0.0", VIRTUAL_INBOUND_PORT, TrafficDirection::Inbound);
     let to_itself =
@@ -58,7 +58,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
 }
 
 /// Listeners for ports that clients connect to directly, without redirection.
-pub fn bound_ports(context: Context<'_>, out: &mut Output) {
+pub fn bound_ports(context: Context<'_>, out: &mut Output<'_>) {
     let context = context.receiving();
     let ports = context.inbound_ports();
     for (address, listener_of) in bound(context) {

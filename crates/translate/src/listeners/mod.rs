@@ -18,7 +18,7 @@ use crate::proto::{address, bool_value, duration, metadata};
 use crate::view::ClientKind;
 
 /// The listeners every proxy has.
-pub fn basics(context: Context<'_>, out: &mut Output) {
+pub fn basics(context: Context<'_>, out: &mut Output<'_>) {
     // Nothing would arrive there.
     if context.is_sidecar() && !context.is_uncaptured() {
         let made = outbound::virtual_outbound(context);

@@ -15,7 +15,7 @@ use super::l4::{cidr_range, push_distinct, to_destinations};
 use super::{chain, companions, l4, listener, unbound};
 use crate::context::{Context, PortProtocol};
 use crate::endpoints::pipe;
-use crate::finish::finish;
+use crate::finish::{encoded, finish};
 use crate::http::{self, Calls, HostLookup};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT, outbound_name};
 use crate::output::{Collection, Output, Part};
@@ -74,7 +74,7 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
 
 /// The listeners of a service: one `0.0.0.0_PORT` for each HTTP port, shared with other services, and one
 /// `ADDRESS_PORT` per address for other ports; if a Sidecar names an address, one for that address.
-pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     let origin = || service.origin.clone();
     for CallablePort { port, port_protocol, bind, grpc_web } in context.callable(service) {
         let port = port.as_ref();
@@ -111,7 +111,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
 }
 
 /// Puts a service behind the listeners for all ports.
-pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     for listener in context.for_all_ports(service) {
         let Some((number, protocol)) = listener.port else { continue };
         let collection = match (&listener.socket, listener.bind) {
@@ -148,7 +148,7 @@ fn within(service: &Service, mut chains: Vec<FilterChain>) -> Vec<FilterChain> {
 
 /// The listeners of a headless service: one for each of its endpoints on ports that are not HTTP. HTTP is routed by
 /// host name.
-pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     if !service.headless {
         return;
     }
@@ -167,28 +167,28 @@ fn give_addresses(
     port: &ServicePort,
     port_protocol: PortProtocol,
     addresses: impl Iterator<Item = (IpAddr, u16)>,
-    out: &mut Output,
+    out: &mut Output<'_>,
 ) {
     for (address, bound) in addresses {
         let made = at_address(context, address, bound, service, port, port_protocol);
-        let made = finish(made, Some(service.origin.clone()));
+        let made = encoded(&made, Some(service.origin.clone()));
         out.give(Collection::Address(address, bound), Part::Listener(made, service.order()));
     }
 }
 
 /// The listener of an address, from the [first](Service::order) service that has it. Those of further services for bytes add the
 /// connections that it does not match, such as those with other server names (Istio's `mergeTCPFilterChains`).
-pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &[&Part], out: &mut Output) {
+pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &[&Part], out: &mut Output<'_>) {
     let mut listeners: Vec<_> = listeners_of(parts).collect();
     listeners.sort_by_key(|(_, order)| *order);
     let Some(((first, _), others)) = listeners.split_first() else { return };
     let rest: Vec<Vec<FilterChain>> = others.iter().filter_map(|(other, _)| tcp_chains_of(other)).collect();
     let Some(mut chains) = tcp_chains_of(first).filter(|_| !rest.is_empty()) else {
-        return out.resources.push((ResourceType::Listener, (*first).clone()));
+        return out.add_encoded::<Listener>(first);
     };
     rest.into_iter().flatten().for_each(|chain| push_distinct(&mut chains, chain));
     let made = for_bytes(context, address, port, chains);
-    let shared = finish(made, None);
+    let shared = finish(context.patches(), made, None);
     let shared = match &first.origin {
         Some(origin) => shared.with_origin(origin.clone()),
         None => shared,
@@ -197,8 +197,10 @@ pub fn of_address(context: Context<'_>, (address, port): (IpAddr, u16), parts: &
 }
 
 /// The listener of what only the first service (by host) can have.
-pub fn of_first(parts: &[&Part], out: &mut Output) {
-    out.resources.extend(listeners_of(parts).next().map(|(first, _)| (ResourceType::Listener, first.clone())));
+pub fn of_first(parts: &[&Part], out: &mut Output<'_>) {
+    if let Some((first, _)) = listeners_of(parts).next() {
+        out.add_encoded::<Listener>(first);
+    }
 }
 
 fn listeners_of<'p>(parts: &[&'p Part]) -> impl Iterator<Item = (&'p Resource, &'p ServiceOrder)> {
@@ -310,17 +312,17 @@ fn by_server_name(
 
 /// The listener of a port that services share. TCP services match by SNI; of those without SNI the first gets all the
 /// rest.
-pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Output) {
+pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Output<'_>) {
     shared_by(context, &Place::of(ANY_ADDRESS, number, false), parts, out);
 }
 
 /// The listener of an address that a Sidecar names; services are matched in the same way.
-pub fn of_egress(context: Context<'_>, address: IpAddr, number: u16, parts: &[&Part], out: &mut Output) {
+pub fn of_egress(context: Context<'_>, address: IpAddr, number: u16, parts: &[&Part], out: &mut Output<'_>) {
     shared_by(context, &Place::of(&address.to_string(), number, context.is_bound(number)), parts, out);
 }
 
 /// The listener of a Unix socket that a Sidecar names.
-pub fn of_socket(context: Context<'_>, path: &str, parts: &[&Part], out: &mut Output) {
+pub fn of_socket(context: Context<'_>, path: &str, parts: &[&Part], out: &mut Output<'_>) {
     let place = Place {
         name: names::socket_listener(path),
         route: names::socket_route(path),
@@ -351,7 +353,7 @@ impl Place {
     }
 }
 
-fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Output) {
+fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Output<'_>) {
     let Place { name, route, port: number, .. } = place;
     let mut made = Listener {
         name: name.clone(),

@@ -19,7 +19,7 @@ use crate::{clusters, endpoints, ext_authz, http, names};
 const MESH_PROTOCOLS: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
 /// Filter chains and clusters of a service, if a server of the gateway passes TLS on to it.
-pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     let listens_on = passed_on_at(context, service);
     if listens_on.is_empty() {
         return;
@@ -53,7 +53,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
 }
 
 /// The endpoints of these clusters, and the clusters that contain theirs.
-pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output<'_>) {
     if passed_on_at(context, service).is_empty() {
         return;
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{Gateway, GatewayRef, Nearness, RouteSet, Server};
-use evenkeel_xds::ResourceType;
 
 use super::action::RouteContext;
 use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
@@ -17,7 +16,7 @@ use crate::output::{Collection, GatewayRoutes, Output, Part};
 use crate::pb::config::route::Route;
 
 /// The route configurations of a gateway: one per HTTP port, named `http.PORT`, and one per HTTPS server.
-pub fn servers(context: Context<'_>, out: &mut Output) {
+pub fn servers(context: Context<'_>, out: &mut Output<'_>) {
     for (table, server_index, _, server) in http_servers(context) {
         out.give(Collection::Routes(table.clone()), Part::Server(server.port, server.origin.clone()));
         // Even a host without routes is redirected to https.
@@ -29,7 +28,7 @@ pub fn servers(context: Context<'_>, out: &mut Output) {
 }
 
 /// The routes for a host at a gateway from the route sets that name it.
-pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
+pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output<'_>) {
     let naming = context.snapshot.route_sets_naming(host, &context);
     if naming.is_empty() {
         return;
@@ -88,7 +87,7 @@ fn give(
     (route_set, nearness): (Option<Arc<RouteSet>>, Nearness),
     routes: Vec<Route>,
     origin: Span,
-    out: &mut Output,
+    out: &mut Output<'_>,
 ) {
     let (port, https_redirect) = (server.port, server.https_redirect);
     let part = GatewayRoutes { server: server_index, port, https_redirect, route_set, nearness, routes, origin };
@@ -96,7 +95,7 @@ fn give(
 }
 
 /// A virtual host of a route configuration, from all its routes in the order of precedence.
-pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, parts: &[&Part], out: &mut Output) {
+pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, parts: &[&Part], out: &mut Output<'_>) {
     let routes = |part: &&Part| match part {
         Part::GatewayRoutes(routes) => Some(routes.clone()),
         _ => None,
@@ -143,7 +142,7 @@ fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
 }
 
 /// A route configuration of a gateway.
-pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
+pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output<'_>) {
     let server = |part: &&Part| match part {
         Part::Server(port, origin) => Some((*port, origin.clone())),
         _ => None,
@@ -154,5 +153,5 @@ pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output
     let nothing = || virtual_host(context, format!("blackhole:{port}"), vec!["*".to_owned()], Vec::new());
     let last = hosts.is_empty().then(nothing);
     let origin = hosts.first().and_then(|host| host.ruled_by.clone()).unwrap_or(server);
-    out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), Some(origin));
+    out.add_table(name, put_together(context, name, &hosts, last), Some(origin));
 }

@@ -14,11 +14,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use evenkeel_base::Span;
-use evenkeel_xds::{Any, Resource, ResourceType};
+use evenkeel_xds::ResourceType;
 use prost::Message;
 
 use crate::context::Context;
-use crate::finish::with_origin;
+use crate::finish::{self, host_resource};
 use crate::output::{Collection, HostPart, Output, Part};
 use crate::pb::config::route::{Route, RouteConfiguration, Vhds, VirtualHost, route, virtual_host::TlsRequirementType};
 use crate::proto::{ads, u32_value};
@@ -37,15 +37,16 @@ fn give_host(
     host: &VirtualHost,
     ruled_by: Option<Span>,
     service: Option<Span>,
-    out: &mut Output,
+    out: &mut Output<'_>,
 ) {
+    let host = &*finish::virtual_host(context.patches(), table, host);
     let whole = context.wants_whole_tables() || context.is_sidecar() && context.is_for_all_ports(table);
     let inside = whole || host.domains.iter().any(|domain| domain == "*");
     if let (false, Some((first, others))) = (inside, host.domains.split_first()) {
         let aliases = others.iter().map(|domain| format!("{table}/{domain}").into());
-        let resource = Resource::from_message(format!("{table}/{first}"), host).with_aliases(aliases);
         let origin = ruled_by.as_ref().or(service.as_ref()).cloned();
-        out.resources.push((ResourceType::VirtualHost, with_origin(resource, origin)));
+        let resource = host_resource(format!("{table}/{first}"), host, origin).with_aliases(aliases);
+        out.resources.push((ResourceType::VirtualHost, resource));
     }
     let part = HostPart {
         domains: host.domains.clone(),
@@ -59,7 +60,7 @@ fn give_host(
 
 /// Assembles a route configuration from encoded virtual hosts and `last`. A domain may appear only once: the first
 /// virtual host that has it keeps it, and a virtual host without domains left is dropped.
-fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Option<VirtualHost>) -> Any {
+fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Option<VirtualHost>) -> Vec<u8> {
     // An encoded message is a sequence of fields, so concatenated messages are merged.
     let mut value = RouteConfiguration { name: name.to_owned(), ..Default::default() }.encode_to_vec();
     let mut taken = HashSet::new();
@@ -78,7 +79,8 @@ fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Opt
             }
         }
     }
-    if let Some(mut last) = last {
+    if let Some(last) = last {
+        let mut last = finish::virtual_host(context.patches(), name, &last).into_owned();
         last.domains.retain(|domain| !taken.contains(domain.as_str()));
         if !last.domains.is_empty() {
             put_host(&mut value, &last.encode_to_vec());
@@ -95,7 +97,7 @@ fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Opt
         ..Default::default()
     };
     value.extend(rest.encode_to_vec());
-    Any { type_url: ResourceType::Route.type_url().to_owned(), value }
+    value
 }
 
 /// Field `virtual_hosts` of a route configuration.

@@ -8,7 +8,6 @@ use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EgressListener, GatewayRef, RouteSet, Service, SidecarOutboundPolicy};
-use evenkeel_xds::ResourceType;
 
 use super::{action, give_host, hosts_of, matches, put_together, route_set, virtual_host};
 use crate::context::{Context, PortProtocol};
@@ -25,7 +24,7 @@ const UNREGISTERED_HOST_PORT: u16 = 80;
 
 /// The routes of a service: a virtual host in the route configuration `PORT` for each of its HTTP ports, and for a port
 /// without a declared protocol a route configuration of its own, named `HOST:PORT`.
-pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     for CallablePort { port, port_protocol, bind, .. } in context.callable(service) {
         if port_protocol == PortProtocol::Tcp {
             continue;
@@ -51,7 +50,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
 
 /// The virtual hosts of a service in the tables of listeners for all ports: one for each of its HTTP ports. Requests name
 /// the host, with its port; without one they go to port 80, or else to the first port.
-pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+pub fn for_all_ports(context: Context<'_>, service: &Arc<Service>, out: &mut Output<'_>) {
     for listener in context.for_all_ports(service) {
         let Some((number, protocol)) = listener.port else { continue };
         if PortProtocol::of(protocol) == Some(PortProtocol::Tcp) {
@@ -79,7 +78,7 @@ enum Named<'l> {
 
 /// Another name of a service, on the HTTP ports that the alias itself has: routes for this name decide about requests that
 /// use it. Without such routes those of the service do, under whose virtual host the name then is.
-pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output) {
+pub fn of_alias(context: Context<'_>, alias: &Service, out: &mut Output<'_>) {
     for port in alias_ports(context, alias) {
         let Some((route_set, routes)) = alias_routes(context, alias, port) else { continue };
         let name = names::virtual_host(alias.host.as_str(), port);
@@ -113,7 +112,7 @@ fn alias_routes<'a>(context: Context<'a>, alias: &Service, port: u16) -> Option<
 
 /// A host of route sets, on ports on which it has no service. As in Istio it can be called on the
 /// ports of the services that its route set also names, and on port 80.
-pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
+pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output<'_>) {
     let naming = naming(context, host);
     if naming.is_empty() {
         return;
@@ -164,13 +163,13 @@ fn ports_beside(context: Context<'_>, route_set: &RouteSet) -> BTreeSet<u16> {
 
 /// The route configuration of a port. Hosts without a service need some service on the port; otherwise there is no
 /// listener.
-pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
+pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output<'_>) {
     let hosts = hosts_of(parts);
     let of_services = || hosts.iter().filter(|host| host.service.is_some());
     let Some(first) = of_services().next() else { return };
     let origin = of_services().find_map(|host| host.ruled_by.as_ref()).or(first.service.as_ref());
     let last = (!is_of_one_service(name)).then(|| unknown_host(context, name));
-    out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), origin.cloned());
+    out.add_table(name, put_together(context, name, &hosts, last), origin.cloned());
 }
 
 /// Whether a route configuration belongs to a single service: it matches all hosts, so other virtual hosts cannot join

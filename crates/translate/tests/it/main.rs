@@ -39,6 +39,7 @@ mod incremental;
 mod istio_policies;
 mod names;
 mod own_proxy;
+mod patches;
 mod recorded;
 mod refused;
 mod scenario;
