@@ -39,8 +39,9 @@ pub use http::test_filter;
 pub use http::verdict as http_verdict;
 pub use http::{
     BadBody, Body, Clock, ClusterScope, Clusters, CustomFactory, CustomFilter, Data, Decision, FilterStreams, Flow,
-    HeadView, Hooks, HttpFilters, Names, Pause, Reply, RequestContext, RequestFacts, RequestTrailersContext,
-    ResponseContext, ResponseDecision, RouteContext, Services, Setup, SystemClock, Tasks, TrailersContext, Wait, Woken,
+    HeadView, Hooks, HttpFilters, MAX_HELD_BYTES, Names, Pause, Reply, RequestContext, RequestFacts,
+    RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, SystemClock, Tasks,
+    TrailersContext, Wait, Woken,
 };
 pub use info::edges;
 pub use info::{ConnectionInfo, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};

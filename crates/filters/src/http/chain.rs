@@ -10,7 +10,7 @@ use super::contract::{
     BadBody, Data, Decision, Flow, RequestContext, RequestTrailersContext, ResponseContext, ResponseDecision,
     TrailersContext,
 };
-use super::pause::Woken;
+use super::pause::{Pause, Woken};
 use super::{Hooks, HttpFilter, Setup, Slot};
 use crate::format::Record;
 use crate::remark::Remark;
@@ -224,7 +224,7 @@ impl HttpFilters {
     }
 
     fn pass_request(&self, from: usize, streams: &mut FilterStreams, data: &mut Data<'_>) -> Result<Flow, BadBody> {
-        let mut pause = None;
+        let mut pause: Option<Pause> = None;
         if !streams.hooks.has(Hooks::REQUEST_DATA) {
             return Ok(Flow::Continue);
         }
@@ -235,9 +235,12 @@ impl HttpFilters {
             }
             if let Flow::Pause(asked) = entry.filter.request_data(slot, data)? {
                 // The one nearest to the client: what it releases later has to pass through the others.
-                if pause.is_none() {
-                    streams.request_holder = at;
-                    pause = Some(asked);
+                match &mut pause {
+                    Some(first) => first.reads_on &= asked.reads_on,
+                    None => {
+                        streams.request_holder = at;
+                        pause = Some(asked);
+                    }
                 }
             }
         }
@@ -284,7 +287,7 @@ impl HttpFilters {
     }
 
     fn pass(&self, from: usize, streams: &mut FilterStreams, data: &mut Data<'_>) -> Flow {
-        let mut pause = None;
+        let mut pause: Option<Pause> = None;
         for at in (0..from).rev() {
             let Some((entry, slot)) = self.filters.get(at).zip(streams.slots.get_mut(at)) else { continue };
             if !entry.hooks.has(Hooks::RESPONSE_DATA) || streams.off >> at & 1 != 0 {
@@ -292,9 +295,12 @@ impl HttpFilters {
             }
             if let Flow::Pause(asked) = entry.filter.response_data(slot, data) {
                 // The one nearest to the upstream: what it releases later has to pass through the others.
-                if pause.is_none() {
-                    streams.holder = at;
-                    pause = Some(asked);
+                match &mut pause {
+                    Some(first) => first.reads_on &= asked.reads_on,
+                    None => {
+                        streams.holder = at;
+                        pause = Some(asked);
+                    }
                 }
             }
         }

@@ -92,7 +92,8 @@ pub(crate) trait Filter: Sized {
 
     /// A piece of the request's body; what is left in `data` is passed on. A collected body comes in one piece, after
     /// the last filter let the request pass. A filter that holds some back tells when to call it again, which happens
-    /// without new data; until then nothing more is read from the client. It clears `data.ends` while it holds the end. An
+    /// without new data. Until then nothing more is read from the client, unless the filter goes on [holding](super::Pause::holding)
+    /// more: it may hand pieces to another service and release others for them later, in order. It clears `data.ends` while it holds the end. An
     /// error ends the request.
     fn request_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Result<Flow, BadBody> {
         Ok(Flow::Continue)
@@ -108,7 +109,7 @@ pub(crate) trait Filter: Sized {
     }
 
     /// A piece of the response's body; what is left in `data` is passed on. A filter that holds some back tells when to
-    /// call it again, which happens without new data. Until then nothing more is read.
+    /// call it again, which happens without new data. Until then nothing more is read, unless it is [holding](super::Pause::holding) more.
     fn response_data(&self, _state: &mut Self::State, _data: &mut Data<'_>) -> Flow {
         Flow::Continue
     }

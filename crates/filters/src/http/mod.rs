@@ -41,7 +41,7 @@ pub use custom::{CustomFactory, CustomFilter};
 pub(crate) use filter::Filter;
 pub use filter::{Hooks, Setup};
 pub use head::HeadView;
-pub use pause::{Pause, Wait, Woken};
+pub use pause::{MAX_HELD_BYTES, Pause, Wait, Woken};
 pub use services::{Clock, Clusters, Names, Services, SystemClock, Tasks};
 
 /// The registry of filters, each under its name in [`hcm::HttpFilterConfig`], called by static dispatch; and the open arm.

@@ -10,7 +10,13 @@ pub struct Pause {
     pub wait: Option<Wait>,
     /// The longest wait.
     pub limit: Duration,
+    /// Whether more of the body is read meanwhile. The filter is then called with each piece, and what it returns replaces this pause.
+    pub reads_on: bool,
 }
+
+/// How many bytes of a body a filter may hold back while more of it is read: as much as Envoy buffers by default
+/// (`per_connection_buffer_limit_bytes`).
+pub const MAX_HELD_BYTES: usize = 1024 * 1024;
 
 /// What a filter waits for; results are left where the filter's state finds them.
 pub type Wait = Pin<Box<dyn Future<Output = ()>>>;
@@ -27,12 +33,19 @@ pub enum Woken {
 impl Pause {
     /// Waits this long.
     pub fn for_time(limit: Duration) -> Self {
-        Self { wait: None, limit }
+        Self { wait: None, limit, reads_on: false }
     }
 
     /// Waits until `wait` is ready, at most for the limit.
     pub fn until(wait: impl Future<Output = ()> + 'static, limit: Duration) -> Self {
-        Self { wait: Some(Box::pin(wait)), limit }
+        Self { wait: Some(Box::pin(wait)), limit, reads_on: false }
+    }
+
+    /// In a data hook that holds back this many bytes: more of the body is read, unless these are [too many](MAX_HELD_BYTES). The wait
+    /// has to be for all pieces that the filter has handed away.
+    #[must_use]
+    pub fn holding(self, bytes: usize) -> Self {
+        Self { reads_on: bytes < MAX_HELD_BYTES, ..self }
     }
 }
 

@@ -22,11 +22,13 @@ pub(super) async fn until_woken(pause: Pause) -> Woken {
 pub(super) struct Held {
     wait: Option<Wait>,
     limit: Pin<Box<Sleep>>,
+    /// Whether more of the body is read meanwhile.
+    pub(super) reads_on: bool,
 }
 
 impl Held {
     pub(super) fn new(pause: Pause) -> Self {
-        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
+        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)), reads_on: pause.reads_on }
     }
 
     /// Ready when the filter is to be called again.

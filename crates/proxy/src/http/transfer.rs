@@ -129,9 +129,15 @@ impl<'e, 'l> Transfer<'e, 'l> {
                 if let Poll::Ready(Err(_)) = self.active.down.poll_flush(cx) {
                     return Poll::Ready(Err(self.active.down.why_gone(cx)));
                 }
-                ready!(held.poll(cx));
-                self.resume()?;
-                continue;
+                let pieces_may_come = held.reads_on && !self.filtered_end;
+                match held.poll(cx) {
+                    Poll::Ready(_) => {
+                        self.resume()?;
+                        continue;
+                    }
+                    Poll::Pending if pieces_may_come => {}
+                    Poll::Pending => return Poll::Pending,
+                }
             }
             let conn = self.active.conn;
             let request = &mut *self.active.request;
@@ -338,7 +344,10 @@ impl<'e, 'l> Transfer<'e, 'l> {
             return self.active.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
         if self.upload.held.is_some() {
-            return self.poll_held_upload(cx);
+            let released = self.poll_held_upload(cx);
+            if released.is_ready() || !self.upload.reads_on() {
+                return released;
+            }
         }
         ready!(self.poll_room(cx))?;
         let conn = self.active.conn;
@@ -392,8 +401,7 @@ impl<'e, 'l> Transfer<'e, 'l> {
         Poll::Ready(Ok(()))
     }
 
-    /// A filter holds back some of the body: nothing more is read from the client until it is to be called again. What it has released
-    /// does not wait.
+    /// A filter holds back some of the body until it is to be called again. What it has released does not wait.
     fn poll_held_upload(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if let Poll::Ready(Err(_)) = self.up.poll_flush(cx) {
             return Poll::Ready(Err(Stop::Refused));

@@ -90,10 +90,16 @@ impl Upload {
         if !data.bytes.is_empty() || data.ends {
             self.pass(up, &data.bytes, data.ends);
         }
-        if let Flow::Pause(pause) = flow {
-            self.held = Some(Held::new(pause));
-        }
+        self.held = match flow {
+            Flow::Pause(pause) => Some(Held::new(pause)),
+            Flow::Continue => None,
+        };
         Ok(())
+    }
+
+    /// Whether more of the body is read while a filter holds back some of it.
+    pub(super) fn reads_on(&self) -> bool {
+        !self.filtered_end && self.held.as_ref().is_some_and(|held| held.reads_on)
     }
 
     /// A body that was collected and that the filters have seen: it can be sent as often as needed.

@@ -3,6 +3,7 @@
 mod admin;
 mod asking;
 mod balance;
+mod bodies_in_flight;
 mod bootstrap;
 mod breaker;
 mod buffering;
