@@ -36,7 +36,7 @@ pub mod noticed;
 mod observe;
 pub mod options;
 mod places;
-pub mod platform;
+mod platform;
 mod process_metrics;
 pub mod proxies;
 pub mod publish;
@@ -52,4 +52,5 @@ pub mod world;
 
 pub use external_signer::{ExternalSigners, SignerOptions};
 pub use options::Options;
-pub use server::{ControlError, ControlPlane, run};
+pub use platform::Platform;
+pub use server::{ControlError, ControlPlane, run, run_on};

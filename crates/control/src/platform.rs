@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use evenkeel_store::Store;
+
 use crate::authentication::TokenAuthenticator;
 use crate::source::LiveSource;
 
@@ -13,4 +15,6 @@ pub struct Platform {
     /// Who verifies the tokens of workloads; `None`: the control plane's own key. With it, debug pages need a token, too,
     /// unless they are requested over loopback.
     pub tokens: Option<Arc<dyn TokenAuthenticator>>,
+    /// Where state is kept; `None`: in the state directory.
+    pub store: Option<Store>,
 }

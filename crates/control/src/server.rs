@@ -220,7 +220,7 @@ impl ControlPlane {
         }
         // Several control planes may start with the same empty directory: one creates the root and the key and assigns
         // addresses, the others find them.
-        let store = Store::from(&options.state);
+        let store = platform.store.clone().unwrap_or_else(|| Store::from(&options.state));
         let lease = store.lease("start").map_err(state)?;
         let directories = Directories::watch(options.config.clone())?;
         // The WorkloadEntries of registered workloads, and fetched keys, are configuration like that of the user.
@@ -423,6 +423,11 @@ fn trust(signing: &Signing, domains: &[TrustDomain], signs: bool) -> Trust {
 /// Starts a control plane and serves until SIGTERM or SIGINT, or until its terminal is closed.
 pub async fn run(options: Options) -> Result<(), ControlError> {
     ControlPlane::start(&options).await?.serve(signals()).await
+}
+
+/// The same, with what a platform provides.
+pub async fn run_on(options: Options, platform: Platform) -> Result<(), ControlError> {
+    ControlPlane::start_on(&options, platform).await?.serve(signals()).await
 }
 
 /// Serves connections until `stop` completes, then the remaining ones until they end.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod lease;
+pub mod replica;
 pub mod status;
 pub mod store_backend;
 pub mod token_review;

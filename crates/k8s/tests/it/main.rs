@@ -5,6 +5,7 @@
 mod backend;
 mod fixture;
 mod lease;
+mod replica;
 mod status;
 mod store_backend;
 mod token_review;

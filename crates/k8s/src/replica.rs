@@ -1,0 +1,117 @@
+//! What a cluster provides to a replica of the control plane: its objects, the verdicts about tokens, the statuses that the
+//! leader writes, and the place of its state.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_control::Platform;
+use evenkeel_control::source::feed::ObjectSource;
+use evenkeel_store::Store;
+use kube::{Client, Config};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::lease::{Candidate, LeaseTimes};
+use crate::status::{StatusQueue, StatusWriter};
+use crate::store_backend::KubernetesStore;
+use crate::token_review::TokenReviews;
+
+/// Name of the Lease, and of the field manager, of statuses; a revision other than the default one adds its name.
+const STATUS: &str = "evenkeel-status";
+/// How long the leader may take to give its Lease back at the end.
+const RELEASE: Duration = Duration::from_secs(3);
+
+/// Which replica this is.
+#[derive(Debug, Clone)]
+pub struct ReplicaOptions {
+    /// Its namespace (`POD_NAMESPACE`).
+    pub namespace: String,
+    /// Its revision (`REVISION`); empty or `default`: the default one.
+    pub revision: String,
+    /// Its name (`POD_NAME`): another one for each replica.
+    pub name: String,
+}
+
+impl ReplicaOptions {
+    /// Reads istiod's variables through `lookup`. `root`: the namespace without `POD_NAMESPACE`.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>, root: &str) -> Self {
+        let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let unnamed = || format!("{}_{}", set("HOSTNAME").unwrap_or_default(), std::process::id());
+        Self {
+            namespace: set("POD_NAMESPACE").unwrap_or_else(|| root.to_owned()),
+            revision: set("REVISION").unwrap_or_default(),
+            name: set("POD_NAME").unwrap_or_else(unnamed),
+        }
+    }
+
+    /// The name of the Lease and field manager of this revision.
+    fn status_name(&self) -> String {
+        match self.revision.as_str() {
+            "" | "default" => STATUS.to_owned(),
+            revision => format!("{STATUS}-{revision}"),
+        }
+    }
+}
+
+/// The tasks of a replica; they end with this value.
+#[derive(Debug)]
+pub struct Replica {
+    stop: oneshot::Sender<()>,
+    candidate: JoinHandle<()>,
+    writer: JoinHandle<()>,
+}
+
+impl Replica {
+    /// Starts the tasks, and returns what the control plane gets. State stays in its directory.
+    pub fn start(client: Client, source: ObjectSource, options: &ReplicaOptions) -> (Self, Platform) {
+        let (queue, name) = (StatusQueue::default(), options.status_name());
+        let candidate = Candidate::new(client.clone(), &options.namespace, &name, &options.name, LeaseTimes::default());
+        let writer = StatusWriter::new(client.clone(), queue.clone(), candidate.leadership(), &name);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let replica = Self {
+            stop,
+            candidate: tokio::spawn(candidate.run(async move { drop(stopped.await) })),
+            writer: tokio::spawn(writer.run()),
+        };
+        let platform = Platform {
+            sources: vec![Box::new(source.with_statuses(Box::new(queue)))],
+            tokens: Some(Arc::new(TokenReviews::new(client))),
+            store: None,
+        };
+        (replica, platform)
+    }
+
+    /// Ends the tasks. Another replica need not wait for the Lease of this one.
+    pub async fn end(self) {
+        self.writer.abort();
+        drop(self.stop);
+        // Otherwise it ends by itself.
+        let _ = tokio::time::timeout(RELEASE, self.candidate).await;
+    }
+}
+
+/// Opens the store of state in the replica's namespace, with logs in the directory `local`. It waits for the API server.
+pub fn store(config: Config, options: &ReplicaOptions, local: &Path) -> io::Result<Store> {
+    Ok(Store::new(KubernetesStore::new(config, &options.namespace, local)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_named_by_istiods_variables() {
+        let check = |variables: &[(&str, &str)], expected: [&str; 2]| {
+            let lookup = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+            let options = ReplicaOptions::from_env(lookup, "istio-system");
+            assert_eq!([options.namespace.as_str(), options.status_name().as_str()], expected, "{variables:?}");
+        };
+        check(&[], ["istio-system", "evenkeel-status"]);
+        check(&[("REVISION", "default"), ("POD_NAMESPACE", "")], ["istio-system", "evenkeel-status"]);
+        check(&[("REVISION", "canary"), ("POD_NAMESPACE", "mesh")], ["mesh", "evenkeel-status-canary"]);
+        let named = ReplicaOptions::from_env(|name| (name == "POD_NAME").then(|| "istiod-7".to_owned()), "a").name;
+        assert_eq!(named, "istiod-7");
+    }
+}
