@@ -84,9 +84,9 @@ bench: ## Measure the proxy beside a byte-copying relay, Envoy, HAProxy and ngin
 .PHONY: bench-control
 bench-control: ## Measure the control plane with thousands of simulated proxies
 	@scripts/setup.sh build
-	$(release) --bin evenkeel
+	$(release) --bin evenkeel --bin evenkeel-lab
 	@$(finish)
-	target/release/evenkeel lab bars $(ARGS)
+	target/release/evenkeel-lab bars $(ARGS)
 
 .PHONY: bless
 bless: ## Accept the current output in all golden files

@@ -149,9 +149,6 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Measure a control plane with simulated proxies.
-    #[command(subcommand)]
-    Lab(evenkeel_lab::Command),
 }
 
 impl Command {
@@ -463,11 +460,6 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::ProxyConfig(ProxyConfig::Page(arguments)) => page(arguments),
-        Command::Lab(command) => {
-            let program = std::env::current_exe().context("finding this program")?;
-            evenkeel_lab::run(&command, program, &mut IgnoreBrokenPipe(io::stdout()))?;
-            Ok(0)
-        }
         Command::ProxyStatus(arguments) => proxy_status(arguments),
         Command::Ca(command) => ca::run(&command, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::History(arguments) => {

@@ -8,7 +8,7 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 9] = [
+const WITHOUT: [(&[&str], &str); 7] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["exec"], "it prints what the command prints"),
     (&["completion"], "it prints a script"),
@@ -16,8 +16,6 @@ const WITHOUT: [(&[&str], &str); 9] = [
     (&["proxy"], "it is a server; its admin port answers in JSON (/server_info, ?format=json)"),
     (&["agent"], "it is a server; the admin port of its proxy answers in JSON"),
     (&["proxy-config", "page"], "it prints the page as the proxy sends it; many pages take ?format=json"),
-    (&["lab", "bars"], "it prints a table of limits; --json FILE writes the measurements"),
-    (&["lab", "report"], "it writes tables into a page of the documentation"),
 ];
 
 /// The columns of the terminal on standard output; without one, text is as wide as it is.

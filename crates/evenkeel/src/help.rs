@@ -5,12 +5,11 @@ use std::fmt::Write as _;
 use clap::Command;
 
 /// The groups, in order.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["proxy-status", "proxy-config", "mtls", "ca", "history"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
-    ("Measure it", &["lab"]),
     ("Other", &["completion", "version", "help"]),
 ];
 
@@ -43,7 +42,7 @@ mod tests {
     use crate::commands::Cli;
 
     #[test]
-    fn every_command_is_in_one_group_and_the_lab_among_the_last() {
+    fn every_command_is_in_one_group_and_those_for_a_mesh_come_first() {
         let mut command = in_groups(Cli::command());
         let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
         let mut commands: Vec<&str> = shown.map(Command::get_name).collect();
@@ -53,14 +52,7 @@ mod tests {
         assert_eq!(commands, grouped);
         let help = command.render_long_help().to_string();
         let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{help}"));
-        let wanted = [
-            "Usage: evenkeel",
-            "\n  up ",
-            "\n  proxy-status ",
-            "\n  control-plane ",
-            "Measure it:\n  lab ",
-            "Options:\n",
-        ];
+        let wanted = ["Usage: evenkeel", "\n  up ", "\n  proxy-status ", "\n  control-plane ", "Options:\n"];
         let places = wanted.map(place);
         assert!(places.is_sorted(), "{help}");
     }

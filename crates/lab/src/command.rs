@@ -1,4 +1,4 @@
-//! The subcommands of `evenkeel lab`.
+//! The subcommands of `evenkeel-lab`.
 
 use clap::Subcommand;
 

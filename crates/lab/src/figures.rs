@@ -9,7 +9,7 @@ pub fn of_run(results: &Results) -> Figure {
     let mesh = &results.mesh;
     let scope = format!("{:?}", mesh.scope).to_lowercase();
     Figure {
-        title: format!("evenkeel lab {}", results.scenario),
+        title: format!("evenkeel-lab {}", results.scenario),
         subtitle: format!(
             "{} services, {} sidecars, {scope} scope, {} protocol; {} with {} cores",
             mesh.services, mesh.proxies, mesh.protocol, results.machine.cpu, results.machine.cores

@@ -1,4 +1,4 @@
-//! `evenkeel lab`: measures how fast, and at what cost, a change reaches every proxy.
+//! `evenkeel-lab`: measures how fast, and at what cost, a change reaches every proxy.
 //!
 //! ```text
 //!  mesh      YAML, one file per service ──► directory ──► server     the control plane under test, a child process

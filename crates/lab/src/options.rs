@@ -1,4 +1,4 @@
-//! Flags of `evenkeel lab`.
+//! Flags of `evenkeel-lab`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;

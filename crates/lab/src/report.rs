@@ -1,4 +1,4 @@
-//! `evenkeel lab report`: writes the results of `evenkeel lab bars` as the tables and figures of docs/scale.md.
+//! `evenkeel-lab report`: writes the results of `evenkeel-lab bars` as the tables and figures of docs/scale.md.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -14,10 +14,10 @@ use crate::results::Results;
 use crate::table::bytes;
 use evenkeel_measure::statistics::plane;
 
-/// Flags of `evenkeel lab report`.
+/// Flags of `evenkeel-lab report`.
 #[derive(Debug, Clone, Args)]
 pub struct ReportOptions {
-    /// Directory that `evenkeel lab bars` wrote.
+    /// Directory that `evenkeel-lab bars` wrote.
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub from: PathBuf,
 
@@ -59,7 +59,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> Result<(), LabError>
 }
 
 fn begin(name: &str) -> String {
-    format!("<!-- {name}: written by `evenkeel lab report` -->")
+    format!("<!-- {name}: written by `evenkeel-lab report` -->")
 }
 
 fn end(name: &str) -> String {

@@ -25,7 +25,11 @@ fn terminal() -> (File, File) {
 
 fn evenkeel(folder: &Path, command: &str) -> Command {
     let mut all = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-    all.arg(command);
+    if command == "lab" {
+        all = Command::new(env!("CARGO_BIN_EXE_evenkeel-lab"));
+    } else {
+        all.arg(command);
+    }
     match command {
         "proxy" => {
             std::fs::write(folder.join("bootstrap.yaml"), BOOTSTRAP).expect("a writable folder");

@@ -1,4 +1,4 @@
-//! `evenkeel lab` on small meshes: every scenario end to end, with a real control plane.
+//! `evenkeel-lab` on small meshes: every scenario end to end, with a real control plane.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,8 +12,8 @@ const SERVICES: u64 = 20;
 const PROXIES: u64 = 10;
 
 fn lab(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-    command.arg("lab").args(arguments).args(["--patience", "60s"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel-lab"));
+    command.args(arguments).args(["--patience", "60s"]);
     command.output().expect("the lab runs")
 }
 
@@ -199,8 +199,8 @@ fn children(pid: u32) -> Vec<u32> {
 
 #[test]
 fn a_signal_ends_everything() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-    command.args(["lab", "idle", "--scope", "envoy", "--services", "3", "--proxies", "2", "--pause", "60s"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel-lab"));
+    command.args(["idle", "--scope", "envoy", "--services", "3", "--proxies", "2", "--pause", "60s"]);
     let mut lab = command.stderr(std::process::Stdio::null()).spawn().expect("the lab runs");
     let control_plane = evenkeel_testkit::eventually("a control plane", || children(lab.id()).first().copied());
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(lab.id().cast_signed()), Signal::SIGINT).expect("it runs");

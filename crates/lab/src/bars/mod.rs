@@ -26,7 +26,7 @@ use crate::output::{json, write_file};
 use crate::progress::Progress;
 use crate::results::{Machine, round};
 
-/// Flags of `evenkeel lab bars`.
+/// Flags of `evenkeel-lab bars`.
 #[derive(Debug, Clone, Args)]
 pub struct BarsOptions {
     /// Only these runs, such as full,storm; see --list.

@@ -454,3 +454,11 @@ fn target(target: &serde_json::Value) -> Option<Target> {
         doctest: target["doctest"] == true,
     })
 }
+
+#[test]
+fn only_its_own_program_links_the_lab() {
+    let folder = workspace::root().join("crates/evenkeel/src");
+    let names_it = |path: &PathBuf| std::fs::read_to_string(path).expect("a source file").contains("evenkeel_lab::");
+    let users: Vec<PathBuf> = sources(&folder).into_iter().filter(names_it).collect();
+    assert_eq!(users, [folder.join("evenkeel_lab.rs")]);
+}
