@@ -367,6 +367,12 @@ impl Options {
         metrics.place(&own)
     }
 
+    /// The table of the probes of the Pod's programs, as JSON (`ISTIO_KUBE_APP_PROBERS`).
+    pub fn app_probes(&self) -> Option<&str> {
+        let variable = self.environment.iter().find(|(name, _)| name == PROBES_VARIABLE);
+        variable.map(|(_, json)| json.as_str()).filter(|json| !json.is_empty())
+    }
+
     /// Roots that the proxy's config adds to those of its peers (`caCertificatesPem`), PEM.
     pub fn further_roots(&self) -> String {
         let texts = self.proxy_config.get("caCertificatesPem").and_then(Value::as_array);
@@ -430,6 +436,8 @@ const LABELS_VARIABLE: &str = "ISTIO_METAJSON_LABELS";
 pub const ANNOTATIONS_VARIABLE: &str = "ISTIO_METAJSON_ANNOTATIONS";
 /// The variable with the Pod's annotations about scrapes as JSON, as in Istio.
 pub const PROMETHEUS_VARIABLE: &str = "ISTIO_PROMETHEUS_ANNOTATIONS";
+/// The variable with the probes of the Pod's programs as JSON, as in Istio.
+pub const PROBES_VARIABLE: &str = "ISTIO_KUBE_APP_PROBERS";
 /// Settings of Istio's agent about certificates.
 const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
 const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
@@ -445,6 +453,7 @@ fn environment() -> Vec<(String, String)> {
         LABELS_VARIABLE,
         ANNOTATIONS_VARIABLE,
         PROMETHEUS_VARIABLE,
+        PROBES_VARIABLE,
         FILE_MOUNTED_CERTS,
         OUTPUT_CERTS,
         CA_ADDR,

@@ -1,5 +1,5 @@
-//! The status port, 15020 as in Istio: readiness, and the metrics of the proxy and of the workload's program on one page
-//! (`enablePrometheusMerge`).
+//! The status port, 15020 as in Istio: readiness, the probes of the Pod's programs, and the metrics of the proxy and of the
+//! workload's program on one page (`enablePrometheusMerge`).
 //!
 //! Prometheus scrapes only one port of a Pod. So this page has both the proxy's metrics and the program's, which are fetched
 //! from the address in the Pod's annotations `prometheus.io/…`. If one of the two does not answer, the page has the other,
@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::channel::dial;
 use crate::handover::{Inherited, while_held};
+use crate::health::app_probes::AppProbes;
 use crate::options::Options;
 use crate::{Task, admin};
 
@@ -36,6 +37,8 @@ use crate::{Task, admin};
 pub(crate) const METRICS: &str = "/stats/prometheus";
 /// The page that says whether the workload is ready.
 const READY: &str = "/healthz/ready";
+/// The probes of the Pod's programs.
+const PROBES: &str = "/app-health/";
 /// The format of the page.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The header with Prometheus' time limit of a scrape.
@@ -114,6 +117,8 @@ struct Pages {
     admin: Option<u16>,
     /// The location of the program's metrics.
     program: Option<(u16, String)>,
+    /// The probes of the programs.
+    probes: AppProbes,
     mark: Option<u32>,
     ready: watch::Receiver<bool>,
     scrapes: Arc<Semaphore>,
@@ -142,7 +147,12 @@ impl Pages {
         });
         // Otherwise the page would request itself.
         let program = program.filter(|(port, path)| (*port, path.as_str()) != (own_port, METRICS));
+        let probes = AppProbes::new(options.app_probes().unwrap_or("{}"), options.mark()).unwrap_or_else(|reason| {
+            tracing::error!(reason, "ISTIO_KUBE_APP_PROBERS cannot be read: the probes of the Pod's programs fail");
+            AppProbes::default()
+        });
         Self {
+            probes,
             admin: (!options.no_proxy).then_some(options.admin_port()),
             program,
             mark: options.mark(),
@@ -198,6 +208,11 @@ impl Pages {
                 response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(FORMAT));
                 response
             }
+            path if path.starts_with(PROBES) => match self.probes.ask(path).await {
+                Some(Ok(())) => said(StatusCode::OK, "healthy"),
+                Some(Err(reason)) => said(StatusCode::INTERNAL_SERVER_ERROR, &reason),
+                None => said(StatusCode::NOT_FOUND, "no such probe in ISTIO_KUBE_APP_PROBERS"),
+            },
             _ => said(StatusCode::NOT_FOUND, "pages: /healthz/ready, /stats/prometheus"),
         }
     }

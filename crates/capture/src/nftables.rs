@@ -21,6 +21,13 @@ pub fn render(ruleset: &Ruleset) -> String {
     format!("table {} evenkeel {{\n{chains}}}\n", family(ruleset.family))
 }
 
+/// The rules in place of those that are loaded, if any are.
+pub fn replace(ruleset: &Ruleset) -> String {
+    let table = format!("table {} evenkeel", family(ruleset.family));
+    // A table is declared before it is deleted, because there may be none.
+    format!("{table}\ndelete {table}\n{}", render(ruleset))
+}
+
 fn family(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",

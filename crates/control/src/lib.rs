@@ -10,6 +10,7 @@
 //!   registration (WorkloadEntries of workloads that register themselves)
 //!   authorities (who signs, which roots are trusted)
 //!   certificates (Istio's certificate service)        debug (15014: metrics, readiness, pages)
+//!   webhooks (15017: sidecars for Pods, configuration before it is stored)
 //! ```
 //!
 //! [`server::run`] wires all of these together.
@@ -48,6 +49,7 @@ pub mod server_certificate;
 mod shrunk;
 pub mod source;
 pub mod tasks;
+pub mod webhooks;
 pub mod world;
 
 pub use external_signer::{ExternalSigners, SignerOptions};

@@ -8,6 +8,7 @@ use evenkeel_ca::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
 
 use crate::external_signer::SignerOptions;
 use crate::jwks::settings::JwksSettings;
+use crate::webhooks::InjectionOptions;
 
 /// Reads the mesh's configuration, serves it to proxies over xDS, and issues their certificates.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,6 +51,14 @@ pub struct Options {
     /// Address of metrics, readiness and debug pages.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014", value_parser = address)]
     pub http_address: SocketAddr,
+
+    /// Address of the admission webhooks over HTTPS, `/inject` and `/validate`; Istio's port is 15017 [default: there are none].
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub webhook_address: Option<SocketAddr>,
+
+    /// What sidecars get that the webhook injects.
+    #[command(flatten)]
+    pub injection: InjectionOptions,
 
     /// Accept a `--grpc-address` that other machines can reach. Every client that reaches it can read the whole configuration.
     #[arg(long)]

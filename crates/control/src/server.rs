@@ -50,6 +50,7 @@ use crate::source::debounce::{DebounceError, DebounceOptions};
 use crate::source::directories::{Directories, DirectoryError};
 use crate::source::stored::StoredObjects;
 use crate::tasks::{TaskEnded, Tasks};
+use crate::webhooks::{self, Webhooks};
 use crate::world::World;
 
 /// How long streams may take to end at shutdown.
@@ -153,6 +154,8 @@ pub struct Addresses {
     pub secure_grpc: SocketAddr,
     /// Metrics and debug pages.
     pub http: SocketAddr,
+    /// Admission webhooks, if there are any.
+    pub webhooks: Option<SocketAddr>,
 }
 
 #[derive(Debug)]
@@ -160,6 +163,7 @@ struct Parts {
     grpc: tokio::net::TcpListener,
     secure_grpc: tokio::net::TcpListener,
     http: tokio::net::TcpListener,
+    webhooks: Option<(tokio::net::TcpListener, Arc<Webhooks>)>,
     store: Store,
     configuration: Configuration,
     /// The control plane's own objects.
@@ -205,6 +209,10 @@ impl ControlPlane {
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
         let http = listen::bind("--http-address", options.http_address).await?;
+        let webhooks = match options.webhook_address {
+            Some(address) => Some(listen::bind("--webhook-address", address).await?),
+            None => None,
+        };
         let state = |reason| ControlError::State { path: options.state.clone(), reason };
         private_directory(&options.state)?;
 
@@ -260,7 +268,12 @@ impl ControlPlane {
             grpc: local("--grpc-address", &grpc)?,
             secure_grpc: local("--secure-grpc-address", &secure_grpc)?,
             http: local("--http-address", &http)?,
+            webhooks: webhooks.as_ref().map(|listener| local("--webhook-address", listener)).transpose()?,
         };
+        let webhooks = webhooks.map(|listener| {
+            let webhooks = Webhooks { injection: options.injection.clone(), world: world.subscribe() };
+            (listener, Arc::new(webhooks))
+        });
         let controller = crate::discovery::identifier();
         let registrations = Registrations::new(registered.clone(), world.subscribe(), controller, grace);
         let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish).map_err(ControlError::Thread)?;
@@ -268,6 +281,7 @@ impl ControlPlane {
             grpc,
             secure_grpc,
             http,
+            webhooks,
             store: store.clone(),
             configuration,
             stored: [registered, keys],
@@ -333,6 +347,9 @@ impl ControlPlane {
         };
         let plain = serve(listen::plain(grpc), server(Services::default()), stopped.clone());
         draining.spawn("plaintext gRPC", plain);
+        if let Some((listener, webhooks)) = self.parts.webhooks {
+            tasks.spawn("webhooks", webhooks::serve(listener, self.parts.server_certificates.config(), webhooks));
+        }
         let tls = listen::tls(secure_grpc, self.parts.server_certificates.config());
         let secure = serve(tls, server(Services::default().with(certificates)), stopped.clone());
         draining.spawn("gRPC over TLS", secure);

@@ -26,8 +26,8 @@ use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
-    admin, analyze, authz, ca, compiled, effective, explain, heaps, history, manifests, mtls, plan, prove,
-    proxy_config, proxy_status, purge, validate,
+    admin, analyze, authz, ca, compiled, effective, explain, heaps, history, inject, istio_iptables, manifests, mtls,
+    plan, prove, proxy_config, proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -82,6 +82,12 @@ enum Command {
     PodInit,
     /// Check configuration files without running anything.
     Validate(ValidateArguments),
+    /// Add sidecars to manifests, as the admission webhook adds them to Pods.
+    #[command(after_help = inject::EXAMPLES)]
+    Inject(Box<inject::InjectArguments>),
+    /// Load the rules that redirect a Pod's connections to its proxy (the init container of injected Pods runs it).
+    #[command(name = evenkeel_capture::COMMAND)]
+    IstioIptables(istio_iptables::CaptureArguments),
     /// Show what happens to a call, and why: listener, rule, policy, endpoints, each with file and line.
     #[command(after_help = explain::EXAMPLES)]
     Explain(Box<explain::ExplainArguments>),
@@ -424,6 +430,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             let options = validate::Options { strict, mesh };
             Ok(validate::run(&[paths, files].concat(), options, output, &mut io::stdout().lock())?)
         }
+        Command::Inject(arguments) => inject::run(&arguments, &mut io::stdout().lock()),
+        Command::IstioIptables(arguments) => istio_iptables::run(&arguments, &mut io::stdout().lock()),
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),

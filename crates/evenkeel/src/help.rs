@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use clap::Command;
 
 /// The groups, in order.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["proxy-status", "proxy-config", "mtls", "ca", "history"]),
+    ("Put it into Pods", &["inject", "istio-iptables"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
     ("Other", &["completion", "version", "help"]),
 ];

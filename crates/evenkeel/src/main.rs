@@ -14,6 +14,8 @@ mod formats;
 mod heaps;
 mod help;
 mod history;
+mod inject;
+mod istio_iptables;
 mod last;
 mod logging;
 mod logs;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::container::Container;
-use crate::decision::{is_gateway, is_injected};
+use crate::decision::{PROXY_CONTAINER, is_gateway, is_injected};
 use crate::labels::Added;
 use crate::pod::Pod;
 use crate::settings::ProxySettings;
@@ -27,6 +27,18 @@ pub struct Injection {
     pub labels: BTreeMap<String, String>,
     /// Annotations, some of which replace those of the Pod.
     pub annotations: BTreeMap<String, String>,
+}
+
+impl Injection {
+    /// All containers.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+
+    /// The proxy's container.
+    pub(crate) fn proxy_mut(&mut self) -> Option<&mut Container> {
+        self.init_containers.iter_mut().chain(&mut self.containers).find(|container| container.name == PROXY_CONTAINER)
+    }
 }
 
 /// What a Pod gets; `None`: it is not in the mesh.

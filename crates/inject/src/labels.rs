@@ -11,13 +11,15 @@ use crate::pod::Pod;
 use crate::settings::ProxySettings;
 
 /// Where the agent's page shows the program's metrics with the proxy's.
-const METRICS_PATH: &str = "/stats/prometheus";
+pub(crate) const METRICS_PATH: &str = "/stats/prometheus";
 /// Maximum length of a label's value, in bytes.
 const MAX_LABEL: usize = 63;
 const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 const REVISION: &str = "istio.io/rev";
+/// Annotation with the names of what was added.
+pub(crate) const STATUS_ANNOTATION: &str = "sidecar.istio.io/status";
 
 /// The name of the service that a workload belongs to (Istio's canonical service): by label, or else that of its owner.
 pub fn canonical_name(labels: &BTreeMap<String, String>, workload: &str) -> String {
@@ -74,7 +76,7 @@ pub(crate) fn annotations(pod: &Pod<'_>, settings: &ProxySettings, added: &Added
         "revision": pod.template.revision,
     });
     let mut annotations = BTreeMap::from([
-        ("sidecar.istio.io/status".to_owned(), status.to_string()),
+        (STATUS_ANNOTATION.to_owned(), status.to_string()),
         (REVISION.to_owned(), pod.template.revision.clone()),
     ]);
     let first =

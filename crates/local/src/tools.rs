@@ -70,6 +70,87 @@ impl Tools {
     }
 }
 
+/// A program that loads capture rules, and `ip`.
+#[derive(Debug, Clone)]
+pub enum Loader {
+    /// nftables.
+    Nftables {
+        /// `ip`.
+        ip: PathBuf,
+        /// `nft`.
+        nft: PathBuf,
+    },
+    /// iptables, where there are no nftables.
+    Iptables {
+        /// `ip`.
+        ip: PathBuf,
+        /// `iptables-restore`.
+        restore: PathBuf,
+        /// `iptables-save`.
+        save: PathBuf,
+    },
+}
+
+/// A chain of the rules, by which loaded ones are recognized.
+const IPTABLES_CHAIN: &str = ":ISTIO_OUTPUT ";
+
+impl Loader {
+    /// Looks up nftables, or else iptables.
+    pub fn find() -> Result<Self, ToolError> {
+        let ip = locate("ip")?;
+        if let Some(nft) = find_program("nft") {
+            return Ok(Self::Nftables { ip, nft });
+        }
+        match (find_program("iptables-restore"), find_program("iptables-save")) {
+            (Some(restore), Some(save)) => Ok(Self::Iptables { ip, restore, save }),
+            _ => Err(ToolError::Missing("nft")),
+        }
+    }
+
+    /// Loads rules, as text for this program. Rules of iptables that are there already stay.
+    pub fn load(&self, rules: &str, is_v6: bool) -> Result<(), ToolError> {
+        match self {
+            Self::Nftables { nft, .. } => feed(Command::new(nft).args(["-f", "-"]), rules),
+            Self::Iptables { restore, save, .. } => {
+                if saved(&of_family(save, is_v6))?.contains(IPTABLES_CHAIN) {
+                    return Ok(());
+                }
+                feed(Command::new(of_family(restore, is_v6)).arg("--noflush"), rules)
+            }
+        }
+    }
+
+    /// Runs the lines of `script` as `ip` commands. What is there already stays.
+    pub fn add_routes(&self, script: &str, is_v6: bool) -> Result<(), ToolError> {
+        let (Self::Nftables { ip, .. } | Self::Iptables { ip, .. }) = self;
+        let family = if is_v6 { "-6" } else { "-4" };
+        for line in script.lines() {
+            if let Some(rule) = line.strip_prefix("rule add ") {
+                // The kernel would take the same rule twice. The first time there is none.
+                let _ = feed(Command::new(ip).args([family, "-batch", "-"]), &format!("rule del {rule}"));
+            }
+            match feed(Command::new(ip).args([family, "-batch", "-"]), line) {
+                Err(ToolError::Failed { message, .. }) if message.contains("File exists") => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The program of IPv6 beside that of IPv4: `ip6tables-restore`.
+fn of_family(program: &Path, is_v6: bool) -> PathBuf {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    if is_v6 { program.with_file_name(name.replacen("iptables", "ip6tables", 1)) } else { program.to_owned() }
+}
+
+/// The loaded rules.
+fn saved(program: &Path) -> Result<String, ToolError> {
+    let output = Command::new(program).stdin(Stdio::null()).output();
+    let output = output.map_err(|source| ToolError::Spawn { program: program.to_owned(), source })?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Finds a program; Debian leaves `/usr/sbin` off an ordinary user's PATH, so it is searched as well.
 fn locate(name: &'static str) -> Result<PathBuf, ToolError> {
     find_program(name).ok_or(ToolError::Missing(name))

@@ -4,6 +4,7 @@
 //! The check is `readinessProbe` of the proxy's ProxyConfig, as `istioctl x workload entry configure` writes it from the
 //! `probe` of a WorkloadGroup.
 
+pub(crate) mod app_probes;
 pub(crate) mod config;
 mod grpc;
 mod probe;

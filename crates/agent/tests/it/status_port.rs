@@ -204,3 +204,39 @@ async fn further_roots_verify_peers_and_not_the_control_plane() {
     assert_eq!(has("control-plane-roots="), Some(false), "{secrets:?}");
     agent.stop().await;
 }
+
+/// What kubelet asks the agent, and what the program then says.
+#[tokio::test]
+async fn probes_of_programs_are_made_by_the_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = ControlPlane::start(folder.path()).await;
+    let program = Backend::start(|request| match request.target.as_str() {
+        "/healthy"
+            if request.headers.iter().any(|(name, value)| name.eq_ignore_ascii_case("x-probe") && value == "yes") =>
+        {
+            Reply::text("fine")
+        }
+        _ => Reply::Close,
+    });
+    let port = program.address().port();
+    let table = format!(
+        r#"{{"/app-health/web/readyz": {{"httpGet": {{"path": "/healthy", "port": {port},
+              "httpHeaders": [{{"name": "X-Probe", "value": "yes"}}]}}, "timeoutSeconds": 5}},
+            "/app-health/web/livez": {{"httpGet": {{"path": "/sick", "port": {port}}}}},
+            "/app-health/web/startupz": {{"tcpSocket": {{"port": {port}}}}}}}"#
+    );
+    let mut options = control.agent(&folder.path().join("agent"), &[]);
+    options.environment.push(("ISTIO_KUBE_APP_PROBERS".to_owned(), table));
+    let agent = ready(&options).await;
+    let page = options.status_port().unwrap();
+    for (path, expected) in [
+        ("/app-health/web/readyz", 200),
+        ("/app-health/web/livez", 500),
+        ("/app-health/web/startupz", 200),
+        ("/app-health/web/other", 404),
+        ("/app-health/../healthy", 404),
+    ] {
+        assert_eq!(status_of(page, &format!("GET {path}")).await, expected, "{path}");
+    }
+    agent.stop().await;
+}

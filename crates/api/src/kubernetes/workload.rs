@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_base::Spanned;
+use evenkeel_base::{Diagnostics, Span, Spanned};
 
 use crate::annotations;
-use crate::decode::Context;
+use crate::decode::{Context, Decode};
 use crate::kubernetes::PodSpec;
 use crate::object_meta::ObjectMeta;
 use evenkeel_base::yaml::Node;
@@ -172,5 +172,20 @@ fn check_selector(selector: &LabelSelector, template: &PodTemplate, node: &Node,
         let help = format!("add `{name}: {value}` to template.metadata.labels");
         let message = format!("selects the label `{name}: {value}`, which the template does not have");
         cx.at_field("selector", |cx| cx.error("selector-mismatch", span, message, help));
+    }
+}
+
+impl PodTemplate {
+    /// Reads a Pod, or the template of Pods, as an API server has it: the fields `metadata` and `spec`.
+    ///
+    /// # Errors
+    /// The findings that refuse it.
+    pub fn of_json(json: &serde_json::Map<String, serde_json::Value>, place: &Span) -> Result<Self, Diagnostics> {
+        let fields = ["metadata", "spec"].into_iter();
+        let fields: serde_json::Map<String, serde_json::Value> =
+            fields.filter_map(|name| Some((name.to_owned(), json.get(name)?.clone()))).collect();
+        let mut cx = Context::new("Kubernetes").lenient(&[]);
+        let template = Self::decode(&Node::from_json(&fields.into(), place), &mut cx);
+        template.filter(|_| !cx.has_errors()).ok_or_else(|| cx.into_diagnostics())
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use evenkeel_control::server::Addresses;
 use evenkeel_control::source::LiveSource;
+use evenkeel_control::webhooks::InjectionOptions;
 use evenkeel_control::{ControlError, ControlPlane, Options, SignerOptions};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::connection::Service;
@@ -193,6 +194,8 @@ pub fn options(config: &Path, state: &Path) -> Options {
         grpc_address: any,
         secure_grpc_address: any,
         http_address: any,
+        webhook_address: None,
+        injection: InjectionOptions::default(),
         allow_plaintext_from_network: false,
         require_running_pod: false,
         leave_out_refused: false,

@@ -18,3 +18,4 @@ mod sources;
 mod startup;
 mod strangers;
 mod streams;
+mod webhooks;

@@ -17,6 +17,7 @@ mod h2spec;
 mod hangup;
 mod http_proxy;
 mod in_use;
+mod inject;
 mod interop;
 mod issuers;
 mod kinds;

@@ -1,5 +1,6 @@
 //! What Pods get, and what agents are told.
 
 mod agent;
+mod applied;
 mod pods;
 mod support;

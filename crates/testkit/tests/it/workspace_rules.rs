@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "control",
         &[
             "admin",
+            "inject",
             "translate",
             "analyze",
             "model",
@@ -65,7 +66,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "lab",
             "agent",
             "analyze",
+            "capture",
             "control",
+            "inject",
             "explain",
             "filters",
             "proxy",
