@@ -24,6 +24,7 @@ pub mod header_edits;
 pub mod header_mutation;
 mod http;
 mod info;
+pub mod istio_stats;
 pub mod jwt_authn;
 pub mod network;
 pub mod rbac;

@@ -316,7 +316,7 @@ impl Snapshot {
 
     /// The Telemetry objects for a workload whose namespace `viewer` knows, the outermost first: that of the mesh, that of the
     /// namespace, and all that select the workload, which are always of its namespace.
-    pub fn telemetries_for(&self, workload: &(impl Selectable + Viewer)) -> Vec<&Arc<Telemetry>> {
+    pub fn telemetries_for<W: Selectable + Viewer>(&self, workload: &W) -> Vec<&Arc<Telemetry>> {
         let (of_all, selecting): (Vec<_>, Vec<_>) =
             self.telemetries.iter().partition(|one| one.selection.is_everything());
         let root = &self.mesh.root_namespace;

@@ -2,6 +2,7 @@
 //! `meshConfig.extensionProviders`, and who names them: `defaultProviders` and Telemetry objects.
 
 mod merge;
+mod metrics;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use evenkeel_api::istio::TagSource;
 use evenkeel_base::Span;
 
 pub use self::merge::{LogChoice, Tracer};
+pub use self::metrics::{MetricChange, MetricsChoice, MetricsOverride, MetricsRule};
 use crate::Selection;
 use crate::provider::ProviderService;
 
@@ -149,6 +151,8 @@ pub struct TelemetrySettings {
     pub defaults: DefaultProviders,
 }
 
+/// The provider of metrics that exists without being declared, and is used unless the mesh's settings name others.
+const PROMETHEUS: &str = "prometheus";
 /// The target of an access log without a file, as in Istio's built-in provider `envoy`.
 pub(crate) const STDOUT: &str = "/dev/stdout";
 
@@ -156,10 +160,7 @@ impl TelemetrySettings {
     /// Providers that exist without being declared, as in Istio.
     pub(crate) fn built_in() -> [(Arc<str>, Provider); 2] {
         let file = AccessLogFile { path: STDOUT.into(), format: AccessLogFormat::Text(None), omit_empty_values: false };
-        [
-            ("prometheus".into(), Provider::Metrics),
-            ("envoy".into(), Provider::Log(Arc::new(AccessLogTarget::File(file)))),
-        ]
+        [(PROMETHEUS.into(), Provider::Metrics), ("envoy".into(), Provider::Log(Arc::new(AccessLogTarget::File(file))))]
     }
 }
 
@@ -170,7 +171,7 @@ impl Default for TelemetrySettings {
             traces: true,
             sends_logs: false,
             providers: Self::built_in().into(),
-            defaults: DefaultProviders::default(),
+            defaults: DefaultProviders { metrics: vec![PROMETHEUS.into()], ..DefaultProviders::default() },
         }
     }
 }
@@ -197,6 +198,8 @@ pub struct Telemetry {
     pub tracing: Vec<TracingRule>,
     /// Access logs.
     pub logs: Vec<LogRule>,
+    /// Istio's metrics.
+    pub metrics: Vec<MetricsRule>,
     /// Where it was written.
     pub origin: Span,
 }

@@ -273,7 +273,7 @@ impl<'a> Tracked<'a> {
     }
 
     /// See [`Snapshot::telemetries_for`].
-    pub fn telemetries_for(self, workload: &(impl Selectable + Viewer)) -> Vec<&'a Arc<Telemetry>> {
+    pub fn telemetries_for<W: Selectable + Viewer>(self, workload: &W) -> Vec<&'a Arc<Telemetry>> {
         self.reads.note(Key::Mesh);
         self.reads.note(Key::Telemetries);
         self.snapshot.telemetries_for(workload)

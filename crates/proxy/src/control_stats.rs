@@ -4,6 +4,9 @@ use std::cell::Cell;
 
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer, layout};
 use evenkeel_xds::ResourceType;
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+
+use crate::own_workload::{announce_version, version};
 
 layout! {
     /// `server.`
@@ -86,10 +89,12 @@ pub(crate) struct ControlStats {
     /// Dropped lines counted so far.
     logs_dropped: Cell<u64>,
     discovery: [Writer<discovery::Stats>; ResourceType::ALL.len()],
+    /// Keeps `istio_build` on the page.
+    _version: Option<Writer<version::Stats>>,
 }
 
 impl ControlStats {
-    pub fn new(registry: &Registry) -> Self {
+    pub fn new(registry: &Registry, node: Option<&Node>) -> Self {
         Self {
             server: registry.scope(ScopeName::plain("server.")).writer(),
             listeners: registry.scope(ScopeName::plain("listener_manager.")).writer(),
@@ -102,6 +107,7 @@ impl ControlStats {
                 let scope: Scope<discovery::Stats> = registry.scope(ScopeName::plain(discovery_prefix(kind)));
                 scope.writer()
             }),
+            _version: node.and_then(|node| announce_version(registry, node)),
         }
     }
 

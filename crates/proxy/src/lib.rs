@@ -28,6 +28,7 @@ pub mod memory;
 mod observers;
 pub mod options;
 mod overload;
+mod own_workload;
 pub mod pool;
 mod readiness;
 pub mod recent;

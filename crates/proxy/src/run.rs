@@ -51,6 +51,7 @@ use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, Settings};
 use crate::overload::{self, Overload};
+use crate::own_workload;
 use crate::pool::{WorkerOptions, WorkerPool};
 use crate::scope::usage::Scope;
 use crate::settle::Settler;
@@ -149,7 +150,8 @@ fn tracing_defaults(bootstrap: &Bootstrap) -> TracingDefaults {
     let node = &bootstrap.node;
     let zone = node.locality.as_ref().map(|locality| locality.zone.clone()).unwrap_or_default();
     let (id, cluster) = (node.id.clone(), node.cluster.clone());
-    let node = OwnNode { id, cluster, zone, address: own_address() };
+    let workload = Arc::new(own_workload::peer(node));
+    let node = OwnNode { id, cluster, zone, address: own_address(), workload };
     TracingDefaults { provider: bootstrap.tracing.clone(), node: Arc::new(node) }
 }
 

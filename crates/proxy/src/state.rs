@@ -154,7 +154,7 @@ pub(crate) struct Parts {
 
 impl State {
     pub fn new(parts: Parts) -> Self {
-        let stats = ControlStats::new(&parts.registry);
+        let stats = ControlStats::new(&parts.registry, parts.bootstrap.node.as_ref());
         stats.server.set(server::Gauge::concurrency, i64::try_from(parts.pool.concurrency()).unwrap_or(i64::MAX));
         stats.listeners.set(listener_manager::Gauge::workers_started, 1);
         Self {

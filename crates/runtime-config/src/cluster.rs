@@ -27,6 +27,7 @@ use crate::http2::Http2Options;
 use crate::metadata::MetadataMatch;
 use crate::mirror::MirrorPolicy;
 use crate::outlier_detection::OutlierDetection;
+use crate::peer::DestinationService;
 use crate::proxy_protocol::{ProxyProtocolVersion, Tlv, TlvSelection};
 
 /// One cluster, with its current endpoints.
@@ -51,6 +52,8 @@ pub struct Cluster {
     /// Original destinations that require mutual TLS of the mesh: the first entry of `transport_matches` is for them
     /// (`evenkeel.dev`: `mutual_tls` in the cluster's metadata).
     pub mutual_addresses: MutualAddresses,
+    /// The service behind it, as its metadata names it (`istio`: `services`).
+    pub service: Option<Arc<DestinationService>>,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
@@ -111,6 +114,7 @@ impl Cluster {
             transport: Transport::Raw,
             transport_matches: Vec::new(),
             mutual_addresses: MutualAddresses::default(),
+            service: None,
             http: UpstreamHttp::default(),
             http_filters: Arc::default(),
             mirrors: None,
@@ -239,6 +243,7 @@ impl Endpoint {
             locality_weight: 0,
             hash_key: None,
             lb_metadata: MetadataMatch::default(),
+            workload: None,
             transport_labels: Vec::new(),
             transport_index: None,
             check: EndpointCheck::default(),
@@ -269,6 +274,8 @@ pub struct Endpoint {
     pub hash_key: Option<Arc<str>>,
     /// Its `envoy.lb` metadata, by which subsets are formed.
     pub lb_metadata: MetadataMatch,
+    /// The workload behind it (`istio`: `workload` in its metadata, see [`Peer::parse`](crate::peer::Peer::parse)).
+    pub workload: Option<Arc<str>>,
     /// `envoy.transport_socket_match` labels.
     pub transport_labels: Vec<(Box<str>, Box<str>)>,
     /// Index of the matching entry of `Cluster.transport_matches`; `None`: the default transport. Resolved when compiled.

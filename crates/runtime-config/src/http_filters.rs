@@ -11,8 +11,8 @@ use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
 use crate::filters::{
-    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
-    stateful_session,
+    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
+    jwt_authn, rbac, stateful_session,
 };
 use crate::route_filters::PerRoute;
 use crate::support::message::MessageSupport;
@@ -124,6 +124,8 @@ http_filters! {
     HeaderMutation = header_mutation::HeaderMutationFilter, messages::header_mutation::v3::HeaderMutation,
         header_mutation,
         per route messages::header_mutation::v3::HeaderMutationPerRoute, per_route;
+    /// Istio's `istio.stats`.
+    IstioStats = istio_stats::IstioStats, evenkeel_xds::istio::stats::PluginConfig, istio_stats;
     /// `envoy.filters.http.jwt_authn`.
     JwtAuthn = jwt_authn::JwtAuthn, messages::jwt_authn::v3::JwtAuthentication, compile::jwt_authn,
         per route messages::jwt_authn::v3::PerRouteConfig, compile::per_route;

@@ -45,6 +45,7 @@ pub mod mirror;
 mod network_filters;
 pub mod outlier_detection;
 pub mod overload;
+pub mod peer;
 pub mod proxy_protocol;
 pub mod rejection;
 pub mod retry;
@@ -74,7 +75,7 @@ pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
 pub use filters::{
     buffer, connection_limit, cors, custom, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, jwt_authn, rbac, stateful_session,
+    header_mutation, istio_stats, jwt_authn, rbac, stateful_session,
 };
 
 pub use compile::source::{Reference, Source};

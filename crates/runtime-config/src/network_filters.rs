@@ -11,7 +11,7 @@ use prost::Name;
 use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
-use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
+use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, rbac};
 use crate::support::message::MessageSupport;
 
 /// Most network filters of one filter chain.
@@ -72,6 +72,8 @@ network_filters! {
         connection_limit;
     /// `envoy.filters.network.ext_authz`.
     ExtAuthz = ext_authz::NetworkExtAuthz, messages::ext_authz::v3::ExtAuthz, compile::network_filter;
+    /// Istio's `istio.stats`.
+    IstioStats = istio_stats::IstioStats, evenkeel_xds::istio::stats::PluginConfig, istio_stats;
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.
     SniDynamicForwardProxy = dynamic_forward_proxy::SniForwardProxy, messages::sni_dynamic_forward_proxy::v3::FilterConfig, compile::sni_filter;
     /// `envoy.filters.network.rbac`.

@@ -266,7 +266,7 @@ fn layer_limits(cx: &mut Cx<'_>, layer: &bootstrap::RuntimeLayer, compiled: &mut
 /// As in Envoy, nested maps are keys joined by dots.
 fn flatten<'m>(
     prefix: &str,
-    fields: &'m std::collections::HashMap<String, pb::google::protobuf::Value>,
+    fields: &'m std::collections::BTreeMap<String, pb::google::protobuf::Value>,
     flat: &mut Vec<(String, &'m Option<Kind>)>,
 ) {
     for (key, value) in fields {

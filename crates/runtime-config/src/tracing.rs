@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fraction::Fraction;
+use crate::peer::Peer;
 
 /// How a connection manager traces its requests.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub struct OwnNode {
     pub zone: String,
     /// An address of this machine, for Zipkin's spans.
     pub address: Option<IpAddr>,
+    /// Its workload, for Istio's metrics.
+    pub workload: Arc<Peer>,
 }
 
 /// Which requests are traced.

@@ -203,6 +203,11 @@ impl LabelValues {
         Self { names: core.options.labels.iter(), name: core.outer.clone() }
     }
 
+    /// Adds a label of this name in place of those of the options.
+    pub fn named(&mut self, name: &str, value: &str) {
+        push_label(&mut self.name.labels, name, value);
+    }
+
     /// Adds the value of the next label. Values beyond the last label become part of the metrics' names.
     pub fn push(&mut self, value: &str) {
         let SeriesName { dotted, family, labels } = &mut self.name;

@@ -19,6 +19,7 @@ use crate::endpoints;
 use crate::failover::EndpointRanking;
 use crate::http::preserving_case;
 use crate::load_balancer;
+use crate::metrics;
 use crate::names::{
     self, ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER,
     TLS_MODE, TLS_MODE_ISTIO, outbound_name,
@@ -183,6 +184,7 @@ pub fn outbound(
         begin_with_proxy_header(version, &mut cluster);
     }
     set_origin(rule, &mut cluster);
+    metrics::note_service(context, service, &mut cluster.metadata);
     cluster.alt_stat_name = stat_names::outbound(context, service, port, subset_name);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
@@ -202,6 +204,7 @@ pub fn passed_on(
     apply_policy(context, &policy, &mut cluster);
     apply_keepalive(context, policy.connection_pool.as_ref(), &mut cluster);
     set_origin(rule, &mut cluster);
+    metrics::note_service(context, service, &mut cluster.metadata);
     cluster.alt_stat_name = stat_names::outbound(context, service, port, subset_name);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
@@ -249,7 +252,7 @@ fn discovery(
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
             let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
             let ranking = EndpointRanking::new(context, service, policy);
-            let mut assigned = endpoints::assignment(&cluster.name, named, &ranking);
+            let mut assigned = endpoints::assignment(context, &cluster.name, named, &ranking);
             endpoints::weigh(context, policy, &mut assigned);
             cluster.load_assignment = Some(assigned);
         }
@@ -594,6 +597,9 @@ pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     if is_http || common != CommonHttpOptions::default() {
         let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { UpstreamProtocol::Http1 };
         set_http_options(context, common, speaks, pool, (None, None), &mut cluster);
+    }
+    if let Some((service, _)) = service {
+        metrics::note_service(context, service, &mut cluster.metadata);
     }
     cluster.alt_stat_name = stat_names::inbound(context, port);
     let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_api::istio::InterceptionMode;
 use evenkeel_model::provider::ProviderService;
 use evenkeel_model::service::Distribution;
-use evenkeel_model::telemetry::{LogChoice, Side, Tracer};
+use evenkeel_model::telemetry::{LogChoice, MetricsChoice, Side, Tracer};
 use evenkeel_model::{
     DestinationRule, Labels, LoadBalancer, Protocol, Resolution, Selectable, Service, Sidecar, Tracked, TrafficPolicy,
     Viewer, Workload,
@@ -126,6 +126,14 @@ impl<'a> Context<'a> {
     /// The access logs; `None`: as the mesh's settings say without naming providers.
     pub(crate) fn logs(&self) -> Option<Vec<LogChoice>> {
         self.snapshot.mesh().telemetry.logs(&self.snapshot.telemetries_for(self), self.side)
+    }
+
+    /// How Istio's metrics are counted; `None`: they are not.
+    pub(crate) fn metrics(&self) -> Option<MetricsChoice> {
+        if !self.client_kind().is_evenkeel() {
+            return None;
+        }
+        self.snapshot.mesh().telemetry.metrics(&self.snapshot.telemetries_for(self), self.side)
     }
 
     fn ask(&self, question: Question) -> Answer {

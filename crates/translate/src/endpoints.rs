@@ -10,6 +10,7 @@ use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, Tra
 use crate::context::Context;
 use crate::failover::{EndpointRanking, Rank};
 use crate::load_balancer;
+use crate::metrics;
 use crate::names::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
 use crate::output::Output;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
@@ -60,7 +61,7 @@ pub fn of_cluster(
     let ready = context.snapshot.endpoints(service, port).iter().filter(is_used).filter(|e| takes(e));
     // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-    let mut assigned = assignment(name, addressed, &EndpointRanking::new(context, service, policy));
+    let mut assigned = assignment(context, name, addressed, &EndpointRanking::new(context, service, policy));
     weigh(context, policy, &mut assigned);
     out.add(assigned, Some(service.origin.clone()));
 }
@@ -98,12 +99,13 @@ pub fn of_local_cluster(context: Context<'_>, out: &mut Output<'_>) {
             }
         }
     }
-    let assigned = assignment(LOCAL_CLUSTER, by_address.into_values(), &EndpointRanking::default());
+    let assigned = assignment(context, LOCAL_CLUSTER, by_address.into_values(), &EndpointRanking::default());
     out.add(assigned, None);
 }
 
 /// One assignment, its endpoints grouped by locality, the nearest with priority 0.
 pub fn assignment<'a>(
+    context: Context<'_>,
     cluster_name: &str,
     endpoints: impl Iterator<Item = &'a Endpoint>,
     ranking: &EndpointRanking,
@@ -111,7 +113,7 @@ pub fn assignment<'a>(
     let mut by_locality: BTreeMap<(&str, Rank), Vec<LbEndpoint>> = BTreeMap::new();
     for endpoint in endpoints {
         let group = (&*endpoint.locality, ranking.rank(endpoint));
-        by_locality.entry(group).or_default().push(lb_endpoint(endpoint));
+        by_locality.entry(group).or_default().push(lb_endpoint(context, endpoint));
     }
     // Envoy accepts priorities only without gaps.
     let ranks: BTreeSet<Rank> = by_locality.keys().map(|(_, rank)| *rank).collect();
@@ -125,17 +127,18 @@ pub fn assignment<'a>(
     ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: groups.collect(), ..Default::default() }
 }
 
-fn lb_endpoint(endpoint: &Endpoint) -> LbEndpoint {
+fn lb_endpoint(context: Context<'_>, endpoint: &Endpoint) -> LbEndpoint {
     let address = match &endpoint.address {
         EndpointAddress::Ip(ip) => proto::address(&ip.to_string(), u32::from(endpoint.port)),
         EndpointAddress::Name(name) => proto::address(name.as_str(), u32::from(endpoint.port)),
         EndpointAddress::Unix(path) => pipe(path),
     };
-    let tls = endpoint.mtls.then(|| metadata("envoy.transport_socket_match", TLS_MODE, TLS_MODE_ISTIO));
+    let mut facts = endpoint.mtls.then(|| metadata("envoy.transport_socket_match", TLS_MODE, TLS_MODE_ISTIO));
+    metrics::note_workload(context, endpoint, &mut facts);
     LbEndpoint {
         host_identifier: Some(at(address)),
         load_balancing_weight: Some(u32_value(endpoint.weight.max(1))),
-        metadata: tls,
+        metadata: facts,
         health_status: match endpoint {
             Endpoint { ready: true, .. } => HealthStatus::Unknown as i32,
             Endpoint { failing: true, .. } => HealthStatus::Unhealthy as i32,

@@ -26,7 +26,7 @@ use crate::proto::{ads, any, bool_value, duration, network_filter, u32_value};
 use crate::proxy_options::{Connections, ServerName};
 use crate::traffic::Direction;
 use crate::view::ClientKind;
-use crate::{dynamic_dns, ext_authz, jwt, load_balancer, rbac, routes, sessions, tracing};
+use crate::{dynamic_dns, ext_authz, jwt, load_balancer, metrics, rbac, routes, sessions, tracing};
 
 /// Time from a request's first byte to the end of its head. Istio sets none, and Envoy's default is no limit.
 const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -90,6 +90,7 @@ pub fn unknown_hosts_manager(context: Context<'_>, stat: &str) -> Filter {
     let mut slots = FilterSlots::default();
     // The routes are complete, so there is nothing to ask for.
     slots.add(Slot::First, rbac::outbound_http_filter(context));
+    slots.add(Slot::Statistics, metrics::http_filter(context, Direction::Outbound));
     add_routing(context, Direction::Outbound, Calls::Any, HostLookup::AtCall, &mut slots);
     manager(context, Direction::Outbound, stat, RouteSpecifier::RouteConfig(routes), slots.into_filters())
 }
@@ -122,6 +123,7 @@ fn filters(context: Context<'_>, side: Direction, calls: Calls, lookup: HostLook
             slots.add(Slot::Authorization, rbac::http_filters(context));
         }
     }
+    slots.add(Slot::Statistics, metrics::http_filter(context, side));
     add_routing(context, side, calls, lookup, &mut slots);
     slots.into_filters()
 }

@@ -50,6 +50,18 @@ pub fn one_field(name: &str, value: &str) -> wkt::Struct {
     wkt::Struct { fields: [(name.to_owned(), value)].into() }
 }
 
+/// A text as a value.
+pub fn text_value(text: &str) -> wkt::Value {
+    wkt::Value { kind: Some(wkt::value::Kind::StringValue(text.to_owned())) }
+}
+
+/// A list of one struct with these string fields.
+pub fn list_of_one(fields: &[(&str, &str)]) -> wkt::Value {
+    let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), text_value(value))).collect();
+    let value = wkt::Value { kind: Some(wkt::value::Kind::StructValue(wkt::Struct { fields })) };
+    wkt::Value { kind: Some(wkt::value::Kind::ListValue(wkt::ListValue { values: vec![value] })) }
+}
+
 /// `filter_metadata` with one string field under one namespace.
 pub fn metadata(namespace: &str, name: &str, value: &str) -> core::Metadata {
     core::Metadata { filter_metadata: [(namespace.to_owned(), one_field(name, value))].into(), ..Default::default() }

@@ -34,8 +34,9 @@ const DRY_RUN_TAGS: [(&str, &str); 4] = [
 
 /// Labels that name the service of a workload, the first that is given counts: Istio's own, which its injector derives from the
 /// others.
-const SERVICE_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
-const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
+pub const SERVICE_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
+/// Labels that name its revision.
+pub const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
 
 impl Context<'_> {
     /// Whether the proxy has a collector of spans: its own, or one that the mesh's settings or a Telemetry object names.

@@ -12,6 +12,19 @@ pub mod nds {
     }
 }
 
+/// `stats`: the configuration of Istio's metrics.
+pub mod stats {
+    include!("generated/stats.rs");
+
+    /// The type of its durations.
+    pub use prost_types::Duration;
+
+    impl prost::Name for PluginConfig {
+        const NAME: &'static str = "PluginConfig";
+        const PACKAGE: &'static str = "stats";
+    }
+}
+
 /// `istio.mesh.v1alpha1`: what the control plane tells agents.
 pub mod mesh {
     /// `istio.mesh.v1alpha1.ProxyConfig`, of which agents read one field in PCDS.

@@ -27,7 +27,8 @@ use twox_hash::XxHash64;
 
 const ROOTS: &str = "roots.txt";
 /// The packages of `crates/xds/protos` that crate `xds` has Rust types of; of the others it needs the descriptors alone.
-const OWN_TYPES: [&str; 4] = ["evenkeel.scope.v1", "evenkeel.xds.v1", "istio.networking.nds.v1", "istio.v1.auth"];
+const OWN_TYPES: [&str; 5] =
+    ["evenkeel.scope.v1", "evenkeel.xds.v1", "istio.networking.nds.v1", "istio.v1.auth", "stats"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -55,7 +56,7 @@ fn envoy_api(here: &Path, package: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
     // A resource's version is a hash of its bytes, so its maps need a stable order where the control plane writes several entries.
-    config.btree_map(["typed_per_filter_config"]);
+    config.btree_map(["typed_per_filter_config", "filter_metadata", ".google.protobuf.Struct.fields"]);
     // A file for each package; one that is no longer used must not stay.
     fs::remove_dir_all(&generated)?;
     fs::create_dir(&generated)?;

@@ -82,7 +82,8 @@ pub use sidecar::{
 pub use string_match::StringMatch;
 pub use target_ref::TargetRef;
 pub use telemetry::{
-    ModeSelector, ProviderRef, Telemetry, TelemetryLogging, TelemetrySpec, TelemetryTag, TelemetryTracing, WorkloadMode,
+    MetricSelector, MetricsOverride, ModeSelector, ProviderRef, StandardMetric, TagOperation, TagOverride, Telemetry,
+    TelemetryLogging, TelemetryMetrics, TelemetrySpec, TelemetryTag, TelemetryTracing, WorkloadMode,
 };
 pub use tracing::{CustomTag, EnvironmentTag, HeaderTag, LiteralTag, TagSource, Tracing, ZipkinCollector};
 pub use virtual_service::{

@@ -1,6 +1,7 @@
 //! Telemetry: the traces, metrics and access logs of workloads.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use evenkeel_base::Spanned;
 use evenkeel_base::yaml::Node;
@@ -33,8 +34,9 @@ object! {
         tracing: Vec<TelemetryTracing> = "tracing",
         /// Access logs.
         access_logging: Vec<TelemetryLogging> = "accessLogging",
+        /// Istio's metrics.
+        metrics: Vec<TelemetryMetrics> = "metrics",
     }
-    later: ["metrics" = "the proxies' own statistics are at `/stats/prometheus`"];
     check: check_targets;
 }
 
@@ -151,4 +153,148 @@ object! {
         disabled: Option<bool> = "disabled",
     }
     later: ["filter" = "everything is logged"];
+}
+
+object! {
+    /// Istio's metrics.
+    pub struct TelemetryMetrics {
+        /// Who gets them; what is said further out if not given.
+        providers: Vec<ProviderRef> = "providers",
+        /// Changes of metrics; later ones go before earlier ones.
+        overrides: Vec<MetricsOverride> = "overrides",
+        /// How often connections are reported; every 5 s if not given.
+        reporting_interval: Option<Duration> = "reportingInterval",
+    }
+}
+
+object! {
+    /// Changes of some metrics.
+    pub struct MetricsOverride {
+        /// The metrics; all if not given.
+        r#match: Option<MetricSelector> = "match",
+        /// Whether they are not reported.
+        disabled: Option<bool> = "disabled",
+        /// Changes of their labels, by name.
+        tag_overrides: BTreeMap<String, TagOverride> = "tagOverrides",
+    }
+}
+
+object! {
+    /// Metrics.
+    pub struct MetricSelector {
+        /// One of Istio's.
+        metric: Option<StandardMetric> = "metric",
+        /// The metric of this name, without `istio_`.
+        custom_metric: Option<Spanned<String>> = "customMetric",
+        /// The side of the traffic that the workload is on; both if not given.
+        mode: Option<WorkloadMode> = "mode",
+    }
+    check: check_metric;
+}
+
+fn check_metric(selector: &MetricSelector, _: &Node, cx: &mut Context) {
+    let Some(custom) = &selector.custom_metric else { return };
+    if selector.metric.is_some() {
+        let message = "`metric` and `customMetric` exclude each other";
+        cx.at_field("customMetric", |cx| cx.error("conflict", &custom.span, message, "remove one of them"));
+    } else if !StandardMetric::NAMES.iter().any(|(_, name)| *name == custom.as_str()) {
+        let message = format!("there is no metric `{}`; the override has no effect", custom.value);
+        let help = "further metrics are not supported; name one of Istio's in `metric`";
+        cx.at_field("customMetric", |cx| cx.warning("unsupported-field", &custom.span, message, help));
+    }
+}
+
+choices! {
+    /// Istio's metrics.
+    pub enum StandardMetric {
+        /// All.
+        All = "ALL_METRICS",
+        /// `istio_requests_total`.
+        RequestCount = "REQUEST_COUNT",
+        /// `istio_request_duration_milliseconds`.
+        RequestDuration = "REQUEST_DURATION",
+        /// `istio_request_bytes`.
+        RequestSize = "REQUEST_SIZE",
+        /// `istio_response_bytes`.
+        ResponseSize = "RESPONSE_SIZE",
+        /// `istio_tcp_connections_opened_total`.
+        TcpOpenedConnections = "TCP_OPENED_CONNECTIONS",
+        /// `istio_tcp_connections_closed_total`.
+        TcpClosedConnections = "TCP_CLOSED_CONNECTIONS",
+        /// `istio_tcp_sent_bytes_total`.
+        TcpSentBytes = "TCP_SENT_BYTES",
+        /// `istio_tcp_received_bytes_total`.
+        TcpReceivedBytes = "TCP_RECEIVED_BYTES",
+        /// `istio_request_messages_total`.
+        GrpcRequestMessages = "GRPC_REQUEST_MESSAGES",
+        /// `istio_response_messages_total`.
+        GrpcResponseMessages = "GRPC_RESPONSE_MESSAGES",
+    }
+}
+
+impl StandardMetric {
+    /// Each but [`StandardMetric::All`], with its name without `istio_`.
+    pub const NAMES: [(Self, &'static str); 10] = [
+        (Self::RequestCount, "requests_total"),
+        (Self::RequestDuration, "request_duration_milliseconds"),
+        (Self::RequestSize, "request_bytes"),
+        (Self::ResponseSize, "response_bytes"),
+        (Self::TcpOpenedConnections, "tcp_connections_opened_total"),
+        (Self::TcpClosedConnections, "tcp_connections_closed_total"),
+        (Self::TcpSentBytes, "tcp_sent_bytes_total"),
+        (Self::TcpReceivedBytes, "tcp_received_bytes_total"),
+        (Self::GrpcRequestMessages, "request_messages_total"),
+        (Self::GrpcResponseMessages, "response_messages_total"),
+    ];
+}
+
+impl MetricSelector {
+    /// The names of the selected metrics, without `istio_`.
+    pub fn names(&self) -> Vec<&'static str> {
+        let selected =
+            StandardMetric::NAMES.into_iter().filter(|(metric, name)| match (&self.custom_metric, self.metric) {
+                (Some(custom), _) => custom.as_str() == *name,
+                (None, Some(wanted)) => wanted == StandardMetric::All || wanted == *metric,
+                (None, None) => true,
+            });
+        selected.map(|(_, name)| name).collect()
+    }
+}
+
+object! {
+    /// A change of a label.
+    pub struct TagOverride {
+        /// What to do; UPSERT if not given.
+        operation: Option<TagOperation> = "operation",
+        /// The expression (CEL) of its value.
+        value: Option<Spanned<String>> = "value",
+    }
+    check: check_tag_override;
+}
+
+choices! {
+    /// What to do with a label.
+    pub enum TagOperation {
+        /// Add it, or change its value.
+        Upsert = "UPSERT",
+        /// Remove it.
+        Remove = "REMOVE",
+    }
+}
+
+fn check_tag_override(tag: &TagOverride, node: &Node, cx: &mut Context) {
+    let removes = tag.operation == Some(TagOperation::Remove);
+    match &tag.value {
+        Some(value) if removes => {
+            let help = "remove `value`, or the operation";
+            cx.at_field("value", |cx| cx.error("conflict", &value.span, "a label that is removed has no value", help));
+        }
+        None if !removes => cx.error("missing-field", &node.span, "the label has no `value`", "write an expression"),
+        Some(value) => {
+            let message = "values of labels are not supported yet; the label stays as it is";
+            let help = "`operation: REMOVE` works";
+            cx.at_field("value", |cx| cx.warning("unsupported-field", &value.span, message, help));
+        }
+        None => {}
+    }
 }

@@ -56,11 +56,8 @@ fn settings_of_the_mesh_that_change_nothing_are_named() {
         check(&text, expected);
     };
     settings("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", NOTE);
-    settings("defaultProviders: {metrics: [prometheus]}", &["warning unsupported-provider"]);
-    settings(
-        "extensionProviders: [{name: p, prometheus: {}}]\ndefaultProviders: {metrics: [p]}",
-        &["warning unsupported-provider"],
-    );
+    settings("defaultProviders: {metrics: [prometheus]}", &[]);
+    settings("extensionProviders: [{name: p, prometheus: {}}]\ndefaultProviders: {metrics: [p]}", &[]);
     let zipkin = "extensionProviders: [{name: p, zipkin: {service: a.test, port: 9411}}]";
     settings(&format!("{zipkin}\ndefaultProviders: {{tracing: [p]}}"), &[]);
     let log = "extensionProviders: [{name: p, envoyFileAccessLog: {path: /dev/stdout}}]";

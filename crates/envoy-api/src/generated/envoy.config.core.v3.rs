@@ -592,8 +592,8 @@ impl ::prost::Name for Node {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Metadata {
-    #[prost(map = "string, message", tag = "1")]
-    pub filter_metadata: ::std::collections::HashMap<
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub filter_metadata: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         super::super::super::super::google::protobuf::Struct,
     >,

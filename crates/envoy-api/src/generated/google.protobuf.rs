@@ -187,8 +187,11 @@ impl ::prost::Name for BytesValue {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Struct {
-    #[prost(map = "string, message", tag = "1")]
-    pub fields: ::std::collections::HashMap<::prost::alloc::string::String, Value>,
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub fields: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        Value,
+    >,
 }
 impl ::prost::Name for Struct {
     const NAME: &'static str = "Struct";

@@ -14,7 +14,7 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use super::services::{Clock, Clusters, Names, SystemClock, Tasks};
 use super::{
-    Body, ClusterScope, Decision, FilterStreams, Flow, HttpFilters, RequestContext, RequestFacts,
+    Body, ClusterScope, Decision, FilterStreams, Flow, HeadView, HttpFilters, RequestContext, RequestFacts,
     RequestTrailersContext, ResponseContext, ResponseDecision, RouteContext, Services, Setup, TrailersContext,
 };
 use crate::callouts::{Callouts, NoCallouts};
@@ -102,7 +102,9 @@ impl Fixture {
     /// The request has ended.
     pub(crate) fn complete(&mut self) {
         let client = self.client();
-        let end = Record::headless(&self.info, &client, (SystemTime::UNIX_EPOCH, self.now));
+        let request = HeadView::new(&self.head, &self.info.metadata);
+        let end =
+            Record { request: &request, ..Record::headless(&self.info, &client, (SystemTime::UNIX_EPOCH, self.now)) };
         self.filters.complete(&mut self.streams, &end);
     }
 

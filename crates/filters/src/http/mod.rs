@@ -26,8 +26,8 @@ use crate::format::Record;
 use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 use crate::{
-    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, jwt_authn, rbac,
-    stateful_session,
+    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
+    jwt_authn, rbac, stateful_session,
 };
 
 pub(crate) use chain::FilterDecision;
@@ -129,6 +129,8 @@ filters! {
     GrpcWeb => grpc_web::HttpFilter,
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation => header_mutation::HttpFilter,
+    /// `istio.stats`.
+    IstioStats => istio_stats::HttpFilter,
     /// `envoy.filters.http.jwt_authn`.
     JwtAuthn => jwt_authn::HttpFilter,
     /// `envoy.filters.http.rbac`.

@@ -83,6 +83,11 @@ impl ResponseFlags {
         NAMES.iter().find(|(_, short, _)| *short == name).map(|(flag, _, _)| *flag)
     }
 
+    /// A number that differs for all sets.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     /// Short names: `UH`.
     pub fn short_names(self) -> impl Iterator<Item = &'static str> {
         self.each().filter_map(|set| NAMES.iter().find(|(flag, _, _)| *flag == set)).map(|(_, short, _)| *short)

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::peer::DestinationService;
 
 use super::{ResponseFlags, Times};
 
@@ -39,6 +40,8 @@ pub struct StreamInfo {
     pub route_name: Option<Arc<str>>,
     /// The cluster it goes to.
     pub cluster_name: Option<Arc<str>>,
+    /// The service that the cluster stands for.
+    pub service: Option<Arc<DestinationService>>,
     /// The host of the last try: `ADDRESS:PORT`.
     pub host: Option<Arc<str>>,
     /// The local address of the upstream connection.
@@ -125,6 +128,7 @@ impl StreamInfo {
             bytes_sent: 0,
             route_name: None,
             cluster_name: None,
+            service: None,
             host: None,
             upstream_local: None,
             transport_failure: String::new(),
@@ -157,6 +161,7 @@ impl StreamInfo {
             bytes_sent,
             route_name,
             cluster_name,
+            service,
             host,
             upstream_local,
             transport_failure,
@@ -177,6 +182,7 @@ impl StreamInfo {
         (*details, *termination) = (Cow::Borrowed(""), Cow::Borrowed(""));
         (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
         (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
+        *service = None;
         transport_failure.clear();
         (*handshake_failure, *host_override, *dynamic_host) = (None, None, None);
         (*tunnel_headers, *tunnel_trailers) = (None, None);

@@ -1,12 +1,14 @@
 //! One worker's network filters of one filter chain: the hooks of each, and the order in which they are called.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_runtime_config::listener;
 use evenkeel_runtime_config::view::ConnectionView;
 
 use super::contract::{Close, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
-use super::{Hooks, NetworkFilter, Setup, Slot};
+use super::{Hooks, NetworkFilter, Setup, Since, Slot};
+use crate::format::Record;
 use crate::http::{Services, Woken};
 
 /// One worker's network filters of one filter chain, without the terminal one.
@@ -181,6 +183,20 @@ impl NetworkFilters {
         }
         state.written = 0;
         Decision::Continue
+    }
+
+    /// How often connections are reported; `None`: they are not.
+    pub fn report_interval(&self) -> Option<Duration> {
+        if !self.hooks.has(Hooks::REPORT) {
+            return None;
+        }
+        self.filters.iter().filter_map(|entry| entry.filter.report_interval()).min()
+    }
+
+    /// Reports a connection.
+    pub fn report(&self, record: &Record<'_>, since: &Since) {
+        let reporting = self.filters.iter().filter(|entry| entry.hooks.has(Hooks::REPORT));
+        reporting.for_each(|entry| entry.filter.report(record, since));
     }
 
     /// Tells the filters that were called for the connection that it has ended; once.

@@ -1,12 +1,14 @@
 //! The trait of a network filter, and what a filter is created with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::Registry;
 
 use super::contract::{ConnectionContext, ConnectionFacts, Data, Decision, End};
+use crate::format::Record;
 use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 
@@ -23,7 +25,9 @@ impl Hooks {
     pub const UPSTREAM_DATA: Self = Self(1 << 2);
     #[allow(missing_docs)]
     pub const COMPLETE: Self = Self(1 << 3);
-    /// All hooks.
+    #[allow(missing_docs)]
+    pub const REPORT: Self = Self(1 << 4);
+    /// All hooks but reports.
     pub const ALL: Self = Self((1 << 4) - 1);
 
     /// The union of both.
@@ -36,6 +40,19 @@ impl Hooks {
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
+}
+
+/// What has happened to a connection since the last report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Since {
+    /// It was opened.
+    pub opened: bool,
+    /// It has ended.
+    pub closed: bool,
+    /// Bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
 }
 
 /// What a filter is created with.
@@ -97,6 +114,15 @@ pub(crate) trait Filter: Sized {
     ) -> Option<Remark> {
         None
     }
+
+    /// How often [`Filter::report`] is called while a connection lives.
+    fn report_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What a TCP proxy has done for a connection since the last report. The first comes when it is connected to a server, or could
+    /// not be, and the last when the connection has ended.
+    fn report(&self, _record: &Record<'_>, _since: &Since) {}
 
     /// A connection for which the filter was called has ended, for whatever reason. If a TCP proxy logs it, the log entry follows.
     fn complete(&self, _state: &mut Self::State, _end: &End, _facts: &mut ConnectionFacts) {}

@@ -15,20 +15,22 @@ pub mod test_filter;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::listener;
 use evenkeel_runtime_config::view::ConnectionView;
 
+use crate::format::Record;
 use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
-use crate::{connection_limit, dynamic_forward_proxy, ext_authz, rbac};
+use crate::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, rbac};
 
 pub use chain::{Direction, FilteredConnection, NetworkFilters};
 pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
 pub use custom::{CustomFactory, CustomFilter};
 pub(crate) use filter::Filter;
-pub use filter::{Hooks, Setup};
+pub use filter::{Hooks, Setup, Since};
 
 /// The registry of filters, each under its name in [`listener::NetworkFilterConfig`].
 macro_rules! filters {
@@ -74,6 +76,20 @@ macro_rules! filters {
                 match self {
                     $(Self::$name(_) => <$filter as Filter>::IMMEDIATE,)*
                     Self::Custom(_) => false,
+                }
+            }
+
+            fn report_interval(&self) -> Option<Duration> {
+                match self {
+                    $(Self::$name(filter) => filter.report_interval(),)*
+                    Self::Custom(_) => None,
+                }
+            }
+
+            fn report(&self, record: &Record<'_>, since: &Since) {
+                match self {
+                    $(Self::$name(filter) => filter.report(record, since),)*
+                    Self::Custom(_) => {}
                 }
             }
 
@@ -126,6 +142,8 @@ filters! {
     ConnectionLimit => connection_limit::NetworkFilter,
     /// `envoy.filters.network.ext_authz`.
     ExtAuthz => ext_authz::NetworkFilter,
+    /// `istio.stats`.
+    IstioStats => istio_stats::NetworkFilter,
     /// `envoy.filters.network.rbac`.
     Rbac => rbac::NetworkFilter,
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.

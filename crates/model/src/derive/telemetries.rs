@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use evenkeel_api::istio::{
-    self, ModeSelector, ProviderKind, ProviderRef, TelemetryLogging, TelemetrySpec, TelemetryTracing, WorkloadMode,
+    self, MetricSelector, ModeSelector, ProviderKind, ProviderRef, StandardMetric, TagOperation, TelemetryLogging,
+    TelemetryMetrics, TelemetrySpec, TelemetryTracing, WorkloadMode,
 };
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::suggest::instead;
@@ -15,7 +16,10 @@ use super::step::Results;
 use super::tracking::Cx;
 use super::{renew, reuse_if_equal, shared};
 use crate::provider::ProviderService;
-use crate::telemetry::{AccessLogTarget, LogRule, Provider, Side, TagValue, Telemetry, TelemetrySettings, TracingRule};
+use crate::telemetry::{
+    AccessLogTarget, LogRule, MetricsOverride, MetricsRule, Provider, Side, TagValue, Telemetry, TelemetrySettings,
+    TracingRule,
+};
 use crate::{List, Selection, Snapshot};
 
 /// All Telemetry objects, in the order of precedence.
@@ -71,12 +75,17 @@ fn telemetry(object: &Object, spec: &TelemetrySpec) -> Telemetry {
         selection: Selection::of_telemetry(spec),
         tracing: spec.tracing.iter().map(tracing_rule).collect(),
         logs: spec.access_logging.iter().map(log_rule).collect(),
+        metrics: spec.metrics.iter().map(metrics_rule).collect(),
         origin: object.origin.clone(),
     }
 }
 
 fn side(selector: Option<&ModeSelector>) -> Option<Side> {
-    match selector?.mode? {
+    selector?.mode.and_then(side_of)
+}
+
+fn side_of(mode: WorkloadMode) -> Option<Side> {
+    match mode {
         WorkloadMode::ClientAndServer => None,
         WorkloadMode::Client => Some(Side::Client),
         WorkloadMode::Server => Some(Side::Server),
@@ -103,18 +112,41 @@ fn log_rule(rule: &TelemetryLogging) -> LogRule {
     }
 }
 
+fn metrics_rule(rule: &TelemetryMetrics) -> MetricsRule {
+    MetricsRule {
+        providers: rule.providers.iter().map(|provider| shared(&provider.name)).collect(),
+        overrides: rule.overrides.iter().map(metrics_override).collect(),
+        interval: rule.reporting_interval.filter(|interval| !interval.is_zero()),
+    }
+}
+
+fn metrics_override(change: &istio::MetricsOverride) -> MetricsOverride {
+    let everything = MetricSelector { metric: None, custom_metric: None, mode: None };
+    let selector = change.r#match.as_ref().unwrap_or(&everything);
+    let removed = change.tag_overrides.iter().filter(|(_, tag)| tag.operation == Some(TagOperation::Remove));
+    MetricsOverride {
+        side: selector.mode.and_then(side_of),
+        metrics: selector.names(),
+        is_for_all: selector.custom_metric.is_none() && matches!(selector.metric, None | Some(StandardMetric::All)),
+        disabled: change.disabled,
+        without: removed.map(|(name, _)| shared(name)).collect(),
+    }
+}
+
 /// The purpose for which a provider is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Tracing,
     AccessLogging,
+    Metrics,
 }
 
 /// Reports providers of a Telemetry object that do not exist, that are of another kind, or whose service does not exist.
 fn note_providers(cx: &Cx<'_>, object: &Object, spec: &TelemetrySpec, found: &mut Diagnostics) {
     let tracing = spec.tracing.iter().map(|rule| (Purpose::Tracing, &rule.providers));
     let logs = spec.access_logging.iter().map(|rule| (Purpose::AccessLogging, &rule.providers));
-    for (purpose, providers) in tracing.chain(logs) {
+    let metrics = spec.metrics.iter().map(|rule| (Purpose::Metrics, &rule.providers));
+    for (purpose, providers) in tracing.chain(logs).chain(metrics) {
         for provider in providers {
             if let Some((code, problem, help)) = problem(cx, &cx.mesh().telemetry, purpose, &provider.name) {
                 let message = format!("`{}`: {problem}", provider.name.value);
@@ -178,6 +210,7 @@ fn problem(
             AccessLogTarget::File(_) => return None,
             AccessLogTarget::Service(log) => &log.service,
         },
+        (Some(Provider::Metrics), Purpose::Metrics) => return None,
         (Some(_), _) => {
             return unsupported("it is not a provider of this kind; ignored", "name it where it belongs");
         }
@@ -218,7 +251,8 @@ pub(super) fn note_providers_of_mesh(cx: &Cx<'_>, object: &Object, said: &istio:
         for spec in telemetry.spec.iter() {
             let tracing = spec.tracing.iter().flat_map(|rule| &rule.providers);
             let logs = spec.access_logging.iter().flat_map(|rule| &rule.providers);
-            used.extend(tracing.chain(logs).map(|provider| provider.name.as_str()));
+            let metrics = spec.metrics.iter().flat_map(|rule| &rule.providers);
+            used.extend(tracing.chain(logs).chain(metrics).map(|provider| provider.name.as_str()));
         }
     }
     for provider in said.extension_providers.iter().filter(|provider| !used.contains(provider.name.as_str())) {

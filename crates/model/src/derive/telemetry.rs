@@ -52,7 +52,12 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
         telemetry.defaults = DefaultProviders {
             tracing: names(&named.tracing),
             access_logging: names(&named.access_logging),
-            metrics: names(&named.metrics),
+            // Istio's installation names Prometheus, too, where the user names no provider of metrics.
+            metrics: if named.metrics.is_empty() {
+                TelemetrySettings::default().defaults.metrics
+            } else {
+                names(&named.metrics)
+            },
         };
     }
 }

@@ -153,6 +153,7 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {
         let cluster = self.conn.worker.upstreams.cluster(&entry.cluster)?;
         self.request.stream.cluster_name = Some(Arc::clone(&entry.cluster));
+        self.request.stream.service.clone_from(&cluster.config().service);
         if let Some(trace) = &mut self.request.trace {
             trace.forwarded(&cluster.config().stat_name);
         }

@@ -1,9 +1,11 @@
 //! The TCP proxy: connects to a host of a cluster, and relays bytes in both directions.
 
 pub(crate) mod relay;
+mod reports;
 mod tunnel;
 mod upstream;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -25,7 +27,8 @@ use crate::observers::{self, Observer};
 use crate::stats::tcp::{Counter, Gauge};
 use crate::worker::{Directive, Registration, TcpStats, Worker};
 use evenkeel_upstream::turn;
-use relay::{End, Ending, Relay, Remainder};
+use relay::{End, Ending, Relay, Relayed, Remainder};
+use reports::Reports;
 pub(crate) use upstream::{FirstByte, UpstreamHalf, UpstreamSide};
 use upstream::{Outcome, Upstream};
 
@@ -51,13 +54,21 @@ pub(crate) async fn serve(
             Err(close) => UpstreamSide::refused(worker, &close, (&downstream.info.view, &downstream.stream), &proxy),
         },
     };
-    if let Some((to_up, to_down)) = relay(&mut downstream, &mut upstream_side, &proxy, &stats, registration).await
+    let reports = Reports::of(worker, &downstream.info);
+    if let Some(reports) = &reports {
+        reports.opened(&upstream_side.outcome);
+    }
+    let ended = relay(&mut downstream, &mut upstream_side, &proxy, &stats, registration, reports.as_ref()).await;
+    if let Some((to_up, to_down)) = ended
         && let UpstreamSide { outcome, upstream: Some((Upstream::Connection(connection), _)), .. } = *upstream_side
     {
         let upstream = Some(Box::new(UpstreamHalf { outcome, stream: connection.stream, to_up, to_down }));
         return Some(Box::new(MovingConnection { downstream: *downstream, upstream, to: Directive::HandOver }));
     }
     end_filters(&mut downstream, &mut upstream_side.outcome);
+    if let Some(reports) = &reports {
+        reports.closed(&upstream_side.outcome);
+    }
     end(worker, &downstream, (&listener, &proxy), &stats, &upstream_side.outcome);
     None
 }
@@ -92,8 +103,12 @@ pub(crate) async fn resume(
     let UpstreamHalf { outcome, stream, to_up, to_down } = &mut *upstream;
     let from_client = Remainder { buffer: std::mem::take(&mut downstream.input), half: *to_up };
     let from_upstream = Remainder { buffer: std::mem::take(&mut to_down.buffer), half: to_down.half };
+    let reports = Reports::of(worker, &downstream.info);
     let mut relay = Relay::resume(&mut downstream.stream, from_client, stream, from_upstream);
-    if run(&mut relay, &proxy, &stats, outcome, registration).await {
+    if let Some(reports) = &reports {
+        reports.resumed(Relayed { received: relay.upstream_bytes(), sent: relay.downstream_bytes() });
+    }
+    if run(&mut relay, &proxy, &stats, outcome, registration, reports.as_ref()).await {
         let rest = relay.part();
         (downstream.input, *to_up, *to_down) = (rest.0.buffer, rest.0.half, rest.1);
         return Some(Box::new(MovingConnection {
@@ -101,6 +116,9 @@ pub(crate) async fn resume(
             upstream: Some(upstream),
             to: Directive::HandOver,
         }));
+    }
+    if let Some(reports) = &reports {
+        reports.closed(outcome);
     }
     end(worker, &downstream, (&listener, &proxy), &stats, outcome);
     None
@@ -178,6 +196,7 @@ async fn relay(
     proxy: &TcpProxy,
     stats: &TcpStats,
     registration: &Registration,
+    reports: Option<&Reports>,
 ) -> Option<(Half, Remainder)> {
     let UpstreamSide { outcome, upstream, input } = upstream_side;
     let (upstream, _) = upstream.as_mut()?;
@@ -186,7 +205,7 @@ async fn relay(
     match upstream {
         Upstream::Connection(connection) => {
             let mut relay = Relay::new(&mut downstream.stream, from_client, &mut connection.stream, from_upstream);
-            if !run(&mut relay, proxy, stats, outcome, registration).await {
+            if !run(&mut relay, proxy, stats, outcome, registration, reports).await {
                 return None;
             }
             let (to_up, to_down) = relay.part();
@@ -196,7 +215,7 @@ async fn relay(
         Upstream::Tunnel(tunnel) => {
             let mut relay = Relay::new(&mut downstream.stream, from_client, &mut **tunnel, from_upstream);
             // The shared connection is not handed over, and neither is a stream of it.
-            _ = run(&mut relay, proxy, stats, outcome, registration).await;
+            _ = run(&mut relay, proxy, stats, outcome, registration, reports).await;
             outcome.stream.tunnel_trailers = tunnel.take_trailers();
             None
         }
@@ -210,13 +229,24 @@ async fn run<U: End>(
     stats: &TcpStats,
     outcome: &mut Outcome,
     registration: &Registration,
+    reports: Option<&Reports>,
 ) -> bool {
     let until = after(outcome.started(), proxy.max_downstream_connection_duration);
-    let ending = relay.run(proxy.idle_timeout, until, registration).await;
+    let progress = Cell::default();
+    let relayed = relay.run(proxy.idle_timeout, until, registration, &progress);
+    let ending = match reports {
+        Some(reports) => reports.during(outcome, &progress, relayed).await,
+        None => relayed.await,
+    };
     (outcome.stream.bytes_received, outcome.stream.bytes_sent) = (relay.upstream_bytes(), relay.downstream_bytes());
     outcome.cut_off = matches!(ending, Ending::Failed | Ending::UpstreamReset | Ending::Cut);
     match ending {
-        Ending::Leaves => return true,
+        Ending::Leaves => {
+            if let Some(reports) = reports {
+                reports.left(outcome);
+            }
+            return true;
+        }
         Ending::Closed | Ending::Failed => {}
         Ending::UpstreamReset => outcome.fail(&Failure::UpstreamReset),
         Ending::Cut => outcome.stream.termination = "connection_cut".into(),

@@ -4,6 +4,7 @@
 //! A direction begins by copying. Once it has proven bulky, its bytes stay in the kernel if both ends are plain TCP; otherwise more bytes
 //! are copied at a time.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -72,6 +73,15 @@ impl End for Stream {
     fn reset_on_close(&self) {
         Self::reset_on_close(self);
     }
+}
+
+/// The bytes that a connection has relayed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Relayed {
+    /// From the client.
+    pub(crate) received: u64,
+    /// To the client.
+    pub(crate) sent: u64,
 }
 
 /// Two streams, and what was read from each but not yet written to the other. Each direction reads again only when it has written
@@ -147,6 +157,7 @@ impl<'s, U: End> Relay<'s, U> {
         idle: Option<Duration>,
         until: Option<Instant>,
         registration: &Registration,
+        progress: &Cell<Relayed>,
     ) -> Ending {
         let (mut deadline, mut idle_until) = (Deadline::default(), after(turn::now(), idle));
         registration.ends_itself();
@@ -154,6 +165,7 @@ impl<'s, U: End> Relay<'s, U> {
             let before = (self.to_up.bytes, self.to_down.bytes);
             let sent = self.to_up.poll(self.down, self.up, cx);
             let received = self.to_down.poll(self.up, self.down, cx);
+            progress.set(Relayed { received: self.to_up.bytes, sent: self.to_down.bytes });
             if let Poll::Ready(Err(failure)) = &sent {
                 return Poll::Ready(self.fail(failure, true));
             }

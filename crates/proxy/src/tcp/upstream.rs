@@ -228,6 +228,7 @@ async fn connect(
         outcome.fail(&Failure::NoCluster(0));
         return None;
     };
+    outcome.stream.service.clone_from(&cluster.config().service);
     outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
     if worker.upstreams.own().hops_so_far(view) > MAX_HOPS {
         return refuse_loop(outcome, name);

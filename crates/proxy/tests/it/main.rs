@@ -23,6 +23,7 @@ mod half_close;
 mod harness;
 mod health;
 mod holds;
+mod istio_stats;
 mod keep_alive;
 mod lifecycle;
 mod limits;

@@ -22,7 +22,7 @@ use super::headers::{self, KeyFormat};
 use super::health_check::health_checks;
 use super::http2::max_requests;
 use super::load_balancer::balancing;
-use super::metadata::{origin, string_fields, text_of};
+use super::metadata::{origin, service_of, string_fields, text_of};
 use super::mirror::cluster_mirrors;
 use super::outlier_detection::{self, outlier_detection};
 use super::source::Reference;
@@ -107,6 +107,7 @@ pub(crate) fn cluster(
         transport: transport?,
         transport_matches,
         mutual_addresses: mutual_addresses?,
+        service: service_of(c.metadata.as_ref()).map(Arc::new),
         http,
         http_filters,
         mirrors,

@@ -9,7 +9,7 @@ use super::Cx;
 use super::address::{endpoint_address, port};
 use super::fraction::parts_per_million;
 use super::health_check::endpoint_check;
-use super::metadata::{lb_metadata, string_fields};
+use super::metadata::{lb_metadata, string_fields, text_of};
 use crate::address::EndpointAddress;
 use crate::cluster::{Endpoint, EndpointSet, Health};
 use crate::dns::DnsTarget;
@@ -158,6 +158,7 @@ fn lb_endpoint_of(
         locality_weight: locality.weight,
         hash_key,
         lb_metadata,
+        workload: text_of(lb.metadata.as_ref(), "istio", "workload").map(Arc::from),
         transport_labels: transport_labels(lb.metadata.as_ref()),
         transport_index: None,
         check: cx.at("endpoint", |cx| endpoint_check(cx, endpoint.health_check_config.as_ref()))?,

@@ -7,6 +7,7 @@ use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use crate::dynamic_metadata::DynamicMetadata;
 use crate::metadata::{MetadataMatch, MetadataValue};
+use crate::peer::DestinationService;
 
 /// The metadata that load balancing uses.
 pub(crate) const LB_METADATA: &str = "envoy.lb";
@@ -35,6 +36,19 @@ pub(crate) fn text_of<'m>(metadata: Option<&'m core::Metadata>, namespace: &str,
         Some(Kind::StringValue(text)) => Some(text),
         _ => None,
     }
+}
+
+/// The first service of `istio`: `services`.
+pub(crate) fn service_of(metadata: Option<&core::Metadata>) -> Option<DestinationService> {
+    let Some(Kind::ListValue(services)) = &metadata?.filter_metadata.get("istio")?.fields.get("services")?.kind else {
+        return None;
+    };
+    let Some(Kind::StructValue(service)) = &services.values.first()?.kind else { return None };
+    let text = |name: &str| match service.fields.get(name).and_then(|value| value.kind.as_ref()) {
+        Some(Kind::StringValue(text)) => text.as_str().into(),
+        _ => Box::default(),
+    };
+    Some(DestinationService { host: text("host"), name: text("name"), namespace: text("namespace") })
 }
 
 /// The string fields of a struct, sorted by name.

@@ -11,6 +11,7 @@ pub mod fault;
 pub mod grpc_stats;
 pub mod grpc_web;
 pub mod header_mutation;
+pub mod istio_stats;
 pub mod jwt_authn;
 pub mod rbac;
 pub mod stateful_session;

@@ -31,7 +31,7 @@ pub fn assigned(
         EndpointAddress::Ip(address) => taken.insert((address, endpoint.port)),
         EndpointAddress::Name(_) | EndpointAddress::Unix(_) => false,
     });
-    let mut assigned = assignment(cluster, distinct, &EndpointRanking::new(context, service, policy));
+    let mut assigned = assignment(context, cluster, distinct, &EndpointRanking::new(context, service, policy));
     if let Some(setting) = policy.load_balancer.as_ref().and_then(|balancer| balancer.locality.as_ref()) {
         load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
     }

@@ -11,6 +11,7 @@ use super::{chain, l4, listener, secured};
 use crate::access_log;
 use crate::context::Context;
 use crate::http::{self, Calls};
+use crate::metrics;
 use crate::names;
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
@@ -176,7 +177,7 @@ fn chains_to(context: Context<'_>, server: &Server, targets: Vec<l4::Target<'_>>
         let mut filters = ext_authz::network_filters(context, Bytes::Declared);
         filters.extend(rbac::network_filters(context, Bytes::Declared));
         filters.push(to_destinations(route_context, destinations));
-        chain("", wanted, filters)
+        chain("", wanted, metrics::counting(context, filters))
     };
     targets.into_iter().map(chain).collect()
 }

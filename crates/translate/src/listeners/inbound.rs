@@ -24,7 +24,7 @@ use crate::rbac::{self, Bytes};
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::traffic::Direction;
 use crate::traffic::InnerProtocol;
-use crate::{ext_authz, routes, stat_names};
+use crate::{ext_authz, metrics, routes, stat_names};
 
 /// The TLS inspector's name for TLS.
 const TLS: &str = "tls";
@@ -248,7 +248,7 @@ fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, te
     let mut filters: Vec<Filter> = ext_authz::network_filters(context, bytes);
     filters.extend(rbac::network_filters(context, bytes));
     filters.push(http::tcp_by(context, &target.cluster, &target.stat, None));
-    with_tls(context, chain(&target.tcp_name, wanted, filters), terminate)
+    with_tls(context, chain(&target.tcp_name, wanted, metrics::counting(context, filters)), terminate)
 }
 
 fn with_tls(context: Context<'_>, chain: FilterChain, terminate: bool) -> FilterChain {

@@ -17,6 +17,7 @@ use crate::context::{Context, PortProtocol};
 use crate::endpoints::pipe;
 use crate::finish::{encoded, finish};
 use crate::http::{self, Calls, HostLookup};
+use crate::metrics;
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT, outbound_name};
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
@@ -461,5 +462,5 @@ fn unknown(context: Context<'_>, port: u16) -> FilterChain {
 /// A chain for connections that carry bytes. What stands in for something that would judge them and is not supported refuses them.
 fn bytes_chain(context: Context<'_>, name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterChain {
     let refused = rbac::outbound_network_filter(context);
-    chain(name, wanted, refused.into_iter().chain(filters).collect())
+    chain(name, wanted, metrics::counting(context, refused.into_iter().chain(filters).collect()))
 }

@@ -9,6 +9,7 @@ use evenkeel_model::{Endpoint, Resolution, Service};
 
 use super::chain;
 use crate::context::Context;
+use crate::metrics;
 use crate::output::{Collection, Output, Part};
 use crate::pb::config::listener::FilterChainMatch;
 use crate::rbac::{self, Bytes};
@@ -44,7 +45,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output<'_>)
             let mut filters = ext_authz::network_filters(context, Bytes::Declared);
             filters.extend(rbac::network_filters(context, Bytes::Declared));
             filters.push(http::tcp_by(context, &name, "", Some(&policy)));
-            chains.push(chain("", wanted, filters));
+            chains.push(chain("", wanted, metrics::counting(context, filters)));
         }
     }
     for port in listens_on {

@@ -1,5 +1,6 @@
 //! Telemetry objects: which apply to a workload, and what they say of its traces and logs on each side.
 
+use evenkeel_translate::{ClientKind, ProxyView};
 use serde_json::Value;
 
 use crate::decisions_telemetry::{built_with, filters, listener};
@@ -18,13 +19,13 @@ const PROVIDERS: &str = "extensionProviders:
 
 /// Telemetry objects from `NAMESPACE SPEC`.
 fn objects(all: &[&str]) -> String {
-    let object = |(index, text): (usize, &&str)| {
+    let object = |index: usize, text: &str| {
         let (namespace, spec) = text.split_once(' ').expect("a namespace");
         format!(
             "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: t{index}, namespace: {namespace}}}\nspec: {spec}\n"
         )
     };
-    all.iter().enumerate().map(object).collect()
+    all.iter().enumerate().map(|(index, text)| object(index, text)).collect()
 }
 
 /// The connection managers of the sidecar `web-0.shop`: the one for what it sends, and one for what it receives.
@@ -57,6 +58,68 @@ fn logs(manager: &Value) -> String {
         config["path"].as_str().or(config["common_config"]["log_name"].as_str()).unwrap_or_default().to_owned()
     };
     logs.iter().map(name).collect::<Vec<_>>().join(" ")
+}
+
+/// What the filters `istio.stats` of Evenkeel's sidecar `web-0.shop` have: for requests that it sends and receives, and for
+/// connections that it opens.
+fn metrics(defaults: &str, telemetries: &[&str]) -> [String; 3] {
+    let (snapshot, _) = built_with(&format!("{defaults}\n{PROVIDERS}"), "{}", &objects(telemetries));
+    let view = view_of("sidecar web-0.shop", &snapshot);
+    let set = translate(&ProxyView { client_kind: ClientKind::EvenkeelFull, ..view }, &snapshot);
+    let (_, refused) = compile(&set);
+    assert!(refused.is_empty(), "{refused:?}");
+    let all = compared(&set);
+    let of_requests = |name: &str| {
+        let manager = filters(listener(&all, name), "HttpConnectionManager").next().expect("one");
+        let filters = manager["http_filters"].as_array().cloned().unwrap_or_default();
+        filters.iter().find(|filter| filter["name"] == "istio.stats").map(|filter| changes(&filter["typed_config"]))
+    };
+    let of_connections = || filters(listener(&all, "10.96.1.2_9000"), "stats.PluginConfig").next().map(changes);
+    [of_requests("0.0.0.0_9080"), of_requests("virtualInbound"), of_connections()]
+        .map(|found| found.unwrap_or_else(|| "none".to_owned()))
+}
+
+/// `METRIC!` for one that is dropped, `METRIC-LABEL` for a label that is removed, and further settings.
+fn changes(config: &Value) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for metric in config["metrics"].as_array().into_iter().flatten() {
+        let name = metric["name"].as_str().unwrap_or_default();
+        parts.extend((metric["drop"] == true).then(|| format!("{name}!")));
+        let removed = metric["tags_to_remove"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        parts.extend(removed.map(|label| format!("{name}-{label}")));
+    }
+    parts.extend(config["tcp_reporting_duration"].as_str().map(str::to_owned));
+    parts.extend((config["disable_host_header_fallback"] == true).then(|| "no-host".to_owned()));
+    parts.join(" ")
+}
+
+#[test]
+fn metrics_follow_all_objects_from_the_outermost() {
+    let check = |defaults: &str, telemetries: &[&str], expected: [&str; 3]| {
+        assert_eq!(metrics(defaults, telemetries), expected, "{defaults} {telemetries:?}");
+    };
+    let none = ["none"; 3];
+    check("", &[], ["", "no-host", ""]);
+    check("defaultProviders: {metrics: [prometheus]}", &[], ["", "no-host", ""]);
+    check("defaultProviders: {metrics: [unknown]}", &[], none);
+    check("", &["shop {metrics: [{providers: [{name: unknown}]}]}"], none);
+    let off = "{metrics: [{overrides: [{disabled: true}]}]}";
+    check("", &[&format!("istio-system {off}")], none);
+    let all = "{metrics: [{overrides: [{match: {metric: ALL_METRICS, mode: CLIENT}, disabled: true}]}]}";
+    check("", &[&format!("shop {all}")], ["none", "no-host", "none"]);
+    // What is turned off for the mesh can be turned on again for a namespace, one metric being enough.
+    let on = "shop {metrics: [{overrides: [{match: {metric: REQUEST_COUNT, mode: SERVER}, disabled: false}]}]}";
+    check("", &[&format!("istio-system {off}"), on], ["none", "no-host", "none"]);
+    let drops = "shop {metrics: [{providers: [{name: prometheus}], reportingInterval: 15s, overrides: [\
+                 {match: {metric: REQUEST_SIZE}, disabled: true}, \
+                 {match: {customMetric: requests_total, mode: SERVER}, tagOverrides: {source_app: {operation: REMOVE}}}]}]}";
+    let server = "request_bytes! requests_total-source_app 15s no-host";
+    check("", &[drops], ["request_bytes! 15s", server, "request_bytes! 15s"]);
+    let of_web = "shop {selector: {matchLabels: {app: web}}, metrics: [{overrides: [\
+                  {match: {metric: REQUEST_SIZE, mode: CLIENT}, disabled: false}, \
+                  {match: {metric: REQUEST_COUNT, mode: SERVER}, tagOverrides: {reporter: {operation: REMOVE}}}]}]}";
+    let server = "request_bytes! requests_total-reporter requests_total-source_app 15s no-host";
+    check("", &[drops, of_web], ["15s", server, "15s"]);
 }
 
 /// Tags that spans have unless something else is said.
@@ -180,6 +243,8 @@ fn providers_that_cannot_be_used_are_named() {
     check(&logs("zip"), "`zip`: it is not a provider of this kind");
     check(&traces("lost"), "[missing-service]: `lost`: there is no service `nowhere.telemetry");
     check("shop {tracing: [{providers: [{name: zip}, {name: otel}]}]}", "`otel`: spans go to one collector");
+    check("shop {metrics: [{providers: [{name: prometheus}]}]}", "");
+    check("shop {metrics: [{providers: [{name: zip}]}]}", "`zip`: it is not a provider of this kind");
     check("shop {tracing: [{randomSamplingPercentage: 3}]}", "[no-effect]");
     check("shop {selector: {matchLabels: {app: wep}}, accessLogging: [{disabled: true}]}", "[selects-nothing]");
     let (_, found) = built_with(PROVIDERS, "{}", &objects(&[&traces("zip"), &traces("otel")]));

@@ -236,7 +236,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig defaultConfig.terminationDrainDuration", Tested("local/src/workloads.rs", "terminationDrainDuration: 9s")),
     ("MeshConfig defaultConfig.tracingServiceName", Agent("tracingServiceName: CANONICAL_NAME_ONLY")),
     ("MeshConfig enablePrometheusMerge", Mesh("enablePrometheusMerge: false")),
-    ("MeshConfig defaultProviders.metrics", Finding("defaultProviders: {metrics: [prometheus]}", "unsupported-provider")),
+    ("MeshConfig defaultProviders.metrics", Mesh("defaultProviders: {metrics: [p]}")),
     ("MeshConfig extensionProviders[].prometheus", Finding("extensionProviders: [{name: p, prometheus: {}}]", "no-effect")),
     ("MeshConfig extensionProviders[].lightstep", Finding("extensionProviders: [{name: p, lightstep: {service: a, port: 1}}]", "no-effect")),
     ("MeshConfig extensionProviders[].lightstep", Finding("extensionProviders: [{name: p, lightstep: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use evenkeel_filters::explain::{Call, Explainer, Explanation, Step};
 use evenkeel_model::{AddressBook, MeshConfig, OutboundTrafficPolicy, Snapshot};
+use evenkeel_runtime_config::cluster::Endpoint;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::listener::Terminal;
@@ -398,7 +399,12 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
         Step::Endpoints { cluster, .. } => config.clusters.get(cluster),
         _ => None,
     });
-    let cluster = cluster.map(|c| format!("{:?} {:?} {:?}", c.connect_timeout, c.load_balancer, c.endpoints.hosts));
+    // Only Evenkeel's proxies are told the workloads behind endpoints.
+    let hosts = |hosts: &[Arc<Endpoint>]| -> Vec<Endpoint> {
+        hosts.iter().map(|host| Endpoint { workload: None, ..(**host).clone() }).collect()
+    };
+    let cluster =
+        cluster.map(|c| format!("{:?} {:?} {:?}", c.connect_timeout, c.load_balancer, hosts(&c.endpoints.hosts)));
     (host.unwrap_or_default(), cluster.unwrap_or_default())
 }
 

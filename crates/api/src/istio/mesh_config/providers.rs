@@ -372,10 +372,6 @@ fn problem_of_use(
         };
         return Some(("providers of this kind are not supported yet; ignored".to_owned(), help.to_owned()));
     }
-    if kind == ProviderKind::Metrics {
-        let help = "the proxies' own statistics are at `/stats/prometheus`, whatever this names".to_owned();
-        return Some(("Istio's metrics of requests do not exist here; ignored".to_owned(), help));
-    }
     let is_other =
         kind == ProviderKind::Tracing && config.tracer().is_some_and(|(_, first)| first.name.value != name.value);
     is_other.then(|| ("spans go to one collector; ignored".to_owned(), "remove it".to_owned()))

@@ -1,0 +1,94 @@
+//! Reports of a connection to its filters: when it is open, at intervals while it lives, and when it has ended.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_filters::network::Since;
+use evenkeel_filters::{ConnectionInfo, NetworkFilters};
+use evenkeel_upstream::turn;
+use tokio::time::sleep_until;
+
+use super::relay::Relayed;
+use super::upstream::Outcome;
+use crate::worker::Worker;
+
+/// The reports of one connection.
+pub(super) struct Reports {
+    info: Arc<ConnectionInfo>,
+    filters: Rc<NetworkFilters>,
+    interval: Duration,
+    reported: Cell<Relayed>,
+}
+
+impl Reports {
+    /// The reports of a connection; `None`: no filter of its chain wants any.
+    pub(super) fn of(worker: &Worker, info: &Arc<ConnectionInfo>) -> Option<Self> {
+        let chain = info.chain.as_ref().filter(|chain| !chain.network_filters.is_empty())?;
+        let filters = worker.generation().network_filters(chain);
+        let interval = filters.report_interval()?;
+        Some(Self { info: Arc::clone(info), filters, interval, reported: Cell::default() })
+    }
+
+    /// Reports that the connection was opened.
+    pub(super) fn opened(&self, outcome: &Outcome) {
+        self.report(outcome, Since { opened: true, ..Since::default() });
+    }
+
+    /// The connection continues here after these bytes, which others have reported.
+    pub(super) fn resumed(&self, relayed: Relayed) {
+        self.reported.set(relayed);
+    }
+
+    /// Reports what it has done until it is handed over.
+    pub(super) fn left(&self, outcome: &Outcome) {
+        self.report(outcome, self.since(relayed(outcome)));
+    }
+
+    /// Reports that it has ended.
+    pub(super) fn closed(&self, outcome: &Outcome) {
+        self.report(outcome, Since { closed: true, ..self.since(relayed(outcome)) });
+    }
+
+    /// Runs the relay of the connection, and reports its progress meanwhile.
+    pub(super) async fn during<T>(
+        &self,
+        outcome: &Outcome,
+        progress: &Cell<Relayed>,
+        relay: impl Future<Output = T>,
+    ) -> T {
+        let mut relay = pin!(relay);
+        let mut next = turn::now() + self.interval;
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut relay => return ended,
+                () = sleep_until(next) => {}
+            }
+            next += self.interval;
+            self.report(outcome, self.since(progress.get()));
+        }
+    }
+
+    fn since(&self, relayed: Relayed) -> Since {
+        let before = self.reported.replace(relayed);
+        Since {
+            received: relayed.received.saturating_sub(before.received),
+            sent: relayed.sent.saturating_sub(before.sent),
+            ..Since::default()
+        }
+    }
+
+    fn report(&self, outcome: &Outcome, since: Since) {
+        if since != Since::default() {
+            outcome.record(&self.info, |record| self.filters.report(record, &since));
+        }
+    }
+}
+
+fn relayed(outcome: &Outcome) -> Relayed {
+    Relayed { received: outcome.stream.bytes_received, sent: outcome.stream.bytes_sent }
+}

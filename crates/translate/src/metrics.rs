@@ -1,0 +1,90 @@
+//! Istio's metrics: the filters that count, and what tells them the service and the workload behind a cluster and an endpoint.
+//! Stock Envoy does not have these filters.
+
+use evenkeel_model::telemetry::MetricsChoice;
+use evenkeel_model::{Endpoint, Service};
+use evenkeel_xds::istio::stats::{Duration, MetricConfig, PluginConfig};
+
+use crate::context::Context;
+use crate::pb::config::listener::Filter;
+use crate::pb::core::Metadata;
+use crate::pb::hcm::{HttpFilter, http_filter};
+use crate::proto::{self, any};
+use crate::traffic::Direction;
+
+/// Istio's name of the filters.
+const NAME: &str = "istio.stats";
+/// The cluster of all workloads, as Istio calls it.
+const CLUSTER: &str = "Kubernetes";
+
+/// The filter that counts requests.
+pub fn http_filter(context: Context<'_>, side: Direction) -> Option<HttpFilter> {
+    let config = config(&context.metrics()?, side != Direction::Outbound);
+    Some(HttpFilter {
+        name: NAME.to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any(&config))),
+        ..Default::default()
+    })
+}
+
+/// The filter that counts connections.
+fn network_filter(context: Context<'_>) -> Option<Filter> {
+    let config = config(&context.metrics()?, false);
+    Some(proto::network_filter(NAME, any(&config)))
+}
+
+/// Has the filter that counts connections before the TCP proxy, which is the last filter.
+pub fn counting(context: Context<'_>, mut filters: Vec<Filter>) -> Vec<Filter> {
+    if let Some(last) = filters.pop() {
+        filters.extend(network_filter(context));
+        filters.push(last);
+    }
+    filters
+}
+
+/// `from_anywhere`: clients may be outside the mesh, so what they call in `Host` is no service.
+fn config(choice: &MetricsChoice, from_anywhere: bool) -> PluginConfig {
+    let metrics = choice.changes.iter().map(|(name, change)| MetricConfig {
+        name: (*name).to_owned(),
+        drop: change.disabled,
+        tags_to_remove: change.without.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    });
+    let interval = choice.interval.map(proto::duration);
+    PluginConfig {
+        disable_host_header_fallback: from_anywhere,
+        tcp_reporting_duration: interval.map(|value| Duration { seconds: value.seconds, nanos: value.nanos }),
+        metrics: metrics.collect(),
+        ..Default::default()
+    }
+}
+
+/// Tells proxies that count the service behind a cluster.
+pub fn note_service(context: Context<'_>, service: &Service, metadata: &mut Option<Metadata>) {
+    if !context.client_kind().is_evenkeel() {
+        return;
+    }
+    let kubernetes = service.host.as_str().split_once(".svc.").and_then(|(name, _)| name.split_once('.'));
+    let name = kubernetes.map_or(service.host.as_str(), |(name, _)| name);
+    let facts = [("host", service.host.as_str()), ("name", name), ("namespace", &service.namespace)];
+    let all = metadata.get_or_insert_default().filter_metadata.entry("istio".to_owned()).or_default();
+    all.fields.insert("services".to_owned(), proto::list_of_one(&facts));
+}
+
+/// Tells proxies that count the workload behind an endpoint: Istio's five parts, and its labels `app` and `version`.
+pub fn note_workload(context: Context<'_>, endpoint: &Endpoint, metadata: &mut Option<Metadata>) {
+    if !context.client_kind().is_evenkeel() {
+        return;
+    }
+    let first = |names: &[&str], default: &str| {
+        let label = names.iter().find_map(|name| endpoint.labels.get(*name)).map(|value| value.to_string());
+        label.filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
+    };
+    let service = first(&crate::tracing::SERVICE_LABELS, &endpoint.workload_name);
+    let revision = first(&crate::tracing::REVISION_LABELS, "latest");
+    let (workload, namespace) = (&endpoint.workload_name, &endpoint.namespace);
+    let (app, version) = (first(&["app"], ""), first(&["version"], ""));
+    let text = format!("{workload};{namespace};{service};{revision};{CLUSTER};{app};{version}");
+    let all = metadata.get_or_insert_default().filter_metadata.entry("istio".to_owned()).or_default();
+    all.fields.insert("workload".to_owned(), proto::text_value(&text));
+}
