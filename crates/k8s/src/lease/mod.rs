@@ -64,6 +64,8 @@ pub struct Candidate {
     times: LeaseTimes,
     until: watch::Sender<Option<Instant>>,
     observed: Option<Observed>,
+    /// Whether the last attempt failed, which has been logged.
+    is_failing: bool,
 }
 
 impl Candidate {
@@ -76,6 +78,7 @@ impl Candidate {
             times,
             until: watch::Sender::new(None),
             observed: None,
+            is_failing: false,
         }
     }
 
@@ -104,15 +107,14 @@ impl Candidate {
     async fn step(&mut self) {
         let begin = Instant::now();
         let led = self.leads(begin);
-        let leads = match tokio::time::timeout(self.times.deadline / 2, self.attempt(begin)).await {
-            Ok(Ok(leads)) => leads,
-            Ok(Err(error)) => {
-                tracing::debug!(lease = self.name, %error, "the Lease is neither taken nor renewed");
-                // The last renewal counts until its deadline.
-                self.leads(Instant::now())
-            }
-            Err(_) => self.leads(Instant::now()),
+        let attempt = match tokio::time::timeout(self.times.deadline / 2, self.attempt(begin)).await {
+            Ok(Ok(leads)) => Ok(leads),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the API server has not answered in time".to_owned()),
         };
+        // After a failure the last renewal counts until its deadline.
+        let leads = attempt.as_ref().copied().unwrap_or_else(|_| self.leads(Instant::now()));
+        self.note(attempt.err());
         match (led, leads) {
             (false, true) => tracing::info!(lease = self.name, identity = self.identity, "this process leads"),
             (true, false) => {
@@ -122,6 +124,22 @@ impl Candidate {
         }
         if !leads {
             self.until.send_if_modified(|until| until.take().is_some());
+        }
+    }
+
+    /// Logs the first of several failures as a warning.
+    fn note(&mut self, failure: Option<String>) {
+        let was_failing = std::mem::replace(&mut self.is_failing, failure.is_some());
+        match failure {
+            Some(reason) if was_failing => tracing::debug!(lease = self.name, reason, "still no Lease"),
+            Some(reason) => {
+                tracing::warn!(
+                    lease = self.name,
+                    reason,
+                    "the Lease is neither taken nor renewed; tried again until it is"
+                )
+            }
+            None => {}
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use evenkeel_base::{Rank, SourceId};
 use evenkeel_control::source::feed::ObjectFeed;
+use evenkeel_control::webhooks::InjectionOptions;
 use evenkeel_control::{ControlPlane, Options, Platform, SignerOptions};
 use evenkeel_k8s::replica::{self, Replica, ReplicaOptions};
 use evenkeel_testkit::kubernetes::{ApiServer, CustomResources, TokenOptions};
@@ -37,6 +38,8 @@ fn options(directory: &std::path::Path) -> Options {
         grpc_address: any,
         secure_grpc_address: any,
         http_address: any,
+        webhook_address: None,
+        injection: InjectionOptions::default(),
         allow_plaintext_from_network: false,
         require_running_pod: false,
         leave_out_refused: false,
