@@ -17,6 +17,7 @@ mod failing;
 mod gateways;
 mod header_case;
 mod isolation;
+mod istio_metrics;
 mod ledger;
 mod load;
 mod mesh;
