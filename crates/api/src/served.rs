@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::load::{DEFAULT_NAMESPACE, read_document};
 use crate::resource::kind_named;
-use crate::{Object, ObjectKey};
+use crate::{Object, ObjectKey, refused};
 
 /// Reads an object from an API server. As with [`load`](crate::load), an object with an error gives nothing, or a
 /// stand-in if it is a security object. Findings name the object by its reference.
@@ -33,11 +33,14 @@ pub fn load_object(source: &SourceId, json: &Value) -> (Vec<Object>, Diagnostics
 }
 
 impl ObjectKey {
-    /// The key of an object from an API server; `None` if its kind is not known.
+    /// The key of an object from an API server, or of the stand-in that closes for it; `None` if its kind is not known.
     pub fn of_json(json: &Value) -> Option<Self> {
         let text = |pointer: &str| json.pointer(pointer)?.as_str().filter(|text| !text.is_empty());
         let version = text("/apiVersion")?;
-        let kind = kind_named(version.split_once('/').map_or("", |(group, _)| group), text("/kind")?)?;
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let Some(kind) = kind_named(group, text("/kind")?) else {
+            return refused::stand_in_key(group, text("/kind")?, text("/metadata/namespace"), text("/metadata/name")?);
+        };
         let namespace =
             if kind.is_namespaced() { text("/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE) } else { "" };
         Some(Self { kind, namespace: namespace.into(), name: text("/metadata/name")?.into() })
@@ -105,6 +108,22 @@ mod tests {
         assert!(object.refused.is_some() && found.contains("error[unknown-field]"), "{found}");
         assert_eq!(object.origin.to_string(), "kubernetes/AuthorizationPolicy.security.istio.io/shop/a");
         assert_eq!(object.source.name(), "kubernetes");
+    }
+
+    #[test]
+    fn what_closes_for_a_kind_that_is_not_supported_has_a_key() {
+        let plugin = json!({
+            "apiVersion": "extensions.istio.io/v1alpha1",
+            "kind": "WasmPlugin",
+            "metadata": {"name": "a", "namespace": "shop"},
+            "spec": {"phase": "AUTHZ"},
+        });
+        let (objects, found) = load(&plugin);
+        let [object] = &objects[..] else { panic!("{objects:?}") };
+        assert_eq!(ObjectKey::of_json(&plugin), Some(object.key()));
+        assert_eq!(object.origin.to_string(), "kubernetes/WasmPlugin.extensions.istio.io/shop/a");
+        assert!(found.contains("unsupported-kind"), "{found}");
+        assert_eq!(ObjectKey::of_json(&json!({"apiVersion": "a.b/v1", "kind": "X", "metadata": {"name": "a"}})), None);
     }
 
     #[test]

@@ -380,6 +380,7 @@ pub async fn keep(
             () = wait_until(store) => configuration.store_book(),
             _ = look_at_proxies.tick() => {
                 configuration.remember_proxies(SystemTime::now(), proxies.take_settled());
+                configuration.lanes.unchanged().for_each(|events| metrics.noticed(events));
                 configuration.resume_history(world.borrow().generation, Instant::now());
                 match shrunk.observe(configuration.builder.objects()) {
                     Advice::Nothing => {}

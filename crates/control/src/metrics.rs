@@ -197,6 +197,8 @@ pub enum Event {
     Update,
     /// It was deleted.
     Delete,
+    /// An API server reported a change of it that no proxy can see.
+    UpdateSame,
 }
 
 /// What caused a push.
@@ -309,6 +311,7 @@ impl Metrics {
                 Event::Add => "add",
                 Event::Update => "update",
                 Event::Delete => "delete",
+                Event::UpdateSame => "updatesame",
             };
             match registry_name(kind) {
                 Some(kind) => {

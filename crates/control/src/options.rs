@@ -14,7 +14,7 @@ use crate::webhooks::InjectionOptions;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Directory with the configuration (*.yaml, *.yml, *.json), read recursively and watched; may be repeated.
-    #[arg(long = "config", value_name = "DIR", required = true)]
+    #[arg(long = "config", value_name = "DIR", required_unless_present_any = ["kubernetes", "kubeconfig", "context"])]
     pub config: Vec<PathBuf>,
 
     /// Directory that keeps the root certificate, keys, virtual addresses and history over a restart.

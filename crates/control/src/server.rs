@@ -439,7 +439,7 @@ fn trust(signing: &Signing, domains: &[TrustDomain], signs: bool) -> Trust {
 
 /// Starts a control plane and serves until SIGTERM or SIGINT, or until its terminal is closed.
 pub async fn run(options: Options) -> Result<(), ControlError> {
-    ControlPlane::start(&options).await?.serve(signals()).await
+    run_on(options, Platform::default()).await
 }
 
 /// The same, with what a platform provides.

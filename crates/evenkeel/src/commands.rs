@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_api::istio;
 use evenkeel_control::SignerOptions;
+use evenkeel_k8s::client::KubernetesOptions;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
@@ -18,7 +19,6 @@ use evenkeel_local::reader::{self, IgnoreBrokenPipe};
 use evenkeel_model::MeshConfig;
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_process::secrets;
-use evenkeel_proxy::memory;
 
 use crate::apply::{self, Change, ChangeArguments};
 use crate::formats::Output;
@@ -26,8 +26,8 @@ use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
-    admin, analyze, authz, ca, compiled, effective, explain, heaps, history, inject, istio_iptables, manifests, mtls,
-    plan, prove, proxy_config, proxy_status, purge, validate,
+    admin, analyze, authz, ca, compiled, control_plane, effective, explain, history, inject, istio_iptables, manifests,
+    mtls, plan, prove, proxy_config, proxy_status, purge, validate,
 };
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
@@ -116,7 +116,9 @@ enum Command {
     #[command(after_help = CONTROL_PLANE_VARIABLES)]
     ControlPlane {
         #[command(flatten)]
-        options: evenkeel_control::Options,
+        options: Box<evenkeel_control::Options>,
+        #[command(flatten)]
+        kubernetes: KubernetesOptions,
         #[command(flatten)]
         log: LogOptions,
     },
@@ -449,9 +451,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_proxy::run(&options, &mut io::stdout().lock())?;
             Ok(0)
         }
-        Command::ControlPlane { options, log } => {
+        Command::ControlPlane { options, kubernetes, log } => {
             logging::start(log.log_level);
-            control_plane(options)
+            control_plane::run(*options, kubernetes)
         }
         Command::Agent { options, log } => {
             logging::start(log.log_level);
@@ -486,32 +488,6 @@ fn version(output: Output) -> String {
     match output {
         Output::Text => format!("evenkeel {version}\n"),
         Output::Json => format!("{:#}\n", serde_json::json!({ "version": version })),
-    }
-}
-
-fn control_plane(options: evenkeel_control::Options) -> anyhow::Result<u8> {
-    confine(&options);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .on_thread_park(memory::collect_if_asked)
-        .build()
-        .context("cannot start the event loop")?;
-    purge::at_once(true);
-    evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
-    runtime.spawn(memory::give_back_start_up());
-    // It runs on a worker thread: this thread only waits from now on and would never return the memory that is freed after
-    // the start.
-    runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
-    Ok(0)
-}
-
-/// Confines the process before it has threads. Errors of the state directory are reported by the control plane itself.
-fn confine(options: &evenkeel_control::Options) {
-    let _ = evenkeel_base::files::private_directory(&options.state);
-    let state = [options.state.as_path()];
-    let writes = Writes::Below(&state);
-    if (!options.no_confinement).then(|| confinement::confine(writes)).flatten().is_none() {
-        tracing::warn!("not confined: the process may run programs, make any system call and write anywhere");
     }
 }
 

@@ -8,6 +8,7 @@ mod authz;
 mod ca;
 mod commands;
 mod compiled;
+mod control_plane;
 mod effective;
 mod explain;
 mod formats;

@@ -2,8 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+mod convert;
+mod discovery;
 pub mod lease;
+mod localities;
 pub mod replica;
+pub mod source;
 pub mod status;
 pub mod store_backend;
 pub mod token_review;
+mod watch;
+mod watched;

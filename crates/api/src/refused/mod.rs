@@ -25,7 +25,7 @@ use crate::{Kind, Object, Refusal, Resource};
 
 pub(crate) use self::connections::mesh_config;
 pub(crate) use self::text::of_text;
-pub(crate) use self::unsupported::unsupported;
+pub(crate) use self::unsupported::{stand_in_key, unsupported};
 
 /// The API group of Sidecars.
 const NETWORKING: &str = "networking.istio.io";

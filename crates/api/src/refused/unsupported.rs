@@ -14,7 +14,7 @@ use evenkeel_base::{Span, Spanned};
 use super::parts::{labels, made, name_at, near, sound, text_of};
 use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, TargetRef, WorkloadSelector};
 use crate::object::{Guarded, Judged, Places, Refusal, Unsupported};
-use crate::{Object, Resource};
+use crate::{Kind, Object, ObjectKey, Resource};
 
 /// A kind that protects something.
 struct Guard {
@@ -343,9 +343,19 @@ fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, scope: Scope
         unsupported: Some(unsupported),
     };
     let policy = Resource::AuthorizationPolicy(Arc::new(closing(scope, span)));
-    // No object can have a name with a slash, so this one is never that of an AuthorizationPolicy.
-    let name = format!("{}/{name}", guard.kind);
-    made(name.into(), namespace.into(), origin, policy, Arc::new(refusal))
+    made(stand_in_name(guard, &name), namespace.into(), origin, policy, Arc::new(refusal))
+}
+
+/// No object can have a name with a slash, so this one is never that of an AuthorizationPolicy.
+fn stand_in_name(guard: &Guard, name: &str) -> Arc<str> {
+    format!("{}/{name}", guard.kind).into()
+}
+
+/// The key of the stand-in for an object of an API server; `None` if its kind protects nothing.
+pub(crate) fn stand_in_key(group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Option<ObjectKey> {
+    let guard = GUARDS.iter().find(|guard| guard.group == group && guard.kind == kind)?;
+    let namespace = if guard.by == By::ClusterNetwork { "" } else { namespace.unwrap_or("default") };
+    Some(ObjectKey { kind: Kind::AuthorizationPolicy, namespace: namespace.into(), name: stand_in_name(guard, name) })
 }
 
 /// Refuses all of that; has no rules if that cannot take its place. The ports are in [`Unsupported::judged`].

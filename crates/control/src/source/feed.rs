@@ -1,9 +1,9 @@
 //! A source whose objects are put by a task: the control plane's own ones, or one that watches an API server.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use evenkeel_api::ObjectKey;
+use evenkeel_api::{Kind, ObjectKey};
 use evenkeel_base::{Diagnostics, ObjectRef, SourceId};
 use evenkeel_model::{Source, SourceEvent, StatusSink};
 use serde_json::Value;
@@ -13,6 +13,7 @@ use super::debounce::Change;
 use super::objects::{Changes, Objects, PastObject};
 use super::{Content, EntryName, Extent, LiveSource, PastContent, PastContents, Refresh, Refused, SourceFuture};
 use crate::memory;
+use crate::metrics::Event;
 use crate::noticed::Noticed;
 
 /// Maximum number of changes that wait for the configuration; when there are more, it takes over all objects instead.
@@ -43,6 +44,8 @@ struct State {
     objects: Objects,
     endpoints: Pending,
     others: Pending,
+    /// Changes that changed nothing.
+    unchanged: BTreeMap<(Kind, Event), u64>,
 }
 
 /// Changes that the configuration has not taken over.
@@ -57,7 +60,8 @@ impl ObjectFeed {
     /// Makes a feed and its source.
     pub fn new(id: SourceId) -> (Self, ObjectSource) {
         let objects = Objects::new(id.clone());
-        let state = State { objects, endpoints: Pending::default(), others: Pending::default() };
+        let (endpoints, others) = (Pending::default(), Pending::default());
+        let state = State { objects, endpoints, others, unchanged: BTreeMap::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Notify::new() });
         (Self(shared.clone()), ObjectSource { shared, id, sink: None, told: Vec::new() })
     }
@@ -65,6 +69,11 @@ impl ObjectFeed {
     /// Adds or replaces an object, which was `created` at this time in seconds since 1970 (0 if that is unknown).
     pub fn put(&self, json: Value, created: i64) {
         self.0.change(|objects, result| objects.put(PastObject { created, json: Arc::new(json) }, result));
+    }
+
+    /// Returns an object.
+    pub fn get(&self, key: &ObjectKey) -> Option<PastObject> {
+        self.0.lock().objects.get(key).cloned()
     }
 
     /// Removes an object.
@@ -93,7 +102,10 @@ impl Shared {
         let mut state = self.lock();
         let mut refresh = Refresh { noticed: Some(Noticed::now()), ..Refresh::default() };
         let pending = match change(&mut state.objects, &mut refresh) {
-            Changes::Nothing => return,
+            Changes::Nothing => {
+                refresh.events.into_iter().for_each(|(key, count)| *state.unchanged.entry(key).or_default() += count);
+                return;
+            }
             Changes::Endpoints => &mut state.endpoints,
             Changes::Other => &mut state.others,
         };
@@ -204,6 +216,10 @@ impl LiveSource for ObjectSource {
         state.others.refresh.told.clear();
         self.told.clear();
         state.objects.renew()
+    }
+
+    fn unchanged(&mut self) -> BTreeMap<(Kind, Event), u64> {
+        std::mem::take(&mut self.shared.lock().unchanged)
     }
 
     fn refused(&self) -> Vec<Refused> {

@@ -1,15 +1,17 @@
 //! The lanes of the sources: each source has its own, in which a change waits until it takes effect.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
+use evenkeel_api::Kind;
 use evenkeel_base::SourceId;
 use evenkeel_model::SourceEvent;
 
 use super::debounce::{Debounce, DebounceOptions, Lane};
 use super::{Extent, LiveSource, Refresh};
-use crate::metrics::Trigger;
+use crate::metrics::{Event, Trigger};
 
 /// All sources of a control plane.
 #[derive(Debug)]
@@ -45,6 +47,11 @@ impl Lanes {
     /// Returns the sources, to change them.
     pub fn sources_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn LiveSource>> {
         self.0.iter_mut().map(|lane| &mut lane.source)
+    }
+
+    /// Returns the number of changes since the last call that changed nothing.
+    pub fn unchanged(&mut self) -> impl Iterator<Item = BTreeMap<(Kind, Event), u64>> {
+        self.sources_mut().map(|source| source.unchanged())
     }
 
     /// Returns the events that the model has not received yet.

@@ -31,11 +31,14 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use evenkeel_api::Kind;
 use evenkeel_base::{Diagnostics, ObjectRef, Sources};
 use evenkeel_model::{Source, SourceEvent};
 
 use debounce::Change;
 use objects::PastObject;
+
+use crate::metrics::Event;
 pub use refresh::Refresh;
 
 /// A future of a source, which the configuration's loop polls.
@@ -57,6 +60,11 @@ pub trait LiveSource: Source + Send + fmt::Debug {
 
     /// Returns what is not in force as it is written now, because it has errors.
     fn refused(&self) -> Vec<Refused>;
+
+    /// Returns the number of changes since the last call that changed nothing here.
+    fn unchanged(&mut self) -> BTreeMap<(Kind, Event), u64> {
+        BTreeMap::new()
+    }
 
     /// Adds the texts that findings point into.
     fn texts(&self, _findings: &Diagnostics, _texts: &mut Sources) {}

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::endpoints::only_endpoints_differ;
 use super::{Content, EntryName, PastContent, Refresh, Refused};
+use crate::metrics::Event;
 
 /// An object as a source has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +67,7 @@ impl Objects {
         let Some(key) = ObjectKey::of_json(&object.json) else { return Changes::Nothing };
         let known = self.entries.get(&key);
         if known.is_some_and(|known| known.present == object) {
+            *result.events.entry((key.kind, Event::UpdateSame)).or_default() += 1;
             return Changes::Nothing;
         }
         let (objects, findings) = load_object(&self.id, &object.json);
@@ -98,6 +100,11 @@ impl Objects {
             result.entry(SourceEvent::of_object(key.clone(), 0, Vec::new()), gone.held.objects(), &[]);
         }
         if only_endpoints_differ(gone.held.objects(), &[]) { Changes::Endpoints } else { Changes::Other }
+    }
+
+    /// Returns the present content of an object.
+    pub fn get(&self, key: &ObjectKey) -> Option<&PastObject> {
+        self.entries.get(key).map(|entry| &entry.present)
     }
 
     /// Returns the keys of all objects.

@@ -3,9 +3,14 @@
 /// What every backend of the store does.
 #[path = "../../../store/tests/it/backend.rs"]
 mod backend;
+mod discovery;
 mod fixture;
+mod interruptions;
 mod lease;
+mod mesh;
+mod objects;
 mod replica;
+mod serving;
 mod status;
 mod store_backend;
 mod token_review;

@@ -26,7 +26,7 @@ use tonic::{Code, Request, Status};
 use crate::fixture::{admin, config, pod, until};
 
 /// Options for ports of the system's choice.
-fn options(directory: &std::path::Path) -> Options {
+pub fn options(directory: &std::path::Path) -> Options {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     Options {
         config: vec![directory.join("config")],

@@ -71,6 +71,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "inject",
             "explain",
             "filters",
+            "k8s",
             "proxy",
             "translate",
             "runtime-config",

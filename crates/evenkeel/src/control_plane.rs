@@ -1,0 +1,57 @@
+//! `evenkeel control-plane`: a process around the control plane, with the cluster whose objects it reads.
+
+use anyhow::Context;
+use evenkeel_control::Options;
+use evenkeel_k8s::client::{ExecPlugins, KubernetesOptions};
+use evenkeel_k8s::replica::{Replica, ReplicaOptions};
+use evenkeel_model::MeshConfig;
+use evenkeel_process::confinement::{self, Writes};
+use evenkeel_proxy::memory;
+
+use crate::{heaps, purge};
+
+/// Runs the control plane until it is told to end.
+pub fn run(options: Options, kubernetes: KubernetesOptions) -> anyhow::Result<u8> {
+    confine(&options);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_park(memory::collect_if_asked)
+        .build()
+        .context("cannot start the event loop")?;
+    purge::at_once(true);
+    evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
+    runtime.spawn(memory::give_back_start_up());
+    // It runs on a worker thread: this thread only waits from now on and would never return the memory that is freed after
+    // the start.
+    runtime.block_on(runtime.spawn(serve(options, kubernetes)))??;
+    Ok(0)
+}
+
+async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Result<()> {
+    if !kubernetes.is_used() {
+        return Ok(evenkeel_control::run(options).await?);
+    }
+    let root = MeshConfig::default().root_namespace;
+    let client = kubernetes.cluster.client(ExecPlugins::Refuse).await?;
+    let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &root);
+    // Proxies that are connected to another control plane must not get an empty mesh from this one.
+    watching.synced().await?;
+    let replica = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
+    let (replica, platform) = Replica::start(client, source, &replica);
+    let ended = tokio::select! {
+        ended = evenkeel_control::run_on(options, platform) => ended.map_err(anyhow::Error::from),
+        stopped = watching.stopped() => Err(stopped.into()),
+    };
+    replica.end().await;
+    ended
+}
+
+/// Confines the process before it has threads. Errors of the state directory are reported by the control plane itself.
+fn confine(options: &Options) {
+    let _ = evenkeel_base::files::private_directory(&options.state);
+    let state = [options.state.as_path()];
+    let writes = Writes::Below(&state);
+    if (!options.no_confinement).then(|| confinement::confine(writes)).flatten().is_none() {
+        tracing::warn!("not confined: the process may run programs, make any system call and write anywhere");
+    }
+}

@@ -1,0 +1,141 @@
+//! Finds the API server of a cluster as kubectl does, and makes clients of it.
+
+use std::path::PathBuf;
+
+use kube::Client;
+use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+/// Which cluster to use: flags of the same names as kubectl's.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ClusterOptions {
+    /// File that says where the cluster is and who asks [default: $KUBECONFIG, ~/.kube/config, or the cluster that this process
+    /// runs in].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Context of that file to use [default: its current context].
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// Flags of `evenkeel control-plane` about the cluster whose objects it reads.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct KubernetesOptions {
+    /// Read the objects of a Kubernetes cluster from its API server, beside `--config`; so do `--kubeconfig` and `--context`.
+    #[arg(long)]
+    pub kubernetes: bool,
+
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
+}
+
+impl KubernetesOptions {
+    /// Whether there is a cluster to read.
+    pub fn is_used(&self) -> bool {
+        self.kubernetes || self.cluster.kubeconfig.is_some() || self.cluster.context.is_some()
+    }
+}
+
+/// Whether programs that a kubeconfig names (`exec`) may be run to get credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecPlugins {
+    /// They are run: the user's own file, in a command of the user.
+    Run,
+    /// A file that needs one is refused.
+    Refuse,
+}
+
+/// Why there is no client for a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The file.
+    #[error("kubeconfig: {0}")]
+    Kubeconfig(#[from] KubeconfigError),
+    /// The files of a Pod.
+    #[error("no kubeconfig, and this process runs in no cluster: {0}")]
+    InCluster(#[from] InClusterError),
+    /// The credentials come from a program.
+    #[error(
+        "kubeconfig: the user of the context gets credentials from a program (`{0}`), which is not run here; use a token or a certificate"
+    )]
+    Exec(String),
+    /// TLS, or the credentials.
+    #[error("no client for the cluster: {0}")]
+    Client(#[from] kube::Error),
+}
+
+impl ClusterOptions {
+    /// Makes a client. The API server is not asked yet.
+    pub async fn client(&self, plugins: ExecPlugins) -> Result<Client, ClientError> {
+        let config = self.config(plugins).await?;
+        tracing::debug!(server = %config.cluster_url, "API server");
+        Ok(Client::try_from(config)?)
+    }
+
+    async fn config(&self, plugins: ExecPlugins) -> Result<Config, ClientError> {
+        let Some(file) = self.file()? else { return Ok(Config::incluster()?) };
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(file, &options).await?;
+        match &config.auth_info.exec {
+            Some(exec) if plugins == ExecPlugins::Refuse => {
+                Err(ClientError::Exec(exec.command.clone().unwrap_or_default()))
+            }
+            _ => Ok(config),
+        }
+    }
+
+    /// Reads the file; `None`: there is none, and the cluster is that of this process.
+    fn file(&self) -> Result<Option<Kubeconfig>, ClientError> {
+        if let Some(path) = &self.kubeconfig {
+            return Ok(Some(Kubeconfig::read_from(path)?));
+        }
+        match Kubeconfig::read() {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if self.context.is_some() => Err(error.into()),
+            Err(KubeconfigError::FindPath) => Ok(None),
+            Err(KubeconfigError::ReadConfig(reason, _)) if reason.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(user: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
+             clusters: [{{name: a, cluster: {{server: 'http://127.0.0.1:1'}}}}, {{name: b, cluster: {{server: 'http://127.0.0.1:2'}}}}]\n\
+             users: [{{name: a, user: {user}}}]\n\
+             contexts: [{{name: a, context: {{cluster: a, user: a}}}}, {{name: b, context: {{cluster: b, user: a}}}}]\n"
+        )
+    }
+
+    #[tokio::test]
+    async fn finds_the_cluster_as_kubectl_does() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("config");
+        let check = async |user: &str, context: Option<&str>, plugins, expected: Result<&str, &str>| {
+            std::fs::write(&path, file(user)).expect("a file");
+            let options = ClusterOptions { kubeconfig: Some(path.clone()), context: context.map(str::to_owned) };
+            let found = options.config(plugins).await;
+            let found = found.map(|config| config.cluster_url.to_string()).map_err(|error| error.to_string());
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
+                (found, expected) => panic!("{found:?}, not {expected:?}"),
+            }
+        };
+        let (token, exec) = ("{token: x}", "{exec: {apiVersion: client.authentication.k8s.io/v1, command: login}}");
+        check(token, None, ExecPlugins::Refuse, Ok("http://127.0.0.1:1/")).await;
+        check(token, Some("b"), ExecPlugins::Refuse, Ok("http://127.0.0.1:2/")).await;
+        check(token, Some("c"), ExecPlugins::Refuse, Err("c")).await;
+        check(exec, None, ExecPlugins::Refuse, Err("(`login`), which is not run here")).await;
+        check(exec, None, ExecPlugins::Run, Ok("http://127.0.0.1:1/")).await;
+        std::fs::remove_file(&path).expect("the file");
+        let options = ClusterOptions { kubeconfig: Some(path.clone()), context: None };
+        assert!(options.config(ExecPlugins::Run).await.is_err(), "a file that is named must be there");
+    }
+}

@@ -1,0 +1,355 @@
+//! The objects of a cluster as a source of the configuration.
+//!
+//! ```text
+//!  discovery: which kinds are there? ◄── definitions of kinds that come, go and change
+//!      │ one watch per kind
+//!      ▼
+//!  watch ──► convert: what proxies can see ──► localities: where Pods are ──► ObjectFeed ──► configuration
+//! ```
+//!
+//! What the API server has not said to be gone stays: while it cannot be reached, everything does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use evenkeel_base::{Rank, SourceId};
+use evenkeel_control::source::feed::{ObjectFeed, ObjectSource};
+use futures_util::StreamExt;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+use crate::discovery::{self, Presence};
+use crate::localities::Localities;
+use crate::watch::{self as kinds, Failure, Report, State, Target};
+use crate::watched::{Selection, Watched, watched};
+
+/// The rank of the source: files take precedence.
+const RANK: Rank = Rank(200);
+/// Maximum time that the answers about kinds may take.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the server is asked for its kinds where nothing says that they change.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(120);
+/// How soon it is asked again while a kind is missing, or while it cannot be reached.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
+/// When it is asked after a definition has changed: it takes a moment until the kind is served.
+const AFTER_CHANGES: [Duration; 3] = [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(4)];
+/// A server is reachable again when no watch has failed for this long; each failing one is tried at shorter intervals.
+const QUIET: Duration = Duration::from_secs(12);
+/// Maximum number of reports of watches that wait.
+const MAX_REPORTS: usize = 64;
+/// How often it is logged what the start waits for.
+const WAITING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the source watches, and how far it is.
+#[derive(Debug)]
+pub struct Watching {
+    progress: watch::Receiver<Progress>,
+    task: JoinHandle<SourceStopped>,
+}
+
+/// How far the source is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether everything has been listed once.
+    pub is_synced: bool,
+    /// What is not listed, and the reason if it is known.
+    pub missing: BTreeMap<String, String>,
+    /// Why the API server cannot be followed now.
+    pub outage: Option<String>,
+}
+
+/// The source has stopped, which is a defect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the watches of the Kubernetes API have ended")]
+pub struct SourceStopped;
+
+/// Watches what a control plane reads, and returns the source of it. `root` is the namespace of the mesh's settings.
+pub fn start(client: Client, root: &str) -> (Watching, ObjectSource) {
+    let (feed, source) = ObjectFeed::new(SourceId::new("kubernetes", RANK));
+    let (progress, follow) = watch::channel(Progress::default());
+    let (sender, reports) = mpsc::channel(MAX_REPORTS);
+    let supervisor = Supervisor {
+        client,
+        feed,
+        wanted: watched(root),
+        localities: Arc::default(),
+        running: BTreeMap::new(),
+        undecided: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        sender,
+        progress,
+        failed: None,
+        definitions: Arc::new(Notify::new()),
+    };
+    (Watching { progress: follow, task: tokio::spawn(supervisor.run(reports)) }, source)
+}
+
+impl Watching {
+    /// Waits until everything has been listed once. Logs what it waits for.
+    pub async fn synced(&mut self) -> Result<(), SourceStopped> {
+        loop {
+            let waiting = self.progress.wait_for(|progress| progress.is_synced);
+            match tokio::time::timeout(WAITING_INTERVAL, waiting).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(_)) => return Err(SourceStopped),
+                Err(_) => {}
+            }
+            let Progress { missing, outage, .. } = self.progress.borrow().clone();
+            let missing = missing.iter().map(|(kind, reason)| format!("{kind}{reason}")).collect::<Vec<_>>().join(", ");
+            tracing::warn!(missing, outage, "waiting for the objects of the cluster; proxies are not served yet");
+        }
+    }
+
+    /// How far the source is; changes with it.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.clone()
+    }
+
+    /// Completes when the source has stopped, which it does not while the process runs.
+    pub async fn stopped(&mut self) -> SourceStopped {
+        (&mut self.task).await.unwrap_or(SourceStopped)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts and ends the watches.
+struct Supervisor {
+    client: Client,
+    feed: ObjectFeed,
+    wanted: Vec<Watched>,
+    localities: Arc<Mutex<Localities>>,
+    running: BTreeMap<Selection, Running>,
+    /// Kinds that may be there, and are not served.
+    undecided: BTreeMap<Selection, &'static str>,
+    tasks: JoinSet<()>,
+    sender: mpsc::Sender<Report>,
+    progress: watch::Sender<Progress>,
+    /// When a watch failed last.
+    failed: Option<Instant>,
+    /// A definition of a kind has changed.
+    definitions: Arc<Notify>,
+}
+
+/// A watch.
+struct Running {
+    watched: Watched,
+    resource: ApiResource,
+    target: Target,
+    task: AbortHandle,
+    is_synced: bool,
+    failure: Option<Failure>,
+}
+
+impl Supervisor {
+    async fn run(mut self, mut reports: mpsc::Receiver<Report>) -> SourceStopped {
+        self.tasks.spawn(follow_definitions(self.client.clone(), self.definitions.clone()));
+        let definitions = self.definitions.clone();
+        let mut due = BTreeSet::from([Instant::now()]);
+        loop {
+            let next = due.first().copied().unwrap_or_else(|| Instant::now() + DISCOVERY_INTERVAL);
+            tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => {
+                    due.retain(|at| *at > next);
+                    let again = self.discover().await;
+                    if due.is_empty() {
+                        due.insert(Instant::now() + again);
+                    }
+                }
+                () = definitions.notified() => due.extend(AFTER_CHANGES.map(|after| Instant::now() + after)),
+                Some(report) = reports.recv() => {
+                    if self.note(report) {
+                        due.insert(Instant::now() + DISCOVERY_RETRY);
+                    }
+                }
+                Some(ended) = self.tasks.join_next() => if let Err(error) = ended && error.is_panic() {
+                    tracing::error!(%error, "a watch has ended");
+                    return SourceStopped;
+                },
+            }
+        }
+    }
+
+    /// Asks which kinds there are, and watches these. Returns when to ask again.
+    async fn discover(&mut self) -> Duration {
+        let discovery = discovery::discover(&self.client, &self.wanted);
+        let found = match tokio::time::timeout(DISCOVERY_TIMEOUT, discovery).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return self.unreachable(error.to_string()),
+            Err(_) => return self.unreachable(format!("no answer within {} s", DISCOVERY_TIMEOUT.as_secs())),
+        };
+        for (watched, presence) in found {
+            self.reconcile(watched, presence);
+        }
+        self.publish(true);
+        let is_settled = self.undecided.is_empty() && self.failed.is_none();
+        if is_settled { DISCOVERY_INTERVAL } else { DISCOVERY_RETRY }
+    }
+
+    fn reconcile(&mut self, watched: Watched, presence: Presence) {
+        let selection = watched.selection.clone();
+        self.undecided.remove(&selection);
+        match presence {
+            Presence::Served(resource) => {
+                if self.running.get(&selection).is_none_or(|running| running.resource != resource) {
+                    self.begin(watched, resource);
+                }
+            }
+            Presence::Absent => self.end(&selection),
+            Presence::Defined if !self.running.contains_key(&selection) => {
+                _ = self.undecided.insert(selection, " (defined, and not served in a version that can be read)");
+            }
+            Presence::Unknown if !watched.is_custom() && !self.running.contains_key(&selection) => {
+                _ = self.undecided.insert(selection, " (not served)");
+            }
+            Presence::Defined | Presence::Unknown => {}
+        }
+    }
+
+    /// Starts a watch, or starts it again in another version. What it has put stays until the list says otherwise.
+    fn begin(&mut self, watched: Watched, resource: ApiResource) {
+        let before = self.running.remove(&watched.selection);
+        let target = match before {
+            Some(Running { task, target, .. }) => {
+                task.abort();
+                target
+            }
+            None => Target { feed: self.feed.clone(), localities: self.localities.clone(), held: Arc::default() },
+        };
+        tracing::debug!(kind = %watched.selection, version = resource.version, "watching");
+        let keeping =
+            kinds::keep(self.client.clone(), watched.clone(), resource.clone(), target.clone(), self.sender.clone());
+        let task = self.tasks.spawn(keeping);
+        let selection = watched.selection.clone();
+        let running = Running { watched, resource, target, task, is_synced: false, failure: None };
+        self.running.insert(selection, running);
+    }
+
+    /// Ends a watch of a kind that is gone, and removes its objects.
+    fn end(&mut self, selection: &Selection) {
+        let Some(running) = self.running.remove(selection) else { return };
+        running.task.abort();
+        running.target.clear();
+        tracing::info!(kind = %selection, "the kind is gone");
+    }
+
+    /// Takes over what a watch reports. Returns whether to ask soon which kinds there are.
+    fn note(&mut self, report: Report) -> bool {
+        let Some(running) = self.running.get_mut(&report.selection) else { return false };
+        let again = match report.state {
+            State::Synced => {
+                running.is_synced = true;
+                running.failure = None;
+                false
+            }
+            State::Failed(failure) => {
+                if running.failure.as_ref() != Some(&failure) {
+                    running.log(&failure);
+                }
+                let is_passing = matches!(failure, Failure::Passing(_));
+                let again = failure == Failure::Absent || is_passing;
+                if let Failure::Passing(reason) = &failure {
+                    self.failed = Some(Instant::now());
+                    self.progress.send_if_modified(|progress| progress.outage.replace(reason.clone()).is_none());
+                }
+                running.failure = Some(failure);
+                again
+            }
+        };
+        self.publish(false);
+        again
+    }
+
+    fn unreachable(&mut self, reason: String) -> Duration {
+        tracing::debug!(reason, "the kinds of the API server are not known");
+        self.failed = Some(Instant::now());
+        self.progress.send_if_modified(|progress| {
+            let is_new = progress.outage.is_none();
+            if is_new {
+                tracing::warn!(reason, "the API server cannot be followed; what it has said last stays in force");
+            }
+            progress.outage.get_or_insert(reason);
+            is_new
+        });
+        DISCOVERY_RETRY
+    }
+
+    /// Publishes how far the source is. `is_reachable`: the server has just answered.
+    fn publish(&mut self, is_reachable: bool) {
+        if is_reachable && self.failed.is_some_and(|at| at.elapsed() >= QUIET) {
+            self.failed = None;
+        }
+        let missing: BTreeMap<String, String> = self
+            .running
+            .values()
+            .filter(|running| running.is_missing())
+            .map(|running| (running.watched.selection.to_string(), running.reason()))
+            .chain(self.undecided.iter().map(|(selection, reason)| (selection.to_string(), (*reason).to_owned())))
+            .collect();
+        let is_complete = !self.running.is_empty() && missing.is_empty();
+        let is_followed = self.failed.is_none();
+        self.progress.send_if_modified(|progress| {
+            let before = progress.clone();
+            if is_complete && !progress.is_synced {
+                tracing::info!(watches = self.running.len(), "the objects of the cluster are listed");
+            }
+            progress.is_synced |= is_complete;
+            progress.missing = missing;
+            if is_followed && progress.outage.take().is_some() {
+                tracing::info!("the API server is followed again");
+            }
+            *progress != before
+        });
+    }
+}
+
+impl Running {
+    fn is_missing(&self) -> bool {
+        let is_forbidden = matches!(self.failure, Some(Failure::Forbidden(_)));
+        !self.is_synced && !(self.watched.optional && is_forbidden)
+    }
+
+    fn reason(&self) -> String {
+        match &self.failure {
+            None => String::new(),
+            Some(Failure::Absent) => " (absent)".to_owned(),
+            Some(Failure::Forbidden(reason) | Failure::Passing(reason)) => format!(" ({reason})"),
+        }
+    }
+
+    fn log(&self, failure: &Failure) {
+        let kind = &self.watched.selection;
+        match failure {
+            Failure::Forbidden(reason) if self.watched.optional => {
+                tracing::warn!(%kind, reason, "not watched, because RBAC forbids it; the mesh runs without these objects");
+            }
+            Failure::Forbidden(reason) => tracing::error!(%kind, reason, "RBAC forbids to watch what the mesh needs"),
+            Failure::Passing(reason) => tracing::debug!(%kind, reason, "the watch has failed and is tried again"),
+            Failure::Absent => tracing::debug!(%kind, "the server does not have the kind"),
+        }
+    }
+}
+
+/// Follows the definitions of kinds, and notes each change.
+async fn follow_definitions(client: Client, changed: Arc<Notify>) {
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &discovery::definitions());
+    let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(_) => changed.notify_one(),
+            Err(error) => {
+                tracing::debug!(%error, "definitions of kinds are not watched");
+                tokio::time::sleep(DISCOVERY_RETRY * 5).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Watches the objects of one selection, and keeps a feed like them.
+//!
+//! The library lists, watches from there, and lists again when the API server no longer has the changes since. A list replaces
+//! everything that the selection had; the feed finds out what has really changed.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use evenkeel_api::ObjectKey;
+use evenkeel_control::source::feed::ObjectFeed;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::{DynamicResourceScope, PartialObjectMeta};
+use kube::runtime::watcher::{self, Config, Event};
+use kube::{Client, Error, Resource};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::convert::{Listed, convert};
+use crate::localities::Localities;
+use crate::watched::{Selection, Use, Watched};
+
+/// How long a failed watch waits at first before it is tried again; it doubles up to [`MAX_RETRY`].
+const MIN_RETRY: Duration = Duration::from_millis(200);
+/// See [`MIN_RETRY`].
+const MAX_RETRY: Duration = Duration::from_secs(10);
+/// How long the API server keeps one request of a watch open, in seconds. A watch without any message for longer is made anew.
+const WATCH_SECONDS: u32 = 120;
+
+/// What a watch reports to the one who started it.
+#[derive(Debug)]
+pub struct Report {
+    /// Which watch.
+    pub selection: Selection,
+    /// Its new state.
+    pub state: State,
+}
+
+/// The state of a watch.
+#[derive(Debug)]
+pub enum State {
+    /// Everything is listed.
+    Synced,
+    /// It does not work now, and is tried again.
+    Failed(Failure),
+}
+
+/// Why a watch does not work now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// RBAC forbids it.
+    Forbidden(String),
+    /// There is no such kind, or no longer.
+    Absent,
+    /// Anything else, which passes.
+    Passing(String),
+}
+
+/// The objects of a selection, where they are put.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The feed of all objects.
+    pub feed: ObjectFeed,
+    /// Where Pods are.
+    pub localities: Arc<Mutex<Localities>>,
+    /// The objects that the selection has put.
+    pub held: Arc<Mutex<BTreeSet<ObjectKey>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Watches until it is dropped.
+pub async fn keep(
+    client: Client,
+    watched: Watched,
+    resource: ApiResource,
+    target: Target,
+    reports: mpsc::Sender<Report>,
+) {
+    let mut strategy = watcher::InitialListStrategy::StreamingList;
+    let mut retry = MIN_RETRY;
+    loop {
+        let mut events = events(&client, &watched, &resource, strategy.clone());
+        let mut listed: Option<Vec<Listed>> = None;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    retry = MIN_RETRY;
+                    if target.take(&watched, &resource, event, &mut listed) {
+                        _ = reports.send(watched.report(State::Synced)).await;
+                    }
+                }
+                // Servers before 1.34 may not have these lists, nor those with an etcd that does not report progress.
+                Err(error)
+                    if strategy == watcher::InitialListStrategy::StreamingList && is_unsupported_list(&error) =>
+                {
+                    tracing::debug!(kind = %watched.selection, "the API server does not stream lists");
+                    strategy = watcher::InitialListStrategy::ListWatch;
+                    break;
+                }
+                Err(error) => {
+                    if let Some(failure) = failure(&error) {
+                        _ = reports.send(watched.report(State::Failed(failure))).await;
+                    }
+                    tokio::time::sleep(retry).await;
+                    retry = (retry * 2).min(MAX_RETRY);
+                }
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn report(&self, state: State) -> Report {
+        Report { selection: self.selection.clone(), state }
+    }
+}
+
+/// The events of a selection; metadata only where that is enough.
+fn events(
+    client: &Client,
+    watched: &Watched,
+    resource: &ApiResource,
+    strategy: watcher::InitialListStrategy,
+) -> BoxStream<'static, watcher::Result<Event<Listed>>> {
+    let mut config = Config::default().timeout(WATCH_SECONDS);
+    config.initial_list_strategy = strategy;
+    config.field_selector.clone_from(&watched.selection.fields);
+    let namespace = watched.selection.namespace.as_deref();
+    if watched.metadata_only {
+        let api: Api<PartialObjectMeta<DynamicObject>> = api(client, resource, namespace);
+        let listed = |object: PartialObjectMeta<DynamicObject>| Listed { metadata: object.metadata, data: Value::Null };
+        watcher::watcher(api, config).map_ok(move |event| map(event, listed)).boxed()
+    } else {
+        let api: Api<DynamicObject> = api(client, resource, namespace);
+        let listed = |object: DynamicObject| Listed { metadata: object.metadata, data: object.data };
+        watcher::watcher(api, config).map_ok(move |event| map(event, listed)).boxed()
+    }
+}
+
+fn api<K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>>(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+) -> Api<K> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
+}
+
+fn map<K, L>(event: Event<K>, of: impl FnOnce(K) -> L) -> Event<L> {
+    match event {
+        Event::Apply(object) => Event::Apply(of(object)),
+        Event::Delete(object) => Event::Delete(of(object)),
+        Event::InitApply(object) => Event::InitApply(of(object)),
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+    }
+}
+
+impl Target {
+    /// Takes over an event. Returns whether everything is listed now.
+    fn take(
+        &self,
+        watched: &Watched,
+        resource: &ApiResource,
+        event: Event<Listed>,
+        listed: &mut Option<Vec<Listed>>,
+    ) -> bool {
+        match event {
+            Event::Init => *listed = Some(Vec::new()),
+            Event::InitApply(object) => listed.get_or_insert_default().push(object),
+            Event::InitDone => {
+                self.replace(watched.purpose, resource, listed.take().unwrap_or_default());
+                return true;
+            }
+            Event::Apply(object) => _ = self.put(watched.purpose, resource, object),
+            Event::Delete(object) => self.remove(watched.purpose, resource, object),
+        }
+        false
+    }
+
+    /// Replaces everything that the selection had.
+    fn replace(&self, purpose: Use, resource: &ApiResource, listed: Vec<Listed>) {
+        if purpose == Use::Locality {
+            let names = listed.iter().filter_map(|node| node.metadata.name.clone()).collect();
+            lock(&self.localities).retain_nodes(&names);
+        }
+        let keys: BTreeSet<ObjectKey> =
+            listed.into_iter().filter_map(|object| self.put(purpose, resource, object)).collect();
+        let removed: Vec<ObjectKey> = lock(&self.held).difference(&keys).cloned().collect();
+        removed.iter().for_each(|key| self.remove_key(key));
+    }
+
+    /// Puts an object. Returns its key, if it is an object of the configuration.
+    fn put(&self, purpose: Use, resource: &ApiResource, listed: Listed) -> Option<ObjectKey> {
+        if purpose == Use::Locality {
+            let labels = listed.metadata.labels.unwrap_or_default();
+            lock(&self.localities).node(&listed.metadata.name.unwrap_or_default(), &labels, &self.feed);
+            return None;
+        }
+        let (mut json, created) = convert(&resource.api_version, &resource.kind, listed);
+        let key = ObjectKey::of_json(&json)?;
+        // Held until the Pod is put: its Node must not move in between.
+        let mut localities = (key.kind == evenkeel_api::Kind::Pod).then(|| lock(&self.localities));
+        if let Some(localities) = &mut localities {
+            localities.place(&key, &mut json);
+        }
+        lock(&self.held).insert(key.clone());
+        self.feed.put(json, created);
+        Some(key)
+    }
+
+    fn remove(&self, purpose: Use, resource: &ApiResource, listed: Listed) {
+        let (json, _) = convert(&resource.api_version, &resource.kind, listed);
+        if let Some(key) = ObjectKey::of_json(&json).filter(|_| purpose == Use::Object) {
+            self.remove_key(&key);
+        }
+    }
+
+    fn remove_key(&self, key: &ObjectKey) {
+        if key.kind == evenkeel_api::Kind::Pod {
+            lock(&self.localities).forget(key);
+        }
+        lock(&self.held).remove(key);
+        self.feed.remove(key);
+    }
+
+    /// Removes everything that the selection had.
+    pub fn clear(&self) {
+        let removed = std::mem::take(&mut *lock(&self.held));
+        removed.iter().for_each(|key| self.remove_key(key));
+    }
+}
+
+/// Whether a server refuses the way of listing.
+fn is_unsupported_list(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::WatchStartFailed(Error::Api(status)) => status.code,
+        watcher::Error::WatchError(status) => status.code,
+        _ => return false,
+    };
+    matches!(code, 400 | 422 | 500)
+}
+
+/// What an error says; `None`: the changes since the last one are gone, and everything is listed again.
+fn failure(error: &watcher::Error) -> Option<Failure> {
+    let status = match error {
+        watcher::Error::InitialListFailed(Error::Api(status))
+        | watcher::Error::WatchStartFailed(Error::Api(status)) => Some(status),
+        watcher::Error::WatchError(status) => Some(status),
+        _ => None,
+    };
+    match status.map(|status| status.code) {
+        Some(403) => Some(Failure::Forbidden(status.map(|status| status.message.clone()).unwrap_or_default())),
+        Some(404) => Some(Failure::Absent),
+        Some(410) => None,
+        _ => Some(Failure::Passing(error.to_string())),
+    }
+}

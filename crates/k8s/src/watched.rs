@@ -1,0 +1,106 @@
+//! What is watched: kinds, their versions, and which objects of them.
+
+use evenkeel_api::Kind;
+
+/// Kinds that only `evenkeel up` reads: in a cluster, Pods say what their workloads run.
+const UNWATCHED: &[Kind] = &[Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
+
+/// The kinds that are not supported, and of which an object closes what it would have judged.
+const CLOSING: &[(&str, &str, &[&str])] = &[
+    ("networking.istio.io", "EnvoyFilter", &["v1alpha3"]),
+    ("extensions.istio.io", "WasmPlugin", &["v1alpha1"]),
+    ("extensions.istio.io", "TrafficExtension", &["v1alpha1"]),
+];
+
+/// Secrets that are no certificates, keys or roots, and may be many and large.
+const OTHER_SECRETS: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,type!=kubernetes.io/dockerconfigjson,\
+                             type!=kubernetes.io/dockercfg,type!=bootstrap.kubernetes.io/token";
+
+/// What becomes of the objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// They are objects of the configuration.
+    Object,
+    /// Their labels say where Pods are.
+    Locality,
+}
+
+/// Objects of one kind that are watched together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Selection {
+    /// The API group; empty for Kubernetes' core.
+    pub group: &'static str,
+    /// The kind.
+    pub kind: &'static str,
+    /// The namespace; `None`: all.
+    pub namespace: Option<String>,
+    /// A field selector.
+    pub fields: Option<String>,
+}
+
+/// A row of the table of what is watched.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// Which objects.
+    pub selection: Selection,
+    /// The versions that can be read, the preferred one first.
+    pub versions: &'static [&'static str],
+    /// What becomes of them.
+    pub purpose: Use,
+    /// Whether their metadata are enough.
+    pub metadata_only: bool,
+    /// Whether the mesh works without them, where RBAC forbids them.
+    pub optional: bool,
+}
+
+impl Watched {
+    fn all(group: &'static str, kind: &'static str, versions: &'static [&'static str]) -> Self {
+        let selection = Selection { group, kind, namespace: None, fields: None };
+        Self { selection, versions, purpose: Use::Object, metadata_only: false, optional: false }
+    }
+
+    fn of(kind: Kind) -> Self {
+        let all = Self::all(kind.group(), kind.as_str(), kind.versions());
+        let metadata_only = matches!(kind, Kind::Namespace | Kind::ServiceAccount);
+        let optional = matches!(kind, Kind::Secret | Kind::ServiceAccount | Kind::Ingress | Kind::IngressClass);
+        let fields = (kind == Kind::Secret).then(|| OTHER_SECRETS.to_owned());
+        Self { metadata_only, optional, selection: Selection { fields, ..all.selection }, ..all }
+    }
+
+    /// The ConfigMap of this name.
+    fn config_map(namespace: &str, name: &str) -> Self {
+        let all = Self::of(Kind::ConfigMap);
+        let fields = Some(format!("metadata.name={name}"));
+        Self { selection: Selection { namespace: Some(namespace.to_owned()), fields, ..all.selection }, ..all }
+    }
+}
+
+/// Returns what a control plane watches. `root`: the namespace of the mesh's settings.
+pub fn watched(root: &str) -> Vec<Watched> {
+    let is_watched = |kind: &&Kind| kind.is_supported() && !UNWATCHED.contains(kind) && **kind != Kind::ConfigMap;
+    let kinds = Kind::ALL.iter().filter(is_watched).map(|kind| Watched::of(*kind));
+    // One that becomes supported is watched as such.
+    let is_supported = |group: &str, kind: &str| Kind::ALL.iter().any(|it| it.group() == group && it.as_str() == kind);
+    let closing = CLOSING.iter().filter(|(group, kind, _)| !is_supported(group, kind));
+    let closing = closing.map(|(group, kind, versions)| Watched::all(group, kind, versions));
+    let node = Watched::all("", "Node", &["v1"]);
+    let node = Watched { purpose: Use::Locality, metadata_only: true, optional: true, ..node };
+    kinds.chain(closing).chain([Watched::config_map(root, "istio"), node]).collect()
+}
+
+/// `Service`, `ConfigMap istio-system (metadata.name=istio)`
+impl std::fmt::Display for Selection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kind)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        if let Some(namespace) = &self.namespace {
+            write!(f, " {namespace}")?;
+        }
+        match &self.fields {
+            Some(fields) => write!(f, " ({fields})"),
+            None => Ok(()),
+        }
+    }
+}

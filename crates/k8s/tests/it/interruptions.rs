@@ -1,0 +1,95 @@
+//! The API server is killed, paused, restarted, or forgets the changes since; connections break. Nothing is lost, and nothing is
+//! told twice.
+
+use std::time::Duration;
+
+use evenkeel_testkit::kubernetes::ApiServer;
+use evenkeel_testkit::random::Random;
+
+use crate::mesh::{Mesh, Wire, hosts, pod, ready, service, set_ready};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_outage_changes_nothing_and_loses_nothing() {
+    let server = ApiServer::start();
+    let shop = server.namespace("shop");
+    server.apply(&[service(&shop, "a", 80), pod(&shop, "a-0", "a"), service(&shop, "gone", 80)].concat());
+    set_ready(&server, &shop, "a-0", "10.1.0.1", true);
+    let wire = Wire::to(&server).await;
+    let mut mesh = Mesh::start(wire.kubeconfig()).await;
+    let [a, b, gone] = ["a", "b", "gone"].map(|name| format!("{name}.{shop}.svc.cluster.local"));
+    let before = mesh.snapshot.clone();
+
+    // The server is killed and comes back: it no longer has the changes since, so all is listed again.
+    server.kill();
+    mesh.during(Duration::from_secs(3)).await;
+    assert!(mesh.watching.progress().borrow().outage.is_some(), "an outage is known");
+    server.restart();
+    let mut progress = mesh.watching.progress();
+    let is_over =
+        tokio::time::timeout(Duration::from_secs(60), progress.wait_for(|progress| progress.outage.is_none()));
+    assert!(is_over.await.is_ok(), "the outage ends");
+    mesh.during(Duration::from_secs(1)).await;
+    assert_eq!((mesh.events, hosts(&mesh.snapshot)), (0, hosts(&before)));
+
+    // It is paused: connections stay open, and get no answers.
+    server.pause();
+    mesh.during(Duration::from_secs(3)).await;
+    server.resume();
+    server.apply(&service(&shop, "b", 80));
+    mesh.until("b", |snapshot| ready(snapshot, &b).is_some()).await;
+    assert_eq!(mesh.events, 1);
+
+    // Connections break, and what changes meanwhile is forgotten by the server.
+    wire.set_open(false);
+    server.kubectl(&["delete", "service", "gone", "-n", &shop]);
+    server.kubectl(&["delete", "service", "b", "-n", &shop]);
+    server.apply(&service(&shop, "b", 81));
+    set_ready(&server, &shop, "a-0", "10.1.0.2", true);
+    server.restart();
+    mesh.during(Duration::from_secs(1)).await;
+    assert_eq!(mesh.events, 1, "nothing is known of it yet");
+    wire.set_open(true);
+    mesh.until("what has changed meanwhile", |snapshot| {
+        let has_port = snapshot.services_of(&b).first().is_some_and(|b| b.ports.iter().any(|port| port.number == 81));
+        ready(snapshot, &gone).is_none() && has_port && hosts(snapshot).iter().any(|host| host.contains("10.1.0.2"))
+    })
+    .await;
+    assert_eq!(ready(&mesh.snapshot, &a), Some(1));
+    mesh.during(Duration::from_secs(1)).await;
+    // The removed Service, the other Service of the same name, and the Pod.
+    assert_eq!(mesh.events, 4, "each change once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn churn_over_breaking_connections_ends_in_the_same_state() {
+    let server = ApiServer::start();
+    let shop = server.namespace("shop");
+    let wire = Wire::to(&server).await;
+    let mut mesh = Mesh::start(wire.kubeconfig()).await;
+    let mut random = Random::new(7);
+    for round in 0..12 {
+        let mut objects = String::new();
+        for name in 0..4 {
+            let name = format!("s{}", (random.below(12) + name) % 12);
+            if random.below(3) == 0 {
+                server.kubectl(&["delete", "service", &name, "-n", &shop, "--ignore-not-found"]);
+            } else {
+                objects += &service(&shop, &name, u16::try_from(80 + random.below(4)).expect("a port"));
+            }
+        }
+        server.apply(&objects);
+        match round % 4 {
+            1 => wire.set_open(false),
+            3 => wire.set_open(true),
+            _ => mesh.during(Duration::from_millis(50)).await,
+        }
+        if round == 6 {
+            server.restart();
+        }
+    }
+    wire.set_open(true);
+    let expected = hosts(&Mesh::start(&server.kubeconfig()).await.snapshot);
+    mesh.until("the same state", |snapshot| hosts(snapshot) == expected).await;
+    mesh.during(Duration::from_secs(1)).await;
+    assert_eq!(hosts(&mesh.snapshot), expected);
+}
