@@ -315,7 +315,8 @@ impl Supervisor {
 impl Running {
     fn is_missing(&self) -> bool {
         let is_forbidden = matches!(self.failure, Some(Failure::Forbidden(_)));
-        !self.is_synced && !(self.watched.optional && is_forbidden)
+        let is_left_out = self.watched.optional && is_forbidden;
+        !(self.is_synced || is_left_out)
     }
 
     fn reason(&self) -> String {

@@ -50,7 +50,7 @@ async fn definitions_come_go_and_change_version() {
     assert_eq!((mesh.events, mesh.snapshot.route_sets.len()), (events, 1));
 
     server.kubectl(&["delete", "crd", name]);
-    mesh.until("no route", |snapshot| snapshot.route_sets.len() == 0).await;
+    mesh.until("no route", |snapshot| snapshot.route_sets.is_empty()).await;
     server.install(CustomResources::Istio);
     server.apply(&route(&shop));
     mesh.until("the route again", |snapshot| snapshot.route_sets.len() == 1).await;

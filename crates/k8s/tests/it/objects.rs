@@ -52,7 +52,7 @@ async fn objects_come_change_and_go() {
     ));
     mesh.until("a stand-in", |snapshot| snapshot.authorization_policies.len() == 1).await;
     server.kubectl(&["delete", "wasmplugin", "p", "-n", &shop]);
-    mesh.until("no stand-in", |snapshot| snapshot.authorization_policies.len() == 0).await;
+    mesh.until("no stand-in", |snapshot| snapshot.authorization_policies.is_empty()).await;
 
     server.apply(&service(&shop, "a", 81));
     mesh.until("another port", |snapshot| {
@@ -61,7 +61,7 @@ async fn objects_come_change_and_go() {
     .await;
     server.kubectl(&["delete", "virtualservice", "r", "-n", &shop]);
     server.kubectl(&["delete", "service", "b", "-n", &shop]);
-    mesh.until("b and the route are gone", |snapshot| ready(snapshot, &b).is_none() && snapshot.route_sets.len() == 0)
+    mesh.until("b and the route are gone", |snapshot| ready(snapshot, &b).is_none() && snapshot.route_sets.is_empty())
         .await;
     server.kubectl(&["label", "node", "n1", "--overwrite", "topology.kubernetes.io/zone=z"]);
     mesh.until("the Node has moved", |snapshot| {

@@ -55,7 +55,7 @@ impl TelemetrySettings {
     /// outermost first.
     pub fn metrics(&self, telemetries: &[&Arc<Telemetry>], side: Side) -> Option<MetricsChoice> {
         let rules = || telemetries.iter().flat_map(|telemetry| &telemetry.metrics);
-        let named = rules().filter(|rule| !rule.providers.is_empty()).last();
+        let named = rules().rfind(|rule| !rule.providers.is_empty());
         let in_force = named.map_or(&self.defaults.metrics, |rule| &rule.providers);
         let is_prometheus = |name: &&Arc<str>| matches!(self.providers.get(*name), Some(Provider::Metrics));
         // All providers of this kind are the proxy's page, so one of them counts.

@@ -32,8 +32,11 @@ pub struct CustomRouteKind {
     /// The full name of its message; it may be that of the filter.
     pub message: &'static str,
     /// Compiles the encoded message to what the filter reads with `RequestContext::per_route`, or says what is wrong with it.
-    pub compile: fn(&[u8]) -> Result<Arc<dyn PerRoute>, String>,
+    pub compile: CompileRoute,
 }
+
+/// Compiles an encoded message of a route.
+pub type CompileRoute = fn(&[u8]) -> Result<Arc<dyn PerRoute>, String>;
 
 /// A configured custom filter.
 #[derive(Clone)]

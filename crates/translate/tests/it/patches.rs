@@ -48,16 +48,16 @@ impl Patch for Idle {
     }
 
     fn apply(&self, message: Typed<'_>) {
-        let fits = match (self.0, message) {
+        let fits = matches!(
+            (self.0, message),
             (MessageKind::Listener, Typed::Listener(_))
-            | (MessageKind::ConnectionManager, Typed::ConnectionManager(_))
-            | (MessageKind::Cluster, Typed::Cluster(_))
-            | (MessageKind::Routes, Typed::Routes(_))
-            | (MessageKind::VirtualHost, Typed::VirtualHost(..))
-            | (MessageKind::Endpoints, Typed::Endpoints(_))
-            | (MessageKind::Secret, Typed::Secret(_)) => true,
-            _ => false,
-        };
+                | (MessageKind::ConnectionManager, Typed::ConnectionManager(_))
+                | (MessageKind::Cluster, Typed::Cluster(_))
+                | (MessageKind::Routes, Typed::Routes(_))
+                | (MessageKind::VirtualHost, Typed::VirtualHost(..))
+                | (MessageKind::Endpoints, Typed::Endpoints(_))
+                | (MessageKind::Secret, Typed::Secret(_))
+        );
         assert!(fits, "a message of a kind that it does not reach");
     }
 }
