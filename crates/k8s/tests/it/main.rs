@@ -9,6 +9,7 @@ mod interruptions;
 mod lease;
 mod mesh;
 mod objects;
+mod parity;
 mod replica;
 mod serving;
 mod status;
