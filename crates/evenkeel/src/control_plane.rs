@@ -3,10 +3,12 @@
 use anyhow::Context;
 use evenkeel_control::Options;
 use evenkeel_k8s::client::{ExecPlugins, KubernetesOptions};
+use evenkeel_k8s::last_objects::LastObjects;
 use evenkeel_k8s::replica::{Replica, ReplicaOptions};
 use evenkeel_model::MeshConfig;
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_proxy::memory;
+use evenkeel_store::Store;
 
 use crate::{heaps, purge};
 
@@ -35,12 +37,15 @@ async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Resul
     let client = kubernetes.cluster.client(ExecPlugins::Refuse).await?;
     let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &root);
     // Proxies that are connected to another control plane must not get an empty mesh from this one.
-    watching.synced().await?;
+    let last = LastObjects::new(Store::from(&options.state));
+    watching.synced_or_restored(&last).await?;
+    let keeping = watching.keep(last);
     let replica = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
     let (replica, platform) = Replica::start(client, source, &replica);
     let ended = tokio::select! {
         ended = evenkeel_control::run_on(options, platform) => ended.map_err(anyhow::Error::from),
         stopped = watching.stopped() => Err(stopped.into()),
+        () = keeping => Ok(()),
     };
     replica.end().await;
     ended

@@ -5,6 +5,7 @@
 pub mod client;
 mod convert;
 mod discovery;
+pub mod last_objects;
 pub mod lease;
 mod localities;
 pub mod replica;

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::discovery::{self, Presence};
+use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
 use crate::watch::{self as kinds, Failure, Report, State, Target};
 use crate::watched::{Selection, Watched, watched};
@@ -42,12 +43,15 @@ const AFTER_CHANGES: [Duration; 3] = [Duration::from_millis(200), Duration::from
 const QUIET: Duration = Duration::from_secs(12);
 /// Maximum number of reports of watches that wait.
 const MAX_REPORTS: usize = 64;
+/// How long a start waits for an API server that cannot be reached before it takes the last objects.
+const RESTORE_AFTER: Duration = Duration::from_secs(10);
 /// How often it is logged what the start waits for.
 const WAITING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the source watches, and how far it is.
 #[derive(Debug)]
 pub struct Watching {
+    feed: ObjectFeed,
     progress: watch::Receiver<Progress>,
     task: JoinHandle<SourceStopped>,
 }
@@ -75,7 +79,7 @@ pub fn start(client: Client, root: &str) -> (Watching, ObjectSource) {
     let (sender, reports) = mpsc::channel(MAX_REPORTS);
     let supervisor = Supervisor {
         client,
-        feed,
+        feed: feed.clone(),
         wanted: watched(root),
         localities: Arc::default(),
         running: BTreeMap::new(),
@@ -86,7 +90,7 @@ pub fn start(client: Client, root: &str) -> (Watching, ObjectSource) {
         failed: None,
         definitions: Arc::new(Notify::new()),
     };
-    (Watching { progress: follow, task: tokio::spawn(supervisor.run(reports)) }, source)
+    (Watching { feed, progress: follow, task: tokio::spawn(supervisor.run(reports)) }, source)
 }
 
 impl Watching {
@@ -102,6 +106,50 @@ impl Watching {
             let Progress { missing, outage, .. } = self.progress.borrow().clone();
             let missing = missing.iter().map(|(kind, reason)| format!("{kind}{reason}")).collect::<Vec<_>>().join(", ");
             tracing::warn!(missing, outage, "waiting for the objects of the cluster; proxies are not served yet");
+        }
+    }
+
+    /// Waits until everything has been listed once, or until it is clear that the API server cannot be reached: then the objects
+    /// that an earlier process has kept are in force until everything has been listed.
+    pub async fn synced_or_restored(&mut self, last: &LastObjects) -> Result<(), SourceStopped> {
+        let in_time = tokio::time::timeout(RESTORE_AFTER, self.synced()).await;
+        match in_time {
+            Ok(synced) => return synced,
+            Err(_) if self.progress.borrow().outage.is_none() => return self.synced().await,
+            Err(_) => {}
+        }
+        let outage = self.progress.borrow().outage.clone();
+        match last.read() {
+            Ok(Some(Restored { written, objects })) => {
+                let age = written.elapsed().unwrap_or_default().as_secs();
+                let count = objects.len();
+                self.feed.restore(objects);
+                tracing::warn!(
+                    outage,
+                    count,
+                    age_s = age,
+                    "the API server cannot be reached: its last objects are in force"
+                );
+                Ok(())
+            }
+            Ok(None) => self.synced().await,
+            Err(error) => {
+                tracing::error!(%error, "the last objects of the cluster cannot be read");
+                self.synced().await
+            }
+        }
+    }
+
+    /// Keeps the objects for the next start, from the moment when everything has been listed; then what was restored and is not
+    /// there any more is removed. Never completes.
+    pub fn keep(&self, last: LastObjects) -> impl Future<Output = ()> + Send + 'static {
+        let (mut progress, feed) = (self.progress.clone(), self.feed.clone());
+        async move {
+            if progress.wait_for(|progress| progress.is_synced).await.is_err() {
+                return std::future::pending().await;
+            }
+            feed.confirm();
+            last.keep(feed).await;
         }
     }
 

@@ -42,6 +42,10 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     objects: Objects,
+    /// Restored objects that have not been put since.
+    unconfirmed: HashSet<ObjectKey>,
+    /// The number of changes so far.
+    revision: u64,
     endpoints: Pending,
     others: Pending,
     /// Changes that changed nothing.
@@ -61,19 +65,61 @@ impl ObjectFeed {
     pub fn new(id: SourceId) -> (Self, ObjectSource) {
         let objects = Objects::new(id.clone());
         let (endpoints, others) = (Pending::default(), Pending::default());
-        let state = State { objects, endpoints, others, unchanged: BTreeMap::new() };
+        let (unconfirmed, unchanged) = (HashSet::new(), BTreeMap::new());
+        let state = State { objects, unconfirmed, revision: 0, endpoints, others, unchanged };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Notify::new() });
         (Self(shared.clone()), ObjectSource { shared, id, sink: None, told: Vec::new() })
     }
 
     /// Adds or replaces an object, which was `created` at this time in seconds since 1970 (0 if that is unknown).
     pub fn put(&self, json: Value, created: i64) {
+        self.confirm_one(&json);
         self.0.change(|objects, result| objects.put(PastObject { created, json: Arc::new(json) }, result));
     }
 
     /// Returns an object.
     pub fn get(&self, key: &ObjectKey) -> Option<PastObject> {
         self.0.lock().objects.get(key).cloned()
+    }
+
+    /// Puts objects that an earlier process has had ([`Self::all`]). They are in force until [`Self::confirm`].
+    pub fn restore(&self, objects: Vec<PastObject>) {
+        let keys: Vec<ObjectKey> = objects.iter().filter_map(|object| ObjectKey::of_json(&object.json)).collect();
+        for object in objects {
+            self.put(Arc::unwrap_or_clone(object.json), object.created);
+        }
+        self.0.lock().unconfirmed.extend(keys);
+    }
+
+    /// Removes the restored objects that have not been put since: the task has put everything that there is.
+    pub fn confirm(&self) {
+        let unconfirmed = std::mem::take(&mut self.0.lock().unconfirmed);
+        unconfirmed.iter().for_each(|key| self.remove(key));
+    }
+
+    /// Returns all objects. Where the present content has errors, the one in force comes before it.
+    pub fn all(&self) -> Vec<PastObject> {
+        let contents = self.0.lock().objects.contents();
+        let objects = contents.into_iter().flat_map(|(_, content)| content.good.into_iter().chain([content.present]));
+        let objects = objects.filter_map(|content| match content {
+            Content::Object(object) => Some(object),
+            Content::Text(_) => None,
+        });
+        objects.collect()
+    }
+
+    /// Returns a number that differs whenever [`Self::all`] does.
+    pub fn revision(&self) -> u64 {
+        self.0.lock().revision
+    }
+
+    fn confirm_one(&self, json: &Value) {
+        let mut state = self.0.lock();
+        if !state.unconfirmed.is_empty()
+            && let Some(key) = ObjectKey::of_json(json)
+        {
+            state.unconfirmed.remove(&key);
+        }
     }
 
     /// Removes an object.
@@ -101,7 +147,9 @@ impl Shared {
         let _apart = memory::apart();
         let mut state = self.lock();
         let mut refresh = Refresh { noticed: Some(Noticed::now()), ..Refresh::default() };
-        let pending = match change(&mut state.objects, &mut refresh) {
+        let changes = change(&mut state.objects, &mut refresh);
+        state.revision += u64::from(changes != Changes::Nothing);
+        let pending = match changes {
             Changes::Nothing => {
                 refresh.events.into_iter().for_each(|(key, count)| *state.unchanged.entry(key).or_default() += count);
                 return;
@@ -267,6 +315,37 @@ mod tests {
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
             "spec": {"ports": [{"name": "http", "port": port}]},
         })
+    }
+
+    /// A process that starts without its server begins with what the last one has had.
+    #[test]
+    fn restored_objects_stay_until_the_source_has_everything() {
+        let source = || ObjectFeed::new(SourceId::new("kubernetes", Rank(200)));
+        let (before, _source) = source();
+        before.put(service("a", 80), 7);
+        before.put(service("gone", 80), 8);
+        let good = service("b", 80);
+        before.put(good.clone(), 9);
+        before.put(service("b", 99999), 9);
+        let (after, mut source) = source();
+        after.restore(before.all());
+        let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
+        let mut hosts = |source: &mut ObjectSource| {
+            source.first();
+            let snapshot = builder.apply(source.tell()).snapshot;
+            let ports = |service: &Arc<evenkeel_model::Service>| format!("{} {}", service.name, service.ports.len());
+            snapshot.services.iter().map(ports).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts(&mut source), ["a 1", "b 1", "gone 1"]);
+        let revision = after.revision();
+        after.put(service("a", 80), 7);
+        assert_eq!(after.revision(), revision, "it is the same");
+        after.put(good, 9);
+        after.confirm();
+        assert_eq!(hosts(&mut source), ["a 1", "b 1"]);
+        assert_ne!(after.revision(), revision);
+        after.confirm();
+        assert_eq!(hosts(&mut source).len(), 2);
     }
 
     #[test]

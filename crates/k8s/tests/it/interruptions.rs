@@ -3,10 +3,15 @@
 
 use std::time::Duration;
 
+use evenkeel_k8s::client::{ClusterOptions, ExecPlugins};
+use evenkeel_k8s::last_objects::LastObjects;
+use evenkeel_k8s::source;
+use evenkeel_model::Snapshot;
+use evenkeel_store::Store;
 use evenkeel_testkit::kubernetes::ApiServer;
 use evenkeel_testkit::random::Random;
 
-use crate::mesh::{Mesh, Wire, hosts, pod, ready, service, set_ready};
+use crate::mesh::{Mesh, PATIENCE, Wire, hosts, pod, ready, service, set_ready, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_outage_changes_nothing_and_loses_nothing() {
@@ -92,4 +97,42 @@ async fn churn_over_breaking_connections_ends_in_the_same_state() {
     mesh.until("the same state", |snapshot| hosts(snapshot) == expected).await;
     mesh.during(Duration::from_secs(1)).await;
     assert_eq!(hosts(&mesh.snapshot), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_start_without_the_server_begins_with_the_last_objects() {
+    let server = ApiServer::start();
+    let shop = server.namespace("shop");
+    server.apply(&[service(&shop, "stays", 80), service(&shop, "goes", 80)].concat());
+    let wire = Wire::to(&server).await;
+    let state = tempfile::tempdir().expect("a directory");
+    let last = LastObjects::new(Store::from(state.path()));
+    let (watching, source) = start(wire.kubeconfig()).await;
+    let keeping = tokio::spawn(watching.keep(last.clone()));
+    let is_kept = async {
+        while last.read().expect("readable").is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, is_kept).await.expect("objects are kept");
+    keeping.abort();
+    drop((watching, source));
+
+    wire.set_open(false);
+    server.kubectl(&["delete", "service", "goes", "-n", &shop]);
+    server.apply(&service(&shop, "comes", 80));
+    let options = ClusterOptions { kubeconfig: Some(wire.kubeconfig().to_owned()), context: None };
+    let client = options.client(ExecPlugins::Refuse).await.expect("a client");
+    let (mut watching, source) = source::start(client, "istio-system");
+    let started = tokio::time::timeout(PATIENCE, watching.synced_or_restored(&last)).await;
+    started.expect("a start in time").expect("the source goes on");
+    let keeping = tokio::spawn(watching.keep(last));
+    let mut mesh = Mesh::of(watching, source);
+    let host = |name: &str| format!("{name}.{shop}.svc.cluster.local");
+    let has = |snapshot: &Snapshot, name: &str| !snapshot.services_of(&host(name)).is_empty();
+    assert!(has(&mesh.snapshot, "stays") && has(&mesh.snapshot, "goes") && !has(&mesh.snapshot, "comes"));
+    wire.set_open(true);
+    mesh.until("what the server has", |snapshot| has(snapshot, "comes") && !has(snapshot, "goes")).await;
+    assert!(has(&mesh.snapshot, "stays"));
+    keeping.abort();
 }

@@ -42,7 +42,12 @@ pub async fn start(kubeconfig: &Path) -> (Watching, ObjectSource) {
 impl Mesh {
     /// Starts a source, and waits until it has everything.
     pub async fn start(kubeconfig: &Path) -> Self {
-        let (watching, mut source) = start(kubeconfig).await;
+        let (watching, source) = start(kubeconfig).await;
+        Self::of(watching, source)
+    }
+
+    /// The model of what a source has.
+    pub fn of(watching: Watching, mut source: ObjectSource) -> Self {
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
         source.first();
         let snapshot = builder.apply(source.tell()).snapshot;
