@@ -4,7 +4,10 @@ use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 use evenkeel_base::{Diagnostics, Severity};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+
+/// Libraries whose errors are reported by whoever calls them: an API server that cannot be reached would give a line every two seconds.
+const QUIET: &str = ",kube_client::client::builder=off";
 
 /// `-l LEVEL`, on every command.
 #[derive(Debug, Clone, Copy, Args)]
@@ -62,8 +65,9 @@ pub fn start(level: Level) {
         Level::Error | Level::Critical => LevelFilter::ERROR,
         Level::Off => LevelFilter::OFF,
     };
+    let quiet = if filter < LevelFilter::DEBUG { QUIET } else { "" };
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(filter)
+        .with_env_filter(EnvFilter::new(format!("{filter}{quiet}")))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(evenkeel_proxy::stderr::StandardError)
         // Internal errors would go to standard error, and a failure to write there is a panic.

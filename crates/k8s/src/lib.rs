@@ -8,6 +8,7 @@ mod discovery;
 pub mod last_objects;
 pub mod lease;
 mod localities;
+mod reason;
 pub mod replica;
 pub mod source;
 pub mod status;

@@ -26,6 +26,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use crate::discovery::{self, Presence};
 use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
+use crate::reason::reason;
 use crate::watch::{self as kinds, Failure, Report, State, Target};
 use crate::watched::{Selection, Watched, watched};
 
@@ -232,7 +233,7 @@ impl Supervisor {
         let discovery = discovery::discover(&self.client, &self.wanted);
         let found = match tokio::time::timeout(DISCOVERY_TIMEOUT, discovery).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return self.unreachable(error.to_string()),
+            Ok(Err(error)) => return self.unreachable(reason(&error)),
             Err(_) => return self.unreachable(format!("no answer within {} s", DISCOVERY_TIMEOUT.as_secs())),
         };
         for (watched, presence) in found {

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::convert::{Listed, convert};
 use crate::localities::Localities;
+use crate::reason::reason;
 use crate::watched::{Selection, Use, Watched};
 
 /// How long a failed watch waits at first before it is tried again; it doubles up to [`MAX_RETRY`].
@@ -260,6 +261,6 @@ fn failure(error: &watcher::Error) -> Option<Failure> {
         Some(403) => Some(Failure::Forbidden(status.map(|status| status.message.clone()).unwrap_or_default())),
         Some(404) => Some(Failure::Absent),
         Some(410) => None,
-        _ => Some(Failure::Passing(error.to_string())),
+        _ => Some(Failure::Passing(reason(error))),
     }
 }

@@ -182,7 +182,9 @@ impl StreamInfo {
         (*details, *termination) = (Cow::Borrowed(""), Cow::Borrowed(""));
         (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
         (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
-        *service = None;
+        if service.is_some() {
+            *service = None;
+        }
         transport_failure.clear();
         (*handshake_failure, *host_override, *dynamic_host) = (None, None, None);
         (*tunnel_headers, *tunnel_trailers) = (None, None);

@@ -14,6 +14,7 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use tokio::sync::watch;
 
+use crate::reason::reason;
 use record::{Observed, acquired, released, renewed};
 
 /// How long a Lease counts after its last renewal, and how often it is renewed.
@@ -109,7 +110,7 @@ impl Candidate {
         let led = self.leads(begin);
         let attempt = match tokio::time::timeout(self.times.deadline / 2, self.attempt(begin)).await {
             Ok(Ok(leads)) => Ok(leads),
-            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Err(error)) => Err(reason(&error)),
             Err(_) => Err("the API server has not answered in time".to_owned()),
         };
         // After a failure the last renewal counts until its deadline.

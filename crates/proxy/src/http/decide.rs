@@ -153,7 +153,11 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {
         let cluster = self.conn.worker.upstreams.cluster(&entry.cluster)?;
         self.request.stream.cluster_name = Some(Arc::clone(&entry.cluster));
-        self.request.stream.service.clone_from(&cluster.config().service);
+        let (service, before) = (&cluster.config().service, &mut self.request.stream.service);
+        // Without metrics of Istio there is none: nothing is copied or freed then.
+        if service.is_some() || before.is_some() {
+            before.clone_from(service);
+        }
         if let Some(trace) = &mut self.request.trace {
             trace.forwarded(&cluster.config().stat_name);
         }
