@@ -209,23 +209,10 @@ impl ControlPlane {
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
         let http = listen::bind("--http-address", options.http_address).await?;
-        let webhooks = match options.webhook_address {
-            Some(address) => Some(listen::bind("--webhook-address", address).await?),
-            None => None,
-        };
+        let webhooks = bind_webhooks(options).await?;
         let state = |reason| ControlError::State { path: options.state.clone(), reason };
         private_directory(&options.state)?;
 
-        let mut mesh = MeshConfig {
-            leave_out_refused: options.leave_out_refused,
-            on_one_machine: options.on_one_machine,
-            jwks_fetching: fetching.by,
-            ..MeshConfig::default()
-        };
-        if let Some(trust_domain) = &options.trust_domain {
-            evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
-            mesh.trust_domain = trust_domain.as_str().into();
-        }
         // Several control planes may start with the same empty directory: one creates the root and the key and assigns
         // addresses, the others find them.
         let store = platform.store.clone().unwrap_or_else(|| Store::from(&options.state));
@@ -237,7 +224,7 @@ impl ControlPlane {
         let (keys, key_sets) = StoredObjects::open(&store, jwks::FOLDER, jwks::source()).map_err(state)?;
         let own: [Box<dyn LiveSource>; 3] = [Box::new(directories), Box::new(entries), Box::new(key_sets)];
         let sources = own.into_iter().chain(platform.sources).collect();
-        let mut configuration = Configuration::open(sources, &store, mesh)?;
+        let mut configuration = Configuration::open(sources, &store, mesh(options, fetching)?)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
@@ -389,6 +376,28 @@ impl ControlPlane {
         let _ = tokio::time::timeout(DRAIN_TIME, draining.all_ended()).await;
         ended.map_or(Ok(()), |ended| Err(ended.into()))
     }
+}
+
+async fn bind_webhooks(options: &Options) -> Result<Option<tokio::net::TcpListener>, ControlError> {
+    match options.webhook_address {
+        Some(address) => Ok(Some(listen::bind("--webhook-address", address).await?)),
+        None => Ok(None),
+    }
+}
+
+/// What the options say about the mesh.
+fn mesh(options: &Options, fetching: JwksSettings) -> Result<MeshConfig, ControlError> {
+    let mut mesh = MeshConfig {
+        leave_out_refused: options.leave_out_refused,
+        on_one_machine: options.on_one_machine,
+        jwks_fetching: fetching.by,
+        ..MeshConfig::default()
+    };
+    if let Some(trust_domain) = &options.trust_domain {
+        evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
+        mesh.trust_domain = trust_domain.as_str().into();
+    }
+    Ok(mesh)
 }
 
 /// Tells the proxies' agents which roots to trust, and records which agents do.

@@ -73,8 +73,10 @@ impl ObjectFeed {
 
     /// Adds or replaces an object, which was `created` at this time in seconds since 1970 (0 if that is unknown).
     pub fn put(&self, json: Value, created: i64) {
-        self.confirm_one(&json);
-        self.0.change(|objects, result| objects.put(PastObject { created, json: Arc::new(json) }, result));
+        self.0.change(|state, result| {
+            state.confirm(&json);
+            state.objects.put(PastObject { created, json: Arc::new(json) }, result)
+        });
     }
 
     /// Returns an object.
@@ -82,19 +84,30 @@ impl ObjectFeed {
         self.0.lock().objects.get(key).cloned()
     }
 
-    /// Puts objects that an earlier process has had ([`Self::all`]). They are in force until [`Self::confirm`].
+    /// Puts objects that an earlier process has had ([`Self::all`]), but for those that are there already. They are in force until
+    /// [`Self::confirm`].
     pub fn restore(&self, objects: Vec<PastObject>) {
-        let keys: Vec<ObjectKey> = objects.iter().filter_map(|object| ObjectKey::of_json(&object.json)).collect();
         for object in objects {
-            self.put(Arc::unwrap_or_clone(object.json), object.created);
+            let Some(key) = ObjectKey::of_json(&object.json) else { continue };
+            self.0.change(|state, result| {
+                if state.objects.get(&key).is_some() && !state.unconfirmed.contains(&key) {
+                    return Changes::Nothing;
+                }
+                state.unconfirmed.insert(key);
+                state.objects.put(object, result)
+            });
         }
-        self.0.lock().unconfirmed.extend(keys);
     }
 
     /// Removes the restored objects that have not been put since: the task has put everything that there is.
     pub fn confirm(&self) {
-        let unconfirmed = std::mem::take(&mut self.0.lock().unconfirmed);
-        unconfirmed.iter().for_each(|key| self.remove(key));
+        let unconfirmed = self.0.lock().unconfirmed.clone();
+        for key in &unconfirmed {
+            // It may have been put meanwhile.
+            self.0.change(|state, result| {
+                if state.unconfirmed.remove(key) { state.objects.remove(key, result) } else { Changes::Nothing }
+            });
+        }
     }
 
     /// Returns all objects. Where the present content has errors, the one in force comes before it.
@@ -113,18 +126,12 @@ impl ObjectFeed {
         self.0.lock().revision
     }
 
-    fn confirm_one(&self, json: &Value) {
-        let mut state = self.0.lock();
-        if !state.unconfirmed.is_empty()
-            && let Some(key) = ObjectKey::of_json(json)
-        {
-            state.unconfirmed.remove(&key);
-        }
-    }
-
     /// Removes an object.
     pub fn remove(&self, key: &ObjectKey) {
-        self.0.change(|objects, result| objects.remove(key, result));
+        self.0.change(|state, result| {
+            state.unconfirmed.remove(key);
+            state.objects.remove(key, result)
+        });
     }
 
     /// Replaces all objects, each with its time of creation: the task may have missed changes. Objects that are the same stay
@@ -143,11 +150,11 @@ impl Shared {
     }
 
     /// Makes a change, and wakes the source if it changes anything.
-    fn change(&self, change: impl FnOnce(&mut Objects, &mut Refresh) -> Changes) {
+    fn change(&self, change: impl FnOnce(&mut State, &mut Refresh) -> Changes) {
         let _apart = memory::apart();
         let mut state = self.lock();
         let mut refresh = Refresh { noticed: Some(Noticed::now()), ..Refresh::default() };
-        let changes = change(&mut state.objects, &mut refresh);
+        let changes = change(&mut state, &mut refresh);
         state.revision += u64::from(changes != Changes::Nothing);
         let pending = match changes {
             Changes::Nothing => {
@@ -177,6 +184,15 @@ impl Shared {
 }
 
 impl State {
+    /// Notes that an object has been put. Nearly always there is nothing to note.
+    fn confirm(&mut self, json: &Value) {
+        if !self.unconfirmed.is_empty()
+            && let Some(key) = ObjectKey::of_json(json)
+        {
+            self.unconfirmed.remove(&key);
+        }
+    }
+
     /// Replaces the waiting changes by all objects.
     fn merge(&mut self) {
         let endpoints = std::mem::take(&mut self.endpoints);
@@ -328,6 +344,9 @@ mod tests {
         before.put(good.clone(), 9);
         before.put(service("b", 99999), 9);
         let (after, mut source) = source();
+        // The server has come back meanwhile: what it says goes before what was kept.
+        before.put(service("new", 80), 10);
+        after.put(service("new", 81), 10);
         after.restore(before.all());
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
         let mut hosts = |source: &mut ObjectSource| {
@@ -336,16 +355,17 @@ mod tests {
             let ports = |service: &Arc<evenkeel_model::Service>| format!("{} {}", service.name, service.ports.len());
             snapshot.services.iter().map(ports).collect::<Vec<_>>()
         };
-        assert_eq!(hosts(&mut source), ["a 1", "b 1", "gone 1"]);
+        assert_eq!(hosts(&mut source), ["a 1", "b 1", "gone 1", "new 1"]);
         let revision = after.revision();
         after.put(service("a", 80), 7);
         assert_eq!(after.revision(), revision, "it is the same");
         after.put(good, 9);
         after.confirm();
-        assert_eq!(hosts(&mut source), ["a 1", "b 1"]);
+        assert_eq!(hosts(&mut source), ["a 1", "b 1", "new 1"]);
         assert_ne!(after.revision(), revision);
         after.confirm();
-        assert_eq!(hosts(&mut source).len(), 2);
+        assert_eq!(hosts(&mut source).len(), 3);
+        assert!(after.all().iter().any(|object| object.json["spec"]["ports"][0]["port"] == 81));
     }
 
     #[test]

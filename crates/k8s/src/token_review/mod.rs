@@ -81,6 +81,8 @@ impl TokenReviews {
                 }
                 workload
             }
+            // The API server has answered: it is not away.
+            Err(error @ ReviewError::Forbidden(_)) => Err(TokenRefusal::Unavailable(error.to_string())),
             Err(error) => {
                 let known = self.verdicts().get(&digest, STALE, Instant::now());
                 known.inspect(|_| tracing::warn!(%error, "a token is accepted by an earlier verdict")).ok_or_else(
