@@ -277,7 +277,7 @@ impl Mesh {
         let mut workloads = manifest.workloads.clone();
         // Gateways of Istio's installation stay when the last Gateway has gone, as in a cluster.
         let stays = |present: &&Arc<Workload>| {
-            present.is_built_in() && workloads.iter().all(|workload| workload.key() != present.key())
+            present.is_of_installation() && workloads.iter().all(|workload| workload.key() != present.key())
         };
         let staying: Vec<Workload> = self.wanted.values().filter(stays).map(|present| (**present).clone()).collect();
         workloads.extend(staying);
@@ -604,7 +604,7 @@ fn next_of<'a>(
         Some(WorkloadKind::StatefulSet { ordered }) => {
             rollout::next_of_set(&wanted.collect::<Vec<_>>(), here, leaving, ordered)
         }
-        Some(WorkloadKind::BuiltInGateway) => rollout::next_of_set(&wanted.collect::<Vec<_>>(), here, leaving, true),
+        Some(WorkloadKind::ProvidedGateway) => rollout::next_of_set(&wanted.collect::<Vec<_>>(), here, leaving, true),
         _ => {
             let mut next = rollout::next(&wanted.collect(), here);
             // After an edit was undone, the name may not be free yet.

@@ -6,6 +6,7 @@ mod gateways;
 mod groups;
 pub(crate) mod hidden_files;
 mod probes;
+mod provided_gateways;
 mod proxy_config;
 mod served;
 mod sidecar;
@@ -119,8 +120,8 @@ pub enum WorkloadKind {
     },
     /// A single replica on this machine.
     DaemonSet,
-    /// A gateway of Istio's installation: a single replica with the workload's own name.
-    BuiltInGateway,
+    /// A gateway that no file describes: a single replica with the workload's own name.
+    ProvidedGateway,
 }
 
 /// Everything to run.
@@ -175,9 +176,9 @@ impl Manifest {
         (manifest, diagnostics)
     }
 
-    /// Whether the files have nothing to run: gateways of Istio's installation alone serve nobody.
+    /// Whether the files have nothing to run: gateways alone serve nobody.
     pub fn is_empty(&self) -> bool {
-        self.workloads.iter().all(Workload::is_built_in)
+        self.workloads.iter().all(Workload::is_provided)
     }
 }
 
@@ -197,9 +198,15 @@ impl Workload {
         (0..self.replicas).map(|index| self.pod_name(index))
     }
 
-    /// Whether it is a gateway of Istio's installation, which no file describes.
-    pub fn is_built_in(&self) -> bool {
-        self.kind == WorkloadKind::BuiltInGateway
+    /// Whether it is a gateway that no file describes, and that Gateways select.
+    pub fn is_provided(&self) -> bool {
+        self.kind == WorkloadKind::ProvidedGateway
+    }
+
+    /// Whether it is one of the gateways that every installation of Istio has.
+    pub fn is_of_installation(&self) -> bool {
+        let names = [provided_gateways::INGRESS.name, provided_gateways::EGRESS.name];
+        self.is_provided() && self.namespace == ROOT_NAMESPACE && names.contains(&self.name.as_str())
     }
 
     /// The name of the replica that must be ready before this one is started.
@@ -213,7 +220,7 @@ impl Workload {
     pub fn pod_name(&self, index: u32) -> String {
         match self.kind {
             WorkloadKind::StatefulSet { .. } => return format!("{}-{index}", self.name),
-            WorkloadKind::BuiltInGateway => return self.name.clone(),
+            WorkloadKind::ProvidedGateway => return self.name.clone(),
             WorkloadKind::Deployment | WorkloadKind::DaemonSet => {}
         }
         let suffix = names::digest(&format!("{}/{}#{index}", self.namespace, self.name), 5);
@@ -679,9 +686,20 @@ mod tests {
         let front =
             own("istio: ingressgateway", "istio-proxy", "") + &gateway("a", "istio: ingressgateway", &server(80));
         check(&front, &["door"], &["door 80→80"]);
-        let unknown = gateways(&gateway("a", "istio: nowhere", &server(80)));
+        // Gateways with labels of their own, which nothing has.
+        let own =
+            gateway("a", "istio: cluster-local", &server(80)) + &gateway("b", "istio: cluster-local", &server(81));
+        check(&own, &["istio-cluster-local"], &["istio-cluster-local 80→80", "istio-cluster-local 81→81"]);
+        check(&gateway("a", "team.example/edge: Blue_1", &server(80)), &["blue-1"], &["blue-1 80→80"]);
+        let labels = "app: local-gateway, istio: cluster-local";
+        let inside = service("local-gateway", "knative", labels, "ports: [{name: a, port: 80, targetPort: 8081}]");
+        check(&(own.clone() + &inside), &["local-gateway"], &[]);
+        let outside = inside.replace("ports:", "type: NodePort, ports:");
+        check(&(own + &outside), &["local-gateway"], &["local-gateway 80→8081", "local-gateway 81→81"]);
+        // A program that is no gateway has the labels.
+        let unknown = gateways(&(deployment(RUN, "") + "---\n" + &gateway("a", "app: web", &server(80))));
         assert!(
-            unknown.0.is_empty() && unknown.2.contains("no-gateway") && unknown.2.contains("(istio: nowhere)"),
+            unknown.0.is_empty() && unknown.2.contains("no-gateway") && unknown.2.contains("(app: web)"),
             "{unknown:?}"
         );
     }

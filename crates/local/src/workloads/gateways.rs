@@ -1,75 +1,25 @@
-//! Gateways: the Deployments that are gateways, those that every installation of Istio has, and the ports that the machine
-//! opens for them.
+//! Gateways: the Deployments that are gateways, those that are provided because Gateways select them, and the ports that the
+//! machine opens for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_api::annotations::CaptureRules;
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{Gateway, ServerTlsMode};
 use evenkeel_api::kubernetes::{PodTemplate, Service, ServiceType};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_inject::{GATEWAY_TEMPLATE, TEMPLATES_ANNOTATION};
+use evenkeel_model::labels::selects;
 
+use super::provided_gateways::{EGRESS, INGRESS, Provided};
 use super::proxy_config::ProxyConfigs;
 use super::served;
-use super::{Sidecar, Workload, WorkloadKind};
-use crate::lifecycle::Lifecycle;
+use super::{Sidecar, Workload};
 use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
-use crate::probe::{Check, Probe};
 
 /// Label of a Service whose ports do not translate those of Gateways.
 const NO_TRANSLATION_LABEL: &str = "experimental.istio.io/disable-gateway-port-translation";
-
-/// The namespace of Istio's own gateways.
-const NAMESPACE: &str = "istio-system";
-
-/// A gateway of Istio's installation, which is run if Gateways select it and no Deployment of the files has its labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct BuiltIn {
-    name: &'static str,
-    /// The value of its label `istio`.
-    label: &'static str,
-    /// Whether the machine opens its ports.
-    faces_outside: bool,
-}
-
-const BUILT_IN: [BuiltIn; 2] = [
-    BuiltIn { name: "istio-ingressgateway", label: "ingressgateway", faces_outside: true },
-    BuiltIn { name: "istio-egressgateway", label: "egressgateway", faces_outside: false },
-];
-
-impl BuiltIn {
-    /// Its labels, which are Istio's.
-    fn labels(self) -> BTreeMap<String, String> {
-        [("app", self.name), ("istio", self.label)].map(|(name, value)| (name.to_owned(), value.to_owned())).into()
-    }
-
-    fn workload(self, proxies: &ProxyConfigs) -> Workload {
-        let labels = self.labels();
-        Workload {
-            name: self.name.to_owned(),
-            namespace: NAMESPACE.to_owned(),
-            replicas: 1,
-            service_account: format!("{}-service-account", self.name),
-            command: None,
-            environment: Vec::new(),
-            ports: Vec::new(),
-            probe: Probe::new(Check::Runs),
-            lifecycle: Lifecycle::default(),
-            volumes: Vec::new(),
-            mounts: Vec::new(),
-            kind: WorkloadKind::BuiltInGateway,
-            sidecar: Sidecar::Gateway,
-            proxy: proxies.of_proxy(NAMESPACE, &labels),
-            capture: CaptureRules::default(),
-            // It keeps its settings until the next start.
-            template_hash: "built-in".to_owned(),
-            labels,
-        }
-    }
-}
 
 /// Whether a template is that of a gateway: its Pods have a proxy, and no other program.
 pub(super) fn is_gateway(template: &PodTemplate) -> bool {
@@ -81,6 +31,8 @@ pub(super) fn is_gateway(template: &PodTemplate) -> bool {
 /// Servers that the gateways with some labels have to offer.
 struct GatewayServers<'a> {
     selector: &'a BTreeMap<String, String>,
+    /// The object's namespace.
+    namespace: String,
     servers: Vec<Server>,
     /// The object, for findings.
     object: String,
@@ -99,7 +51,7 @@ struct Server {
     span: Span,
 }
 
-/// Adds the gateways of Istio's installation that the files need, and returns the ports that the machine opens for all
+/// Adds the gateways that Gateways select and the files do not have, and returns the ports that the machine opens for all
 /// gateways.
 pub(super) fn settle(
     objects: &[Object],
@@ -114,9 +66,12 @@ pub(super) fn settle(
         if workloads.iter().any(|workload| workload.sidecar == Sidecar::Gateway && selects(&workload.labels)) {
             continue;
         }
-        match BUILT_IN.into_iter().find(|built_in| selects(&built_in.labels())) {
-            Some(built_in) => workloads.push(built_in.workload(proxies)),
-            None => diagnostics.push(not_served(one)),
+        match workloads.iter().find(|workload| selects(&workload.labels)) {
+            Some(program) => diagnostics.push(not_served(one, program)),
+            None => {
+                let provided = Provided::of(one.selector, &one.namespace, objects);
+                workloads.push(provided.workload(proxies, workloads));
+            }
         }
     }
     let mut ports: Vec<GatewayPort> = Vec::new();
@@ -134,26 +89,24 @@ pub(super) fn settle(
         }
     }
     // The first one is that of a `--gateway-port` without a number.
-    let rank = |port: &GatewayPort| (port.owner.1 != BUILT_IN[0].name, port.owner.clone(), port.number);
+    let rank = |port: &GatewayPort| (port.owner.1 != INGRESS.name, port.owner.clone(), port.number);
     ports.sort_by_key(rank);
     ports
 }
 
-fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(name, value)| labels.get(name) == Some(value))
-}
-
-fn not_served(one: &GatewayServers<'_>) -> Diagnostic {
+/// Only a workload that is no gateway has the labels.
+fn not_served(one: &GatewayServers<'_>, program: &Workload) -> Diagnostic {
     let selector: Vec<String> = one.selector.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let message = format!(
-        "no gateway has the labels that {} selects ({}), so nothing serves it",
+        "the labels that {} selects ({}) are those of {}/{}, which is no gateway, so nothing serves it",
         one.object,
-        selector.join(", ")
+        selector.join(", "),
+        program.namespace,
+        program.name
     );
     let help = format!(
-        "select `istio: {}` or `istio: {}`, or add a Deployment with these labels and the annotation \
-         `{TEMPLATES_ANNOTATION}: {GATEWAY_TEMPLATE}`, which `up` runs as a gateway",
-        BUILT_IN[0].label, BUILT_IN[1].label
+        "select other labels, such as `istio: ingressgateway`, or make it a gateway by the annotation \
+         `{TEMPLATES_ANNOTATION}: {GATEWAY_TEMPLATE}` of its Pods"
     );
     Diagnostic::warning("no-gateway", one.span.clone(), message).with_help(help)
 }
@@ -163,6 +116,7 @@ fn of_gateway<'a>(objects: &[Object], object: &'a Object) -> Option<GatewayServe
     let servers = servers(gateway, &served::path(objects, object));
     Some(GatewayServers {
         selector: &gateway.spec.selector,
+        namespace: object.namespace.to_string(),
         servers,
         object: object.to_string(),
         span: object.origin.clone(),
@@ -202,6 +156,7 @@ fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = GatewayServers<'
         let span = gateway.origin.clone();
         GatewayServers {
             selector: &gateway.selector,
+            namespace: gateway.namespace.to_string(),
             servers: servers.collect(),
             object: format!("the Ingress at {span}"),
             span,
@@ -223,14 +178,17 @@ fn services<'a>(objects: &'a [Object], gateway: &Workload) -> Vec<&'a Service> {
     found.into_iter().map(|(_, service)| service).collect()
 }
 
-/// Whether a gateway is called from outside the mesh: by its place in Istio's installation, else by its Services.
+/// Whether a gateway is called from outside the mesh: by its place in Istio's installation, else by its Services. A gateway that
+/// `up` provides has nothing else to say how it is called if no Service leads to it.
 fn faces_outside(gateway: &Workload, in_front: &[&Service]) -> bool {
-    let is_named =
-        BUILT_IN.into_iter().any(|built_in| built_in.faces_outside && selects(&built_in.labels(), &gateway.labels));
-    let is_ingress = gateway.labels.get("istio").is_some_and(|label| label == BUILT_IN[0].label);
     let from_outside =
         |service: &&Service| matches!(service.spec.kind, Some(ServiceType::LoadBalancer | ServiceType::NodePort));
-    is_named || is_ingress || in_front.iter().any(from_outside)
+    match gateway.labels.get("istio").map(String::as_str) {
+        Some(label) if label == INGRESS.label => true,
+        Some(label) if label == EGRESS.label => in_front.iter().any(from_outside),
+        _ if gateway.is_provided() && in_front.is_empty() => true,
+        _ => in_front.iter().any(from_outside),
+    }
 }
 
 /// The port on which a gateway listens for a port of a Gateway's server: the `targetPort` of the first Service in front of it

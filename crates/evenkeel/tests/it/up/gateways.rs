@@ -52,7 +52,8 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
     write("web.yaml", &super::deployment("web", 1, "exec python3 -m http.server --bind 0.0.0.0 8000"));
     let mut command = user.evenkeel(&["up"]);
     command.arg(folder.path()).arg("--state").arg(user.state.path());
-    let mut up = Process::spawn(command.args(["--gateway-port", "9101=0", "--gateway-port", "9102=0"]));
+    let mut up =
+        Process::spawn(command.args(["9101=0", "9102=0", "9104=0"].map(|port| format!("--gateway-port={port}"))));
     wait_ready(&mut up, 1);
     let opened = |up: &mut Process, number: u16| {
         let line = up.wait_for_line(&format!("port {number} is open: http://"));
@@ -71,6 +72,15 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
     let address = two.trim_start_matches("http://").trim_end_matches('/').to_owned();
     eventually("the end of the port", || TcpStream::connect(&address).is_err().then_some(()));
     assert!(served(&one, "/").ends_with("one"));
+
+    // Labels that no gateway has bring a gateway of their own.
+    write("edge.yaml", &gateway("edge", 9104, "").replace("istio: ingressgateway", "istio: edge"));
+    let edge = opened(&mut up, 9104);
+    up.wait_for_line("ready      istio-edge");
+    assert!(served(&edge, "/").ends_with("edge"));
+    fs::remove_file(folder.path().join("edge.yaml")).expect("it is there");
+    up.wait_for_line("is closed: no Gateway has port 9104 any more");
+    up.wait_for_line("not ready  istio-edge: draining");
 
     // The mesh's settings may come, too, and go.
     let log = user.state.path().join("logs/istio-ingressgateway.proxy.log");
