@@ -21,7 +21,9 @@ pub(crate) fn unread(object: &Object) -> Option<Diagnostic> {
     }
     let finding = match &object.resource {
         Resource::ConfigMap(map)
-            if is_of(&object.name, MeshConfig::CONFIG_MAP) && map.data.contains_key(MeshConfig::KEY) =>
+            if is_of(&object.name, MeshConfig::CONFIG_MAP)
+                && !MeshConfig::is_in(object)
+                && map.data.contains_key(MeshConfig::KEY) =>
         {
             let message = format!(
                 "{object} is for a revision of Istio's control plane, and is not read: the mesh's settings are those of the ConfigMap `{}`",

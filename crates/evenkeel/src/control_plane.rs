@@ -5,6 +5,8 @@ use evenkeel_control::Options;
 use evenkeel_k8s::client::{ExecPlugins, KubernetesOptions};
 use evenkeel_k8s::last_objects::LastObjects;
 use evenkeel_k8s::replica::{Replica, ReplicaOptions};
+use evenkeel_k8s::revision::DEFAULT;
+use evenkeel_k8s::source::Scope;
 use evenkeel_model::MeshConfig;
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_proxy::memory;
@@ -34,13 +36,20 @@ async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Resul
         return Ok(evenkeel_control::run(options).await?);
     }
     let root = MeshConfig::default().root_namespace;
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let revision = match options.injection.revision.as_str() {
+        DEFAULT => variable("REVISION").unwrap_or_else(|| DEFAULT.to_owned()),
+        named => named.to_owned(),
+    };
+    let scope = Scope { root: root.to_string(), revision, shared_settings: variable("SHARED_MESH_CONFIG") };
     let client = kubernetes.cluster.client(ExecPlugins::Refuse).await?;
-    let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &root);
+    let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &scope);
     // Proxies that are connected to another control plane must not get an empty mesh from this one.
     let last = LastObjects::new(Store::from(&options.state));
     watching.synced_or_restored(&last).await?;
     let keeping = watching.keep(last);
     let replica = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
+    let replica = ReplicaOptions { revision: scope.revision, ..replica };
     let (replica, platform) = Replica::start(client, source, &replica);
     let ended = tokio::select! {
         ended = evenkeel_control::run_on(options, platform) => ended.map_err(anyhow::Error::from),

@@ -118,12 +118,15 @@ fn resource(watched: &Watched, group: &str, version: &str, list: &APIResourceLis
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watched::watched;
+    use crate::watched::{Scope, watched};
 
     #[test]
     fn definitions_have_the_names_of_istio_and_of_the_gateway_api() {
-        let names: Vec<String> =
-            watched("istio-system").iter().filter(|watched| watched.is_custom()).map(Watched::definition).collect();
+        let names: Vec<String> = watched(&Scope::all("istio-system"))
+            .iter()
+            .filter(|watched| watched.is_custom())
+            .map(Watched::definition)
+            .collect();
         for expected in [
             "gateways.networking.istio.io",
             "serviceentries.networking.istio.io",

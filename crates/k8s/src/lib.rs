@@ -10,6 +10,7 @@ pub mod lease;
 mod localities;
 mod reason;
 pub mod replica;
+pub mod revision;
 pub mod source;
 pub mod status;
 pub mod store_backend;

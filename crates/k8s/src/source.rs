@@ -27,7 +27,9 @@ use crate::discovery::{self, Presence};
 use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
 use crate::reason::reason;
+use crate::revision::Revisions;
 use crate::watch::{self as kinds, Failure, Report, State, Target};
+pub use crate::watched::Scope;
 use crate::watched::{Selection, Watched, watched};
 
 /// The rank of the source: files take precedence.
@@ -73,16 +75,18 @@ pub struct Progress {
 #[error("the watches of the Kubernetes API have ended")]
 pub struct SourceStopped;
 
-/// Watches what a control plane reads, and returns the source of it. `root` is the namespace of the mesh's settings.
-pub fn start(client: Client, root: &str) -> (Watching, ObjectSource) {
+/// Watches what a control plane reads, and returns the source of it.
+pub fn start(client: Client, scope: &Scope) -> (Watching, ObjectSource) {
     let (feed, source) = ObjectFeed::new(SourceId::new("kubernetes", RANK));
     let (progress, follow) = watch::channel(Progress::default());
     let (sender, reports) = mpsc::channel(MAX_REPORTS);
     let supervisor = Supervisor {
         client,
         feed: feed.clone(),
-        wanted: watched(root),
+        wanted: watched(scope),
+        root: scope.root.as_str().into(),
         localities: Arc::default(),
+        revisions: Arc::new(Revisions::new(&scope.revision)),
         running: BTreeMap::new(),
         undecided: BTreeMap::new(),
         tasks: JoinSet::new(),
@@ -176,7 +180,9 @@ struct Supervisor {
     client: Client,
     feed: ObjectFeed,
     wanted: Vec<Watched>,
+    root: Arc<str>,
     localities: Arc<Mutex<Localities>>,
+    revisions: Arc<Revisions>,
     running: BTreeMap<Selection, Running>,
     /// Kinds that may be there, and are not served.
     undecided: BTreeMap<Selection, &'static str>,
@@ -272,7 +278,13 @@ impl Supervisor {
                 task.abort();
                 target
             }
-            None => Target { feed: self.feed.clone(), localities: self.localities.clone(), held: Arc::default() },
+            None => Target {
+                feed: self.feed.clone(),
+                localities: self.localities.clone(),
+                revisions: self.revisions.clone(),
+                root: self.root.clone(),
+                held: Arc::default(),
+            },
         };
         tracing::debug!(kind = %watched.selection, version = resource.version, "watching");
         let keeping =

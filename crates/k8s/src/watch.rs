@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_api::ObjectKey;
+use evenkeel_api::istio::MeshConfig;
 use evenkeel_control::source::feed::ObjectFeed;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 use crate::convert::{Listed, convert};
 use crate::localities::Localities;
 use crate::reason::reason;
+use crate::revision::{Declaration, Revisions};
 use crate::watched::{Selection, Use, Watched};
 
 /// How long a failed watch waits at first before it is tried again; it doubles up to [`MAX_RETRY`].
@@ -66,6 +68,10 @@ pub struct Target {
     pub feed: ObjectFeed,
     /// Where Pods are.
     pub localities: Arc<Mutex<Localities>>,
+    /// Which objects are for this control plane.
+    pub revisions: Arc<Revisions>,
+    /// The namespace of the mesh's settings.
+    pub root: Arc<str>,
     /// The objects that the selection has put.
     pub held: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
@@ -188,9 +194,11 @@ impl Target {
 
     /// Replaces everything that the selection had.
     fn replace(&self, purpose: Use, resource: &ApiResource, listed: Vec<Listed>) {
-        if purpose == Use::Locality {
-            let names = listed.iter().filter_map(|node| node.metadata.name.clone()).collect();
-            lock(&self.localities).retain_nodes(&names);
+        let names = || listed.iter().filter_map(|object| object.metadata.name.clone()).collect();
+        match purpose {
+            Use::Locality => lock(&self.localities).retain_nodes(&names()),
+            Use::Tag => self.revisions.retain_webhooks(&names(), &self.feed),
+            Use::Object | Use::Settings(_) => {}
         }
         let keys: BTreeSet<ObjectKey> =
             listed.into_iter().filter_map(|object| self.put(purpose, resource, object)).collect();
@@ -200,26 +208,55 @@ impl Target {
 
     /// Puts an object. Returns its key, if it is an object of the configuration.
     fn put(&self, purpose: Use, resource: &ApiResource, listed: Listed) -> Option<ObjectKey> {
-        if purpose == Use::Locality {
-            let labels = listed.metadata.labels.unwrap_or_default();
-            lock(&self.localities).node(&listed.metadata.name.unwrap_or_default(), &labels, &self.feed);
-            return None;
+        match purpose {
+            Use::Locality => {
+                let labels = listed.metadata.labels.unwrap_or_default();
+                lock(&self.localities).node(&listed.metadata.name.unwrap_or_default(), &labels, &self.feed);
+                return None;
+            }
+            Use::Tag => {
+                let declaration = Declaration::Webhook(listed.metadata.name.unwrap_or_default());
+                self.revisions.declare(declaration, listed.metadata.labels.as_ref(), &self.feed);
+                return None;
+            }
+            Use::Object | Use::Settings(_) => {}
         }
+        let labels = listed.metadata.labels.clone();
         let (mut json, created) = convert(&resource.api_version, &resource.kind, listed);
         let key = ObjectKey::of_json(&json)?;
+        if let Use::Settings(layer) = purpose {
+            json["metadata"]["annotations"][MeshConfig::SETTINGS_ANNOTATION] = layer.as_str().into();
+        }
+        if let Some(service) = self.tag_service(&key) {
+            self.revisions.declare(service, labels.as_ref(), &self.feed);
+        }
         // Held until the Pod is put: its Node must not move in between.
         let mut localities = (key.kind == evenkeel_api::Kind::Pod).then(|| lock(&self.localities));
         if let Some(localities) = &mut localities {
             localities.place(&key, &mut json);
         }
         lock(&self.held).insert(key.clone());
-        self.feed.put(json, created);
+        if let Some(json) = self.revisions.put(&key, json, created, &self.feed) {
+            self.feed.put(json, created);
+        }
         Some(key)
     }
 
+    /// The Service as what may declare a tag of a revision, if it is in the namespace for that.
+    fn tag_service(&self, key: &ObjectKey) -> Option<Declaration> {
+        let may_declare =
+            self.revisions.selects() && key.kind == evenkeel_api::Kind::Service && key.namespace == self.root;
+        may_declare.then(|| Declaration::Service(key.name.to_string()))
+    }
+
     fn remove(&self, purpose: Use, resource: &ApiResource, listed: Listed) {
+        if purpose == Use::Tag {
+            let declaration = Declaration::Webhook(listed.metadata.name.unwrap_or_default());
+            self.revisions.declare(declaration, None, &self.feed);
+            return;
+        }
         let (json, _) = convert(&resource.api_version, &resource.kind, listed);
-        if let Some(key) = ObjectKey::of_json(&json).filter(|_| purpose == Use::Object) {
+        if let Some(key) = ObjectKey::of_json(&json).filter(|_| purpose != Use::Locality) {
             self.remove_key(&key);
         }
     }
@@ -228,7 +265,11 @@ impl Target {
         if key.kind == evenkeel_api::Kind::Pod {
             lock(&self.localities).forget(key);
         }
+        if let Some(service) = self.tag_service(key) {
+            self.revisions.declare(service, None, &self.feed);
+        }
         lock(&self.held).remove(key);
+        self.revisions.remove(key);
         self.feed.remove(key);
     }
 

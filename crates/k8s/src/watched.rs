@@ -1,6 +1,9 @@
 //! What is watched: kinds, their versions, and which objects of them.
 
 use evenkeel_api::Kind;
+use evenkeel_api::istio::SettingsLayer;
+
+use crate::revision::settings_name;
 
 /// Kinds that only `evenkeel up` reads: in a cluster, Pods say what their workloads run.
 const UNWATCHED: &[Kind] = &[Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
@@ -23,6 +26,10 @@ pub enum Use {
     Object,
     /// Their labels say where Pods are.
     Locality,
+    /// They are settings of the mesh, in this layer.
+    Settings(SettingsLayer),
+    /// Their labels may declare tags of revisions.
+    Tag,
 }
 
 /// Objects of one kind that are watched together.
@@ -67,16 +74,35 @@ impl Watched {
         Self { metadata_only, optional, selection: Selection { fields, ..all.selection }, ..all }
     }
 
-    /// The ConfigMap of this name.
-    fn config_map(namespace: &str, name: &str) -> Self {
+    /// The ConfigMap of this name, with settings of the mesh.
+    fn settings(namespace: &str, name: &str, layer: SettingsLayer) -> Self {
         let all = Self::of(Kind::ConfigMap);
         let fields = Some(format!("metadata.name={name}"));
-        Self { selection: Selection { namespace: Some(namespace.to_owned()), fields, ..all.selection }, ..all }
+        let selection = Selection { namespace: Some(namespace.to_owned()), fields, ..all.selection };
+        Self { selection, purpose: Use::Settings(layer), ..all }
     }
 }
 
-/// Returns what a control plane watches. `root`: the namespace of the mesh's settings.
-pub fn watched(root: &str) -> Vec<Watched> {
+/// What a control plane reads of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// The namespace of the mesh's settings.
+    pub root: String,
+    /// The revision; empty: objects of all revisions are read.
+    pub revision: String,
+    /// The ConfigMap with the settings of all revisions (`SHARED_MESH_CONFIG`), if there is one.
+    pub shared_settings: Option<String>,
+}
+
+impl Scope {
+    /// Everything that is there, with the settings of this namespace.
+    pub fn all(root: &str) -> Self {
+        Self { root: root.to_owned(), revision: String::new(), shared_settings: None }
+    }
+}
+
+/// Returns what a control plane watches.
+pub fn watched(scope: &Scope) -> Vec<Watched> {
     let is_watched = |kind: &&Kind| kind.is_supported() && !UNWATCHED.contains(kind) && **kind != Kind::ConfigMap;
     let kinds = Kind::ALL.iter().filter(is_watched).map(|kind| Watched::of(*kind));
     // One that becomes supported is watched as such.
@@ -85,7 +111,13 @@ pub fn watched(root: &str) -> Vec<Watched> {
     let closing = closing.map(|(group, kind, versions)| Watched::all(group, kind, versions));
     let node = Watched::all("", "Node", &["v1"]);
     let node = Watched { purpose: Use::Locality, metadata_only: true, optional: true, ..node };
-    kinds.chain(closing).chain([Watched::config_map(root, "istio"), node]).collect()
+    let settings = |name: &str, layer| Watched::settings(&scope.root, name, layer);
+    let own = settings(&settings_name(&scope.revision), SettingsLayer::Revision);
+    let shared = scope.shared_settings.as_ref().map(|name| settings(name, SettingsLayer::Shared));
+    let tags = Watched::all("admissionregistration.k8s.io", "MutatingWebhookConfiguration", &["v1"]);
+    let tags = Watched { purpose: Use::Tag, metadata_only: true, optional: true, ..tags };
+    let tags = (!scope.revision.is_empty()).then_some(tags);
+    kinds.chain(closing).chain([own, node]).chain(shared).chain(tags).collect()
 }
 
 /// `Service`, `ConfigMap istio-system (metadata.name=istio)`

@@ -55,8 +55,8 @@ pub use mesh_config::{
     InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig,
     MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry, OutboundTrafficPolicy,
     PathNormalization, ProviderHeader, ProviderKind, ProviderLog, RequestBody, ServiceAttributeEnrichment,
-    ServiceEntryVisibility, ServiceSettings, SignerTls, StatVariable, TlsConfig, TraceContextOption, Tracer,
-    VisibilityLevel, VisibilityPolicy, VisibilityRule, is_local,
+    ServiceEntryVisibility, ServiceSettings, SettingsLayer, SignerTls, StatVariable, TlsConfig, TraceContextOption,
+    Tracer, VisibilityLevel, VisibilityPolicy, VisibilityRule, is_local,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{

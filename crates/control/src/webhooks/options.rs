@@ -36,7 +36,7 @@ pub struct InjectionOptions {
     #[arg(long, value_name = "DOMAIN", default_value = CLUSTER_DOMAIN)]
     pub proxy_cluster_domain: String,
 
-    /// Revision of the control plane, the label `istio.io/rev` of injected Pods.
+    /// Revision of the control plane: whose objects of a cluster it reads, and the label `istio.io/rev` of injected Pods.
     #[arg(long, value_name = "NAME", default_value = REVISION)]
     pub revision: String,
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_k8s::client::{ClusterOptions, ExecPlugins};
 use evenkeel_k8s::last_objects::LastObjects;
-use evenkeel_k8s::source;
+use evenkeel_k8s::source::{self, Scope};
 use evenkeel_model::Snapshot;
 use evenkeel_store::Store;
 use evenkeel_testkit::kubernetes::ApiServer;
@@ -123,7 +123,7 @@ async fn a_start_without_the_server_begins_with_the_last_objects() {
     server.apply(&service(&shop, "comes", 80));
     let options = ClusterOptions { kubeconfig: Some(wire.kubeconfig().to_owned()), context: None };
     let client = options.client(ExecPlugins::Refuse).await.expect("a client");
-    let (mut watching, source) = source::start(client, "istio-system");
+    let (mut watching, source) = source::start(client, &Scope::all("istio-system"));
     let started = tokio::time::timeout(PATIENCE, watching.synced_or_restored(&last)).await;
     started.expect("a start in time").expect("the source goes on");
     let keeping = tokio::spawn(watching.keep(last));

@@ -11,6 +11,7 @@ mod mesh;
 mod objects;
 mod parity;
 mod replica;
+mod revisions;
 mod serving;
 mod status;
 mod store_backend;

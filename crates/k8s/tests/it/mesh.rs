@@ -9,7 +9,7 @@ use evenkeel_control::metrics::Event;
 use evenkeel_control::source::feed::ObjectSource;
 use evenkeel_control::source::{Extent, LiveSource as _};
 use evenkeel_k8s::client::{ClusterOptions, ExecPlugins};
-use evenkeel_k8s::source::{self, Watching};
+use evenkeel_k8s::source::{self, Scope, Watching};
 use evenkeel_model::{AddressBook, Builder, MeshConfig, Snapshot, Source as _};
 use evenkeel_testkit::kubernetes::ApiServer;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,9 +30,14 @@ pub struct Mesh {
 
 /// Starts a source, and waits until it has everything.
 pub async fn start(kubeconfig: &Path) -> (Watching, ObjectSource) {
+    start_in(kubeconfig, &Scope::all("istio-system")).await
+}
+
+/// Starts a source of what is in a scope, and waits until it has everything.
+pub async fn start_in(kubeconfig: &Path, scope: &Scope) -> (Watching, ObjectSource) {
     let options = ClusterOptions { kubeconfig: Some(kubeconfig.to_owned()), context: None };
     let client = options.client(ExecPlugins::Refuse).await.expect("a client");
-    let (mut watching, source) = source::start(client, "istio-system");
+    let (mut watching, source) = source::start(client, scope);
     let synced = tokio::time::timeout(PATIENCE, watching.synced()).await;
     let Ok(synced) = synced else { panic!("not listed in time: {:?}", watching.progress().borrow()) };
     synced.expect("the source goes on");

@@ -512,7 +512,9 @@ pub(super) fn note_idle_selector(cx: &Cx<'_>, object: &Object, selector: &Labels
     found.push(finding.with_help(help).about(object.reference()));
 }
 
-/// ConfigMaps with mesh settings.
+/// ConfigMaps with mesh settings, in the order in which they are applied.
 pub(super) fn mesh_settings<'t>(cx: &Cx<'t>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
-    cx.objects(Kind::ConfigMap).filter(|object| MeshConfig::is_in(object))
+    let mut all: Vec<_> = cx.objects(Kind::ConfigMap).filter(|object| MeshConfig::is_in(object)).collect();
+    all.sort_by_key(|object| MeshConfig::layer(object));
+    all.into_iter()
 }

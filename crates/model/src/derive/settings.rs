@@ -31,9 +31,10 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut 
     }
     traffic(mesh, &said);
     connections(mesh, &said);
-    if !said.extension_providers.is_empty() {
-        mesh.authz_providers = authz_providers(&said.extension_providers);
-    }
+    // Those of the shared settings stay, but for those with one of these names.
+    let is_named = |name: &str| said.extension_providers.iter().any(|provider| provider.name.value == name);
+    mesh.authz_providers.retain(|provider| !is_named(&provider.name));
+    mesh.authz_providers.extend(authz_providers(&said.extension_providers));
     telemetry::apply(mesh, &said);
     statistics(mesh, &said);
     visibility(mesh, &said);

@@ -45,7 +45,7 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     if !said.extension_providers.is_empty() {
         // Of several with one name the first counts.
         let declared = said.extension_providers.iter().rev().map(|one| (shared(&one.name), provider(one)));
-        telemetry.providers = TelemetrySettings::built_in().into_iter().chain(declared).collect();
+        telemetry.providers.extend(declared);
     }
     if let Some(named) = &said.default_providers {
         let names = |names: &[Spanned<String>]| names.iter().map(|name| shared(name)).collect();

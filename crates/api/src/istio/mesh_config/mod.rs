@@ -39,9 +39,31 @@ use super::{HttpRetry, ProxyConfig, check_export_to_at, proxy_ports};
 use crate::decode::{Context, Decode, Label, documented};
 use crate::{Object, Resource};
 
+/// The ConfigMaps with settings, in the order in which they are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SettingsLayer {
+    /// The one that `SHARED_MESH_CONFIG` names: settings of all revisions.
+    Shared,
+    /// That of the control plane's revision, which takes precedence.
+    Revision,
+}
+
+impl SettingsLayer {
+    /// The value of [`MeshConfig::SETTINGS_ANNOTATION`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Revision => "revision",
+        }
+    }
+}
+
 impl MeshConfig {
     /// The name of the ConfigMap with the settings.
     pub(crate) const CONFIG_MAP: &str = "istio";
+    /// The annotation of a ConfigMap of another name that has the settings as well. The source that has selected it adds it, with
+    /// one of the values of [`SettingsLayer`].
+    pub const SETTINGS_ANNOTATION: &str = "mesh.evenkeel.dev/settings";
     /// The name of their text in it.
     pub(crate) const KEY: &str = "mesh";
 
@@ -72,9 +94,19 @@ impl MeshConfig {
         Context::new("Istio").lenient(Self::GUARDS)
     }
 
-    /// Whether an object is a ConfigMap with the name of the mesh's settings, in any namespace.
+    /// Whether an object is a ConfigMap with the mesh's settings, in any namespace.
     pub fn is_in(object: &Object) -> bool {
-        matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == Self::CONFIG_MAP && map.data.contains_key(Self::KEY))
+        Self::layer(object).is_some()
+            && matches!(&object.resource, Resource::ConfigMap(map) if map.data.contains_key(Self::KEY))
+    }
+
+    /// Which of the ConfigMaps with settings an object is, if it is one.
+    pub fn layer(object: &Object) -> Option<SettingsLayer> {
+        match object.annotations.get(Self::SETTINGS_ANNOTATION) {
+            Some(layer) if layer.value == SettingsLayer::Shared.as_str() => Some(SettingsLayer::Shared),
+            Some(layer) if layer.value == SettingsLayer::Revision.as_str() => Some(SettingsLayer::Revision),
+            _ => (&*object.name == Self::CONFIG_MAP).then_some(SettingsLayer::Revision),
+        }
     }
 
     /// Returns the settings, if they can be used, and the findings about them.
