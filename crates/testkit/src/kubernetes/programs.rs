@@ -32,6 +32,7 @@ impl Programs {
             let needed = [
                 programs.etcd(),
                 programs.kubectl(),
+                programs.helm(),
                 programs.kube_apiserver(),
                 programs.custom_resources(CustomResources::Istio),
                 programs.custom_resources(CustomResources::GatewayApi),
@@ -52,6 +53,10 @@ impl Programs {
 
     pub(super) fn kubectl(&self) -> PathBuf {
         self.folder.join("kubectl")
+    }
+
+    pub(super) fn helm(&self) -> PathBuf {
+        self.folder.join("helm")
     }
 
     pub(super) fn kube_apiserver(&self) -> PathBuf {

@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tls", &["base"]),
     ("capture", &["api", "base"]),
     ("inject", &["capture", "api", "base"]),
+    ("install", &["api", "base"]),
     ("store", &["base"]),
     ("ca", &["store", "tls", "base"]),
     (
@@ -69,6 +70,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "capture",
             "control",
             "inject",
+            "install",
             "explain",
             "filters",
             "k8s",
@@ -110,8 +112,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose sources and manifests know no runtime, clock or socket.
-const PURE: &[&str] =
-    &["base", "api", "model", "analyze", "translate", "runtime-config", "http", "jwt", "limits", "capture", "inject"];
+const PURE: &[&str] = &[
+    "base",
+    "api",
+    "model",
+    "analyze",
+    "translate",
+    "runtime-config",
+    "http",
+    "jwt",
+    "limits",
+    "capture",
+    "inject",
+    "install",
+];
 
 /// What a pure crate may not depend on.
 const IMPURE_DEPENDENCIES: &[&str] =

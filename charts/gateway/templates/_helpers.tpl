@@ -1,0 +1,9 @@
+{{- define "name" -}}
+{{ .Values.name | default .Release.Name }}
+{{- end -}}
+{{- define "account" -}}
+{{ .Values.serviceAccount.name | default (.Values.name | default .Release.Name) }}
+{{- end -}}
+{{- define "labels" -}}
+app.kubernetes.io/name: {{ template "name" . }}, app.kubernetes.io/instance: {{ .Release.Name | quote }}, app.kubernetes.io/part-of: istio, app.kubernetes.io/managed-by: {{ .Release.Service | quote }}, app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}, helm.sh/chart: "{{ .Chart.Name }}-{{ .Chart.Version }}"
+{{- end -}}

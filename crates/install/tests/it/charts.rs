@@ -1,0 +1,115 @@
+//! `helm template` and the program give the same objects; a real API server takes them.
+
+use std::path::PathBuf;
+
+use evenkeel_base::yaml;
+use evenkeel_install::{Release, Values};
+use evenkeel_testkit::kubernetes::{ApiServer, helm};
+use evenkeel_testkit::workspace;
+use serde_json::Value;
+
+const NAMESPACE: &str = "istio-system";
+
+fn chart(name: &str) -> String {
+    let path: PathBuf = workspace::root().join("charts").join(name);
+    path.to_str().expect("a path in UTF-8").to_owned()
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let (nodes, found) = yaml::parse(&"rendered".into(), text);
+    assert!(!found.has_errors(), "{found}");
+    nodes.iter().filter(|node| !node.is_null()).map(yaml::Node::to_json).collect()
+}
+
+fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
+    objects.sort_by_key(|object| format!("{}/{}", object["kind"], object["metadata"]["name"]));
+    objects
+}
+
+fn by_helm(settings: &[&str], flags: &[&str]) -> Result<Vec<Value>, String> {
+    let chart = chart("evenkeel");
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let text = helm::template(&[&["evenkeel", &chart, "--namespace", NAMESPACE], &settings[..], flags].concat())?;
+    Ok(sorted(documents(&text)))
+}
+
+fn by_program(settings: &[&str], is_first: bool) -> Result<Vec<Value>, String> {
+    let mut values = Values::default();
+    settings.iter().try_for_each(|setting| values.set(setting)).map_err(|error| error.to_string())?;
+    let (namespace, manager) = (NAMESPACE.to_owned(), "Helm".to_owned());
+    let rendered = Release { namespace, manager, is_first, values }.render().map_err(|error| error.to_string())?;
+    Ok(sorted(rendered.objects))
+}
+
+#[test]
+fn helm_and_the_program_give_the_same_objects() {
+    let check = |settings: &[&str]| {
+        for (is_first, flags) in [(true, &[][..]), (false, &["--is-upgrade"][..])] {
+            let (helm, program) = (by_helm(settings, flags), by_program(settings, is_first));
+            let (helm, program) = (helm.expect("Helm renders"), program.expect("the program renders"));
+            let names = |objects: &[Value]| -> Vec<String> {
+                objects.iter().map(|o| format!("{} {}", o["kind"], o["metadata"]["name"])).collect()
+            };
+            assert_eq!(names(&helm), names(&program), "{settings:?}");
+            for (helm, program) in helm.iter().zip(&program) {
+                assert_eq!(helm, program, "{settings:?}");
+            }
+        }
+    };
+    check(&[]);
+    check(&["revision=canary", "revisionTags={default,prod}"]);
+    check(&["pilot.autoscaleEnabled=false", "pilot.replicaCount=3", "defaultPodDisruptionBudget.enabled=false"]);
+    check(&["pilot.env.PILOT_DEBOUNCE_AFTER=1s", "pilot.env.B=2", "pilot.extraContainerArgs={--log-level,debug}"]);
+    check(&["pilot.caCertsSecret=cacerts", "pilot.plaintextXds=true", "pilot.cni.enabled=true"]);
+    check(&["global.networkPolicy.enabled=true", "global.imagePullSecrets={a,b}", "global.imagePullPolicy=Always"]);
+    check(&["meshConfig.accessLogFile=/dev/stdout", r"pilot.podAnnotations.a\.b/c=d", "pilot.podLabels.app=other"]);
+    check(&["pilot.nodeSelector.disk=ssd", "pilot.tolerations[0].operator=Exists", "base.validation=false"]);
+    check(&[
+        "sidecarInjectorWebhook.enableNamespacesByDefault=true",
+        "sidecarInjectorWebhook.reinvocationPolicy=IfNeeded",
+    ]);
+    check(&["pilot.topologySpreadConstraints[0].maxSkew=2", "global.meshNetworks.n.gateways[0].port=15443"]);
+    check(&["global.hub=a/b", "global.tag=v1", "pilot.tag=v2", "global.priorityClassName=system-cluster-critical"]);
+}
+
+#[test]
+fn helm_and_the_program_refuse_the_same_values() {
+    let check = |setting: &str, expected: &str| {
+        for error in [by_helm(&[setting], &[]), by_program(&[setting], true)].map(|refused| refused.expect_err(setting))
+        {
+            assert!(error.contains(expected), "{setting}: {error}");
+        }
+    };
+    check("pilto.image=a", "pilto");
+    check("pilot.autoscaleMin=-1", "autoscaleMin");
+    check("revision=UPPER", "revision");
+    check("global.istioNamespace=other", "global.istioNamespace");
+}
+
+#[test]
+fn a_real_api_server_takes_both_charts_from_helm_twice() {
+    let api = ApiServer::start();
+    let [mesh, gateway] = ["evenkeel", "gateway"].map(chart);
+    for _ in 0..2 {
+        let arguments = ["upgrade", "--install", "evenkeel", &mesh, "--namespace", NAMESPACE, "--create-namespace"];
+        let notes = api.helm(&arguments);
+        assert!(notes.contains("evenkeel check"), "{notes}");
+        api.helm(&["upgrade", "--install", "istio-ingress", &gateway, "--namespace", "edge", "--create-namespace"]);
+        // What a controller writes must not come back at the next upgrade.
+        let validator = "istio-validator-istio-system";
+        let working = r#"[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]"#;
+        let policy =
+            ["get", "validatingwebhookconfiguration", validator, "-o", "jsonpath={.webhooks[0].failurePolicy}"];
+        if api.kubectl(&policy) == "Ignore" {
+            api.kubectl(&["patch", "validatingwebhookconfiguration", validator, "--type=json", "-p", working]);
+        }
+        assert_eq!(api.kubectl(&policy), "Fail");
+    }
+    let of = |kind: &str, name: &str, path: &str| {
+        api.kubectl(&["get", kind, name, "-n", NAMESPACE, "-o", &format!("jsonpath={path}")])
+    };
+    assert_eq!(of("service", "istiod", "{.spec.ports[*].port}"), "15012 443 15014");
+    assert_eq!(of("deployment", "istiod", "{.spec.template.spec.containers[0].resources.limits}"), "");
+    let injectors = of("mutatingwebhookconfiguration", "istio-sidecar-injector", "{.webhooks[*].name}");
+    assert_eq!(injectors.split(' ').count(), 4, "{injectors}");
+}
