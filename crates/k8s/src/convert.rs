@@ -75,6 +75,7 @@ fn reduce(kind: Kind, object: &mut Map<String, Value>) {
         Kind::Secret => _ = object.remove("type"),
         Kind::Namespace | Kind::ServiceAccount => object.clear(),
         Kind::EndpointSlice => {}
+        Kind::ServiceEntry => keep_addresses(object),
         _ => _ = object.remove("status"),
     }
     // The API server has validated Kubernetes' own kinds. What it knows and this version does not is of a newer Kubernetes and
@@ -119,6 +120,14 @@ fn keep_within(schema: &Schema, value: &mut Value, keeps: Keeps) {
             entries.values_mut().for_each(|one| keep_within(item, one, keeps));
         }
         _ => {}
+    }
+}
+
+/// Of the status of a ServiceEntry only the addresses that its hosts have been allotted have an effect.
+fn keep_addresses(entry: &mut Map<String, Value>) {
+    let addresses = entry.remove("status").and_then(|mut status| status.get_mut("addresses").map(Value::take));
+    if let Some(addresses @ Value::Array(_)) = addresses {
+        entry.insert("status".to_owned(), json!({"addresses": addresses}));
     }
 }
 
@@ -216,7 +225,14 @@ mod tests {
             "networking.istio.io/v1",
             "VirtualService",
             json!({"metadata": meta(true), "spec": {"hosts": ["a"], "ofANewerIstio": 1}, "status": {"conditions": []}}),
-            json!({"metadata": kept_generation, "spec": {"hosts": ["a"], "ofANewerIstio": 1}}),
+            json!({"metadata": kept_generation.clone(), "spec": {"hosts": ["a"], "ofANewerIstio": 1}}),
+        );
+        let status = json!({"conditions": [{"type": "x"}], "addresses": [{"value": "240.240.0.1", "host": "a.com"}]});
+        check(
+            "networking.istio.io/v1",
+            "ServiceEntry",
+            json!({"metadata": meta(true), "spec": {"hosts": ["a.com"]}, "status": status}),
+            json!({"metadata": kept_generation, "spec": {"hosts": ["a.com"]}, "status": {"addresses": status["addresses"]}}),
         );
         check("v1", "Namespace", json!({"metadata": meta(false)}), json!({"metadata": reduced}));
     }

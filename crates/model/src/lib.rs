@@ -67,7 +67,7 @@ pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sid
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
 pub use source::{Address, Entry, EntryChange, LastGood, Place, Source, SourceEvent};
-pub use status::{Condition, Status, StatusSink};
+pub use status::{Condition, HostAddress, Status, StatusSink};
 pub use telemetry::{AccessLogFile, AccessLogFormat};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};

@@ -1,5 +1,6 @@
 //! Statuses: the findings about an object that a source writes into the object itself, for its author.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::{Diagnostic, ObjectRef, Severity};
@@ -14,8 +15,19 @@ pub struct Status {
     pub observed_generation: Option<i64>,
     /// Its conditions, each type once.
     pub conditions: Vec<Condition>,
+    /// The virtual addresses that its hosts have been allotted.
+    pub addresses: Vec<HostAddress>,
     /// The findings about it, for kinds whose status lists them and for objects without a status.
     pub findings: Vec<Diagnostic>,
+}
+
+/// The virtual address of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostAddress {
+    /// The host.
+    pub host: Arc<str>,
+    /// Its address.
+    pub address: IpAddr,
 }
 
 /// A condition of an object. The sink adds the time of the last change, because the model has no clock.
@@ -54,7 +66,8 @@ impl Status {
             condition("Accepted", "Accepted", "Invalid", error),
             condition("ResolvedRefs", "ResolvedRefs", "RefNotFound", missing),
         ];
-        Self { observed_generation: generation, conditions, findings: findings.into_iter().cloned().collect() }
+        let findings = findings.into_iter().cloned().collect();
+        Self { observed_generation: generation, conditions, addresses: Vec::new(), findings }
     }
 }
 

@@ -1,5 +1,7 @@
 //! ServiceEntry: hosts that are not Kubernetes Services.
 
+use std::net::IpAddr;
+
 use evenkeel_base::Spanned;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
@@ -14,8 +16,37 @@ object! {
     pub struct ServiceEntry {
         /// The specification.
         spec: ServiceEntrySpec = "spec",
+        /// What control planes have decided about it.
+        status: Option<ServiceEntryStatus> = "status",
     }
-    inert: ["status"];
+}
+
+object! {
+    /// What control planes have decided about a ServiceEntry.
+    pub struct ServiceEntryStatus {
+        /// The virtual addresses that its hosts have been allotted.
+        addresses: Vec<ServiceEntryAddress> = "addresses",
+    }
+    inert: ["conditions", "validationMessages", "observedGeneration"];
+}
+
+object! {
+    /// A virtual address that a host has been allotted.
+    pub struct ServiceEntryAddress {
+        /// The address.
+        value: Option<String> = "value",
+        /// The host; each host if not given.
+        host: Option<String> = "host",
+    }
+}
+
+impl ServiceEntry {
+    /// The IPv4 address that a host has been allotted.
+    pub fn allotted_address(&self, host: &Hostname) -> Option<IpAddr> {
+        let is_of_host = |one: &&ServiceEntryAddress| one.host.as_deref().is_none_or(|name| name == host.as_str());
+        let addresses = self.status.iter().flat_map(|status| &status.addresses).filter(is_of_host);
+        addresses.filter_map(|one| one.value.as_ref()?.parse().ok()).find(IpAddr::is_ipv4)
+    }
 }
 
 object! {

@@ -4,7 +4,7 @@
 
 use evenkeel_analyze::codes;
 use evenkeel_base::Severity;
-use evenkeel_model::{Condition, Status};
+use evenkeel_model::{Condition, HostAddress, Status};
 use serde_json::{Map, Value, json};
 
 /// Returns the status to apply to an object with this `current` one; `None` if that says it all. `now`: the time of a condition
@@ -27,10 +27,33 @@ pub(super) fn istio(current: Option<&Value>, status: &Status, now: &str) -> Opti
     if !messages.is_empty() {
         document.insert("validationMessages".to_owned(), Value::Array(messages));
     }
-    let differs = ["conditions", "observedGeneration", "validationMessages"]
-        .iter()
-        .any(|field| !same(current.and_then(|current| current.get(field)), document.get(*field)));
+    let addresses = addresses(current, &status.addresses);
+    // Addresses that are not needed any more stay until the object changes, as those of istiod do.
+    let compared = ["conditions", "observedGeneration", "validationMessages", "addresses"];
+    let compared = compared.iter().filter(|field| **field != "addresses" || !addresses.is_empty());
+    if !addresses.is_empty() {
+        document.insert("addresses".to_owned(), Value::Array(addresses.clone()));
+    }
+    let differs =
+        compared.into_iter().any(|field| !same(current.and_then(|current| current.get(field)), document.get(*field)));
     differs.then_some(Value::Object(document))
+}
+
+/// The list of addresses of hosts: `host` and `value` of each. A host that has its address already keeps its others, such as that of
+/// the other IP version.
+fn addresses(current: Option<&Value>, allotted: &[HostAddress]) -> Vec<Value> {
+    let existing = current.and_then(|status| status.get("addresses")).and_then(Value::as_array);
+    let of_host = |host: &str| {
+        let existing = existing.into_iter().flatten();
+        existing.filter(|one| one["host"] == host).cloned().collect::<Vec<Value>>()
+    };
+    let entries = |own: &HostAddress| {
+        let value = own.address.to_string();
+        let existing = of_host(&own.host);
+        let has_it = existing.iter().any(|one| one["value"] == value.as_str());
+        if has_it { existing } else { vec![json!({"value": value, "host": &*own.host})] }
+    };
+    allotted.iter().flat_map(entries).collect()
 }
 
 /// Whether two fields say the same, where an empty list is none, and the order of conditions is nobody's.
@@ -124,6 +147,29 @@ mod tests {
         assert_eq!(bad["conditions"][1]["message"], "there is no Gateway `a`");
         assert_eq!(bad["validationMessages"][0]["level"], "WARNING");
         assert_eq!(bad["validationMessages"][0]["type"]["code"], "IST0101");
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_hosts() {
+        let check = |current: Value, allotted: &[(&str, &str)], expected: Value| {
+            let addresses = allotted
+                .iter()
+                .map(|(host, address)| HostAddress {
+                    host: (*host).into(),
+                    address: address.parse().expect("an address"),
+                })
+                .collect();
+            let status = Status { addresses, ..status(1, &[]) };
+            let applied = istio(Some(&current), &status, "T1").expect("there is no condition");
+            assert_eq!(applied.get("addresses").cloned().unwrap_or_default(), expected, "{current}");
+            assert_eq!(istio(Some(&applied), &status, "T2"), None);
+        };
+        let entry = |value: &str| json!({"value": value, "host": "a.com"});
+        check(json!({}), &[("a.com", "240.240.0.1")], json!([entry("240.240.0.1")]));
+        let both = json!([entry("240.240.0.1"), entry("2001:2::1")]);
+        check(json!({"addresses": both}), &[("a.com", "240.240.0.1")], both.clone());
+        check(json!({"addresses": both}), &[("a.com", "240.240.0.2")], json!([entry("240.240.0.2")]));
+        check(json!({"addresses": both}), &[], Value::Null);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tests against a real API server.
 
+mod addresses;
 /// What every backend of the store does.
 #[path = "../../../store/tests/it/backend.rs"]
 mod backend;

@@ -234,7 +234,14 @@ impl Builder {
             diagnostics.sort();
             built.diagnostics = Arc::new(diagnostics);
         }
-        built.statuses = tables.objects.statuses.changed(&self.findings);
+        let mut statuses = std::mem::take(&mut tables.objects.statuses);
+        let readdressed = tables.services.take_readdressed();
+        readdressed
+            .iter()
+            .filter_map(|id| tables.objects.in_force(id))
+            .for_each(|(_, object)| statuses.readdressed(object));
+        built.statuses = statuses.changed(&self.findings, |object| tables.services.allotted(object));
+        tables.objects.statuses = statuses;
     }
 }
 

@@ -151,7 +151,7 @@ impl Objects {
     }
 
     /// The object in force for a key: the first one, unless that records a deletion.
-    fn in_force(&self, id: &ObjectKey) -> Option<&Placed> {
+    pub(super) fn in_force(&self, id: &ObjectKey) -> Option<&Placed> {
         self.claims.get(id)?.first().filter(|(_, object)| self.may_be_in_force(object))
     }
 

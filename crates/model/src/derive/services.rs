@@ -13,10 +13,11 @@ use evenkeel_api::kubernetes::{
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, Span};
 
 use super::objects::note_idle_selector;
 use super::run::Run;
+use super::statuses::Allotted;
 use super::step::{Results, Step, Tables};
 use super::tracking::{Cx, Fact, Tracker};
 use super::{reuse_if_equal, shared};
@@ -24,8 +25,8 @@ use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::{Distribution, preferred};
 use crate::{
-    Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort,
-    Visibility,
+    HostAddress, Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap,
+    TargetPort, Visibility,
 };
 
 /// The annotation of a Service that limits which namespaces see it.
@@ -51,6 +52,8 @@ enum Address {
     Pinned(IpAddr, Span),
     /// An address must be assigned from this range.
     Wanted(Range),
+    /// As [`Self::Wanted`] for a ServiceEntry, which has had this address, as its status says.
+    Stored(IpAddr),
 }
 
 /// The order of one host's services: by namespace, Services before ServiceEntries, then by precedence.
@@ -66,6 +69,8 @@ pub(super) struct Table {
     listed: BTreeMap<Hostname, Vec<(ObjectKey, Arc<Service>)>>,
     /// Hosts in `listed` whose services have changed.
     changed: BTreeSet<Hostname>,
+    /// ServiceEntries with hosts that have changed.
+    readdressed: BTreeSet<ObjectKey>,
     /// Hosts in `listed` that are other names of hosts.
     alias_hosts: BTreeSet<Hostname>,
     /// The other names of a host.
@@ -161,7 +166,11 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
                     && !service.headless
                     && service.resolution != Resolution::Passthrough
                     && !service.host.is_wildcard();
-                let address = if wants { Address::Wanted(SERVICE_ENTRIES) } else { Address::AsWritten };
+                let address = match entry.allotted_address(&service.host) {
+                    _ if !wants => Address::AsWritten,
+                    Some(address) => Address::Stored(address),
+                    None => Address::Wanted(SERVICE_ENTRIES),
+                };
                 Draft { service, address }
             })
             .collect(),
@@ -175,14 +184,24 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
 
 /// The range for a host's address, if it needs one.
 fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
+    let stored = stored_address(cx, host);
     let wanted = cx.drafts_of(host).filter_map(|(id, draft)| match &draft.address {
-        Address::Wanted(range) => Some(*range),
+        Address::Wanted(range) => Some(*range).filter(|range| stored.is_none() || *range != SERVICE_ENTRIES),
+        Address::Stored(_) => stored.is_none().then_some(SERVICE_ENTRIES),
         // Another Service has the address already.
         Address::Pinned(address, _) if !cx.is_granted(*address, id) => Some(SERVICES),
         Address::Pinned(..) | Address::AsWritten => None,
     });
     // The range of Services takes precedence over that of ServiceEntries.
     wanted.min_by_key(|range| *range != SERVICES)
+}
+
+/// The address of a host by the statuses of its ServiceEntries: the oldest object with an address has it.
+fn stored_address(cx: &Cx<'_>, host: &Hostname) -> Option<IpAddr> {
+    cx.drafts_of(host).find_map(|(id, draft)| match &draft.address {
+        Address::Stored(address) if cx.is_granted(*address, id) => Some(*address),
+        _ => None,
+    })
 }
 
 /// Whether any object defines a host.
@@ -202,9 +221,11 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
                 found.extend(claim_conflict(cx, *address, span).map(|finding| about(cx, id, finding)));
                 service.addresses = cx.address(host).into_iter().collect();
             }
-            Address::Wanted(range) => {
-                service.addresses = cx.address(host).into_iter().collect();
-                service.allotted = *range == SERVICE_ENTRIES;
+            Address::Wanted(SERVICES) => service.addresses = cx.address(host).into_iter().collect(),
+            Address::Wanted(_) | Address::Stored(_) => {
+                let stored = stored_address(cx, host).map(IpNet::from);
+                service.addresses = stored.or_else(|| cx.address(host)).into_iter().collect();
+                service.allotted = true;
             }
             Address::AsWritten => {}
         }
@@ -318,8 +339,8 @@ impl Table {
                 tracker.changed(Fact::Drafts(host.as_str()));
                 tracker.want(Step::Want(host.clone()));
                 tracker.want(Step::Host(host.clone()));
-                if let Address::Pinned(address, span) = &draft.address {
-                    let claims = self.pins.entry(*address).or_default();
+                if let Some(Claim { address, place: span }) = draft.claim() {
+                    let claims = self.pins.entry(address).or_default();
                     match is_there {
                         true => {
                             claims.insert(place.clone(), (id.clone(), span.clone()));
@@ -330,9 +351,9 @@ impl Table {
                         false => {}
                     }
                     if claims.is_empty() {
-                        self.pins.remove(address);
+                        self.pins.remove(&address);
                     }
-                    claimed.insert(*address);
+                    claimed.insert(address);
                 }
                 for address in draft.claims() {
                     addresses.reserve(address, is_there);
@@ -376,10 +397,36 @@ impl Table {
                 tracker.want(Step::Endpoints((service.namespace.clone(), host.clone())));
             }
             self.changed.insert(host.clone());
+            let entries = self.by_host.get(host).into_iter().flat_map(SortedMap::values).map(|(id, _)| id.clone());
+            self.readdressed.extend(entries.filter(|id| id.kind == Kind::ServiceEntry));
         }
         if !new.is_empty() {
             self.listed.insert(host.clone(), new);
         }
+    }
+
+    /// Takes the ServiceEntries with hosts that have changed.
+    pub(super) fn take_readdressed(&mut self) -> BTreeSet<ObjectKey> {
+        std::mem::take(&mut self.readdressed)
+    }
+
+    /// The addresses that the hosts of a ServiceEntry have been allotted.
+    pub(super) fn allotted(&self, object: &ObjectRef) -> Allotted {
+        let mut allotted = Allotted { addresses: Vec::new(), are_stored: true };
+        if object.kind != Kind::ServiceEntry.as_str() {
+            return allotted;
+        }
+        let id = ObjectKey { kind: Kind::ServiceEntry, namespace: object.namespace.clone(), name: object.name.clone() };
+        let drafts = self.drafts.get(&id).into_iter().flat_map(|(_, drafts)| drafts);
+        let drafts = drafts.filter(|draft| matches!(draft.address, Address::Wanted(_) | Address::Stored(_)));
+        for draft in drafts {
+            let listed = self.listed.get(&draft.service.host).into_iter().flatten();
+            let mut listed = listed.filter(|(_, service)| service.namespace == id.namespace && service.allotted);
+            let Some(address) = listed.next().and_then(|(_, service)| service.vips().next()) else { continue };
+            allotted.are_stored &= draft.address == Address::Stored(address);
+            allotted.addresses.push(HostAddress { host: draft.service.host.as_str().into(), address });
+        }
+        allotted
     }
 
     /// The hosts whose services have changed, with the present ones.
@@ -390,11 +437,26 @@ impl Table {
     }
 }
 
+/// A claim of an address, and where it is written.
+struct Claim<'d> {
+    address: IpAddr,
+    place: &'d Span,
+}
+
 impl Draft {
+    /// Returns the address that it has if it is the oldest that claims it.
+    fn claim(&self) -> Option<Claim<'_>> {
+        match &self.address {
+            Address::Pinned(address, place) => Some(Claim { address: *address, place }),
+            Address::Stored(address) => Some(Claim { address: *address, place: &self.service.origin }),
+            Address::AsWritten | Address::Wanted(_) => None,
+        }
+    }
+
     /// Returns the addresses that must not be assigned to other services.
     fn claims(&self) -> Vec<IpAddr> {
         match &self.address {
-            Address::Pinned(address, _) => vec![*address],
+            Address::Pinned(address, _) | Address::Stored(address) => vec![*address],
             Address::AsWritten | Address::Wanted(_) => self.service.vips().collect(),
         }
     }

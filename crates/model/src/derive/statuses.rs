@@ -7,7 +7,7 @@ use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, ObjectRef};
 
 use super::step::Step;
-use crate::Status;
+use crate::{HostAddress, Status};
 
 /// The objects that have a status. Objects from files have none, so nothing is done for them.
 #[derive(Debug, Default)]
@@ -15,6 +15,14 @@ pub(super) struct Statuses {
     objects: HashMap<ObjectRef, ObjectState>,
     /// Objects whose generation or findings have changed.
     touched: BTreeSet<ObjectRef>,
+}
+
+/// The addresses that the hosts of an object have been allotted.
+#[derive(Debug)]
+pub(super) struct Allotted {
+    pub(super) addresses: Vec<HostAddress>,
+    /// Whether the object's own status has all of them.
+    pub(super) are_stored: bool,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +60,19 @@ impl Statuses {
         }
     }
 
-    /// The statuses that are others than last time.
-    pub(super) fn changed(&mut self, findings: &BTreeMap<Step, Vec<Diagnostic>>) -> Arc<[(ObjectRef, Arc<Status>)]> {
+    /// Records that the addresses of an object's hosts may have changed.
+    pub(super) fn readdressed(&mut self, object: &Object) {
+        if object.generation.is_some() {
+            self.touched.insert(object.reference());
+        }
+    }
+
+    /// The statuses that are others than last time. `addresses`: those that the hosts of an object have been allotted.
+    pub(super) fn changed(
+        &mut self,
+        findings: &BTreeMap<Step, Vec<Diagnostic>>,
+        addresses: impl Fn(&ObjectRef) -> Allotted,
+    ) -> Arc<[(ObjectRef, Arc<Status>)]> {
         let mut changed = Vec::new();
         for object in std::mem::take(&mut self.touched) {
             let Some(known) = self.objects.get_mut(&object) else { continue };
@@ -62,8 +81,10 @@ impl Statuses {
                 continue;
             }
             let found = known.found_by.iter().filter_map(|step| findings.get(step)).flatten();
-            let status = Status::of(known.generation, found.filter(|f| f.object.as_deref() == Some(&object)));
-            if known.status.as_deref() != Some(&status) {
+            let found = found.filter(|f| f.object.as_deref() == Some(&object));
+            let Allotted { addresses, are_stored } = addresses(&object);
+            let status = Status { addresses, ..Status::of(known.generation, found) };
+            if known.status.as_deref() != Some(&status) || !are_stored {
                 let status = Arc::new(status);
                 known.status = Some(status.clone());
                 changed.push((object, status));
