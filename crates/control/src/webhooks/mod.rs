@@ -53,7 +53,7 @@ pub struct Webhooks {
 /// Serves the webhooks until the task is dropped.
 pub async fn serve(listener: TcpListener, tls: watch::Receiver<Arc<ServerConfig>>, webhooks: Arc<Webhooks>) {
     let each = move |stream, address| {
-        let (acceptor, webhooks) = (TlsAcceptor::from(tls.borrow().clone()), webhooks.clone());
+        let (acceptor, webhooks) = (TlsAcceptor::from(Arc::new(of_both_versions(&tls.borrow()))), webhooks.clone());
         async move {
             if let Err(error) = connection(stream, acceptor, webhooks).await {
                 tracing::debug!(%address, error, "a connection to the webhooks ended");
@@ -61,6 +61,13 @@ pub async fn serve(listener: TcpListener, tls: watch::Receiver<Arc<ServerConfig>
         }
     };
     match serve_newest(&listener, MAX_CONNECTIONS, each).await {}
+}
+
+/// The configuration of the TLS port, for HTTP/1.1 as well: with a Service in `clientConfig`, an API server offers only that.
+fn of_both_versions(config: &ServerConfig) -> ServerConfig {
+    let mut config = config.clone();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
 }
 
 async fn connection(stream: TcpStream, acceptor: TlsAcceptor, webhooks: Arc<Webhooks>) -> Result<(), String> {

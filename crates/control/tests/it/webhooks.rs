@@ -1,13 +1,20 @@
 //! The admission webhooks, called by a real API server.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use evenkeel_control::Options;
 use evenkeel_testkit::kubernetes::{ApiServer, CustomResources};
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::task::block_in_place;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::fixture::{Plane, options};
 
@@ -102,4 +109,35 @@ async fn an_api_server_refuses_what_is_wrong_with_our_words() {
         api.kubectl(&["apply", "-f", &write("{hosts: [web], http: [{route: [{destination: {host: a}}]}]}")]);
     });
     plane.stop().await;
+}
+
+/// An API server whose webhook configuration names a Service offers no HTTP/2.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_chooses_the_version_of_http() {
+    let plane = plane().await;
+    let address = plane.addresses.webhooks.expect("webhooks");
+    let roots = std::fs::read(plane.state.path().join("ca-cert.pem")).expect("the roots");
+    let check = async |offered: &[&str], expected: Option<&str>| {
+        let chosen = negotiate(address, &roots, offered).await;
+        assert_eq!(chosen.as_deref(), expected, "{offered:?}");
+    };
+    check(&["http/1.1"], Some("http/1.1")).await;
+    check(&["h2"], Some("h2")).await;
+    check(&["http/1.1", "h2"], Some("h2")).await;
+    check(&[], None).await;
+    plane.stop().await;
+}
+
+/// What the server's handshake chooses of these protocols.
+async fn negotiate(address: SocketAddr, roots: &[u8], offered: &[&str]) -> Option<String> {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(CertificateDer::pem_slice_iter(roots).map(|root| root.expect("a certificate")));
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().expect("versions");
+    let mut config = builder.with_root_certificates(store).with_no_client_auth();
+    config.alpn_protocols = offered.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from("istiod.istio-system.svc").expect("a name");
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
+    stream.get_ref().1.alpn_protocol().map(|chosen| String::from_utf8_lossy(chosen).into_owned())
 }
