@@ -44,11 +44,26 @@ const OTHERS: [&str; 26] = [
 /// Maximum number of variables that are named.
 const MAX_NAMED: usize = 50;
 
+/// Whether Kubernetes sets a variable of this name for a Service, such as `ISTIOD_PORT_15012_TCP_ADDR` for the Service `istiod`.
+fn is_service_link(name: &str) -> bool {
+    let is_port = |rest: &str| {
+        let mut parts = rest.split('_');
+        let number = parts.next().unwrap_or_default();
+        number.parse::<u16>().is_ok() && matches!(parts.next(), Some("TCP" | "UDP" | "SCTP"))
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT")
+        || name.split_once("_PORT_").is_some_and(|(_, rest)| is_port(rest))
+}
+
 /// The variables without an effect among these names.
 pub(crate) fn without_effect(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let is_istios =
         |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || OTHERS.contains(&name.as_str());
-    let names = names.into_iter().filter(|name| is_istios(name) && !READ.contains(&name.as_str()));
+    let has_effect = |name: &String| READ.contains(&name.as_str()) || is_service_link(name);
+    let names = names.into_iter().filter(|name| is_istios(name) && !has_effect(name));
     let mut names: Vec<String> = names.take(MAX_NAMED).collect();
     names.sort();
     names
@@ -78,6 +93,9 @@ mod tests {
         check(&["PATH", "HOME", "SSL_CERT_FILE", "ROOT_CA_DIR"], &[]);
         check(&READ, &[]);
         check(&OTHERS, &OTHERS);
+        check(&["ISTIOD_SERVICE_HOST", "ISTIOD_SERVICE_PORT_HTTPS_DNS", "ISTIOD_PORT", "ISTIOD_PORT_15012_TCP"], &[]);
+        check(&["ISTIOD_PORT_15012_TCP_ADDR", "ISTIOD_SERVICE_PORT"], &[]);
+        check(&["ISTIOD_PORT_NAME", "PILOT_PORT_1_X"], &["ISTIOD_PORT_NAME", "PILOT_PORT_1_X"]);
         check(
             &["PILOT_TRACE_SAMPLING", "CITADEL_SELF_SIGNED_CA_CERT_TTL", "PILOT_DEBOUNCE_MAX"],
             &["CITADEL_SELF_SIGNED_CA_CERT_TTL", "PILOT_TRACE_SAMPLING"],
