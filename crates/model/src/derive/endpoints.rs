@@ -172,8 +172,9 @@ fn of_workload(
         by_port.get_or_default(service_port.number).push(Endpoint {
             address: address.clone(),
             port,
-            ready: workload.ready || not_ready_too,
-            draining: false,
+            // The condition of a Pod that is being deleted stays `Ready` until its containers have ended.
+            ready: workload.ready && !workload.ends || not_ready_too,
+            draining: workload.ready && workload.ends && !not_ready_too,
             failing: !(workload.ready || not_ready_too || workload.ends),
             node: workload.node.clone(),
             host_name: host_name.cloned(),

@@ -751,7 +751,8 @@ fn endpoints_that_fail_are_told_and_not_used() {
     check("", "False", "minHealthPercent: 50", "");
     check("", "False", "minHealthPercent: 0", " 10.1.0.2:80+unhealthy");
     check(", deletionTimestamp: '2026-01-01T00:00:00Z'", "False", "", "");
-    check(", deletionTimestamp: '2026-01-01T00:00:00Z'", "True", "", " 10.1.0.2:80");
+    // Its containers still run: it takes no new requests all the same.
+    check(", deletionTimestamp: '2026-01-01T00:00:00Z'", "True", "", "");
 }
 
 #[test]
