@@ -115,6 +115,20 @@ else
 	@echo "warning: nobody has run Evenkeel on arm64 yet" >&2
 endif
 
+# The container image, as an OCI layout in a tar archive: no registry and no base image is needed. Its files have the time of the commit.
+.PHONY: image
+image: ## Build the container image of the optimized binary, target/package/evenkeel-image.tar
+	@scripts/setup.sh image
+	@$(MAKE) --no-print-directory build
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} scripts/evenkeel-image.sh target/release/evenkeel target/package/evenkeel-image.tar
+
+# Not part of `make test`: its programs of Kubernetes take some eight minutes of CPU to build, once. Needs root.
+.PHONY: test-kubernetes
+test-kubernetes: ## Build quickly, and test Pods in the mesh on a real Kubernetes with two nodes
+	@scripts/setup.sh build nodes
+	$(quick) --bin evenkeel
+	scripts/kubernetes/test.py --program target/quick/evenkeel $(ARGS)
+
 # The binaries that the measurements run.
 .PHONY: programs
 programs:

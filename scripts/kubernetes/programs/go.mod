@@ -1,0 +1,3 @@
+module evenkeel.dev/programs
+
+go 1.24
