@@ -22,13 +22,14 @@ use evenkeel_process::secrets;
 
 use crate::apply::{self, Change, ChangeArguments};
 use crate::formats::Output;
-use crate::logging::{self, Level, LogOptions};
+use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
     admin, analyze, authz, ca, compiled, control_plane, effective, explain, history, inject, istio_iptables, manifests,
     mtls, plan, prove, proxy_config, proxy_status, purge, validate,
 };
+use evenkeel_proxy::logging::Level;
 
 /// A service mesh: proxy, control plane, and a whole mesh on one machine.
 ///
@@ -132,9 +133,10 @@ enum Command {
         log: LogOptions,
     },
     /// Show the state of a running proxy.
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "pc")]
     ProxyConfig(ProxyConfig),
     /// Show whether each proxy runs the current configuration, and how long changes took to reach it.
+    #[command(visible_alias = "ps")]
     ProxyStatus(ProxyStatusArguments),
     /// Show which changes there were, and what each changed in files and at a proxy; or what a proxy ran at a given time.
     #[command(after_help = history::EXAMPLES)]
@@ -194,6 +196,10 @@ enum ProxyConfig {
     Workers(WorkersArguments),
     /// Print a page of a proxy's admin port, such as /stats or /config_dump.
     Page(PageArguments),
+    /// Show the level of a proxy's log, or set it.
+    Log(proxy_config::log::Log),
+    #[command(flatten)]
+    Table(proxy_config::tables::Table),
 }
 
 #[derive(Debug, Args)]
@@ -470,6 +476,12 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::ProxyConfig(ProxyConfig::Page(arguments)) => page(arguments),
+        Command::ProxyConfig(ProxyConfig::Log(log)) => {
+            proxy_config::log::run(&log, &mut io::stdout().lock()).map(|()| 0)
+        }
+        Command::ProxyConfig(ProxyConfig::Table(table)) => {
+            proxy_config::tables::run(&table, &mut io::stdout().lock()).map(|()| 0)
+        }
         Command::ProxyStatus(arguments) => proxy_status(arguments),
         Command::Ca(command) => ca::run(&command, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::History(arguments) => {
@@ -513,7 +525,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         ca_certs: arguments.ca_certs,
         signer: arguments.signer,
         sidecar_concurrency: arguments.proxy_concurrency,
-        log_level: arguments.log_level.name(),
+        log_level: arguments.log_level.to_string(),
         recent_requests: arguments.recent_requests,
         passed_variables: arguments.env,
         drain_time: Duration::from_secs(arguments.drain_time_s),
@@ -525,7 +537,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
 }
 
 /// The default address of a proxy's admin port: beside a proxy of `up` that has another, that one.
-fn default_admin() -> SocketAddr {
+pub(crate) fn default_admin() -> SocketAddr {
     let of_replica = std::env::var(exec::ADMIN_VARIABLE).ok().and_then(|address| address.parse().ok());
     of_replica.unwrap_or_else(|| (std::net::Ipv4Addr::LOCALHOST, ADMIN_PORT).into())
 }

@@ -8,7 +8,7 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 9] = [
+const WITHOUT: [(&[&str], &str); 10] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["inject"], "it prints manifests, for `kubectl apply -f -`"),
     (&["istio-iptables"], "it loads rules into the kernel; --dry-run prints them"),
@@ -17,6 +17,7 @@ const WITHOUT: [(&[&str], &str); 9] = [
     (&["control-plane"], "it is a server; its HTTP port answers in JSON (/debug/proxies)"),
     (&["proxy"], "it is a server; its admin port answers in JSON (/server_info, ?format=json)"),
     (&["agent"], "it is a server; the admin port of its proxy answers in JSON"),
+    (&["proxy-config", "log"], "it prints what the proxy answers"),
     (&["proxy-config", "page"], "it prints the page as the proxy sends it; many pages take ?format=json"),
 ];
 

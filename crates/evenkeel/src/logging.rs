@@ -2,9 +2,13 @@
 
 use std::io::IsTerminal;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use evenkeel_base::{Diagnostics, Severity};
+use evenkeel_proxy::logging::{Level, Logging};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Libraries whose errors are reported by whoever calls them: an API server that cannot be reached would give a line every two seconds.
 const QUIET: &str = ",kube_client::client::builder=off";
@@ -15,33 +19,6 @@ pub struct LogOptions {
     /// Log level on standard error: trace, debug, info, warning, error, critical or off.
     #[arg(short, long, value_name = "LEVEL", value_enum, hide_possible_values = true, default_value_t = Level::Info)]
     pub log_level: Level,
-}
-
-/// Log levels, under Envoy's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Level {
-    /// Everything.
-    Trace,
-    /// Details for finding a bug.
-    Debug,
-    /// Events that an operator wants to know.
-    Info,
-    /// Unexpected conditions.
-    #[value(alias = "warn")]
-    Warning,
-    /// Failures.
-    Error,
-    /// Failures that end the process; the same lines as `error`.
-    Critical,
-    /// Nothing.
-    Off,
-}
-
-impl Level {
-    /// The level's name as the value of a flag.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
 }
 
 /// Writes findings into the log.
@@ -55,24 +32,22 @@ pub fn report(found: &Diagnostics) {
     }
 }
 
-/// Sends `tracing` events to standard error from here on.
+/// Sends `tracing` events to standard error from here on. A proxy in this process can change the level.
 pub fn start(level: Level) {
-    let filter = match level {
-        Level::Trace => LevelFilter::TRACE,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Info => LevelFilter::INFO,
-        Level::Warning => LevelFilter::WARN,
-        Level::Error | Level::Critical => LevelFilter::ERROR,
-        Level::Off => LevelFilter::OFF,
-    };
-    let quiet = if filter < LevelFilter::DEBUG { QUIET } else { "" };
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(format!("{filter}{quiet}")))
+    let (filter, handle) = reload::Layer::new(filter(level));
+    let lines = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(evenkeel_proxy::stderr::StandardError)
         // Internal errors would go to standard error, and a failure to write there is a panic.
-        .log_internal_errors(false)
-        .finish();
+        .log_internal_errors(false);
     // Only a second call can fail, and then the first subscriber stays.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
+        Logging::new(level, move |level| handle.reload(self::filter(level)).is_ok()).share();
+    }
+}
+
+fn filter(level: Level) -> EnvFilter {
+    let filter = level.filter();
+    let quiet = if filter < LevelFilter::DEBUG { QUIET } else { "" };
+    EnvFilter::new(format!("{filter}{quiet}"))
 }

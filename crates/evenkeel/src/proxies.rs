@@ -111,6 +111,11 @@ impl Proxies {
         Ok(PendingAnswer::Process(child))
     }
 
+    /// The answer of one proxy. `body`: sent with POST.
+    pub fn page(&self, replica: &ReplicaInfo, page: &str, body: Option<&[u8]>) -> anyhow::Result<Vec<u8>> {
+        self.begin(&replica.pod, &replica.namespace, (page, body))?.answer()
+    }
+
     /// Fetches a page from each of these proxies, parsed as `T`.
     pub fn pages<T: DeserializeOwned>(&self, replicas: &[ReplicaInfo], page: &str) -> Vec<anyhow::Result<T>> {
         let mut all = Vec::new();

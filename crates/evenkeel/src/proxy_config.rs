@@ -1,4 +1,21 @@
 //! `evenkeel proxy-config`: what a running proxy says of itself on its admin port.
+//!
+//! | question | file |
+//! |---|---|
+//! | which proxy is asked, and how is the answer shown? | `asked.rs` |
+//! | the subcommands with tables | `tables.rs` |
+//! | where is a kind of resources in `/config_dump`? | `dump.rs` |
+//! | what is in a table's row? | `clusters.rs`, `listeners.rs`, `routes.rs`, `endpoints.rs`, `secrets.rs` |
+
+mod asked;
+mod clusters;
+mod dump;
+mod endpoints;
+mod listeners;
+pub mod log;
+mod routes;
+mod secrets;
+pub mod tables;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use clap::ValueEnum;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{Registry, reload};
 
 use crate::stderr::StandardError;
 
@@ -34,7 +35,8 @@ pub enum Level {
 }
 
 impl Level {
-    fn filter(self) -> LevelFilter {
+    /// The least that is logged.
+    pub fn filter(self) -> LevelFilter {
         match self {
             Self::Trace => LevelFilter::TRACE,
             Self::Debug => LevelFilter::DEBUG,
@@ -43,6 +45,10 @@ impl Level {
             Self::Error | Self::Critical => LevelFilter::ERROR,
             Self::Off => LevelFilter::OFF,
         }
+    }
+
+    fn place(self) -> usize {
+        Self::value_variants().iter().position(|level| *level == self).unwrap_or_default()
     }
 }
 
@@ -69,10 +75,19 @@ impl FromStr for Level {
     }
 }
 
+/// The log of the program in which the proxy runs, if it has one whose level can change.
+static OF_PROGRAM: OnceLock<Logging> = OnceLock::new();
+
 /// Handle that changes the log level while the process runs.
 #[derive(Clone, Default)]
 pub struct Logging {
-    handle: Option<Arc<reload::Handle<LevelFilter, Registry>>>,
+    log: Option<Arc<Log>>,
+}
+
+struct Log {
+    set: Box<dyn Fn(Level) -> bool + Send + Sync>,
+    /// The level's place among all levels.
+    current: AtomicUsize,
 }
 
 impl Logging {
@@ -88,20 +103,42 @@ impl Logging {
             .with_target(false)
             .with_ansi(terminal);
         match tracing_subscriber::registry().with(filter).with(lines).try_init() {
-            Ok(()) => Self { handle: Some(Arc::new(handle)) },
+            Ok(()) => Self::new(level, move |level| handle.reload(level.filter()).is_ok()),
             Err(_) => Self::default(),
         }
     }
 
+    /// A log at this level, and what sets another.
+    pub fn new(level: Level, set: impl Fn(Level) -> bool + Send + Sync + 'static) -> Self {
+        Self { log: Some(Arc::new(Log { set: Box::new(set), current: AtomicUsize::new(level.place()) })) }
+    }
+
+    /// Makes this the log of the program, for the proxy that runs in it. The first call counts.
+    pub fn share(self) {
+        // A second log cannot be installed either.
+        let _ = OF_PROGRAM.set(self);
+    }
+
+    /// The log of the program in which the proxy runs; without effect if it has shared none.
+    pub fn of_program() -> Self {
+        OF_PROGRAM.get().cloned().unwrap_or_default()
+    }
+
     /// Sets the level; false when the log belongs to another program.
     pub fn set(&self, level: Level) -> bool {
-        self.handle.as_ref().is_some_and(|handle| handle.reload(level.filter()).is_ok())
+        let Some(log) = &self.log else { return false };
+        let is_set = (log.set)(level);
+        if is_set {
+            log.current.store(level.place(), Ordering::Relaxed);
+        }
+        is_set
     }
 
     /// The current level.
     pub fn level(&self) -> String {
-        let current = self.handle.as_ref().and_then(|handle| handle.clone_current());
-        current.map_or_else(|| "set by the program the proxy runs in".to_owned(), |filter| filter.to_string())
+        let place = self.log.as_ref().map(|log| log.current.load(Ordering::Relaxed));
+        let level = place.and_then(|place| Level::value_variants().get(place));
+        level.map_or_else(|| "set by the program the proxy runs in".to_owned(), Level::to_string)
     }
 }
 
@@ -122,5 +159,13 @@ mod tests {
         }
         assert_eq!("warn".parse(), Ok(Level::Warning));
         assert!("loud".parse::<Level>().is_err());
+    }
+
+    #[test]
+    fn the_level_is_the_last_one_that_was_set() {
+        let logging = Logging::new(Level::Info, |level| level != Level::Off);
+        assert!(logging.set(Level::Debug) && !logging.set(Level::Off));
+        assert_eq!(logging.level(), "debug");
+        assert!(!Logging::default().set(Level::Debug));
     }
 }

@@ -100,7 +100,7 @@ pub fn run_in(settings: Settings, program: Program) -> Result<(), RunError> {
     let (mut loaded, builder) = prepare(&settings)?;
     let state = format!("{}{}", evenkeel_xds::evenkeel::IN_AGENT, confinement::state());
     bootstrap::tell_confinement(&mut loaded.bootstrap.node, state);
-    block_on(serve(settings, loaded, builder, Logging::default(), Some(program)))
+    block_on(serve(settings, loaded, builder, Logging::of_program(), Some(program)))
 }
 
 /// Loads the bootstrap and builds its static resources.

@@ -50,8 +50,47 @@ fn the_hybrid_curve_is_used_with_envoy_on_either_side() {
         let groups = eventually(&format!("connections of {client} to {server}"), ledger);
         assert!(groups.iter().all(|group| group == "X25519MLKEM768"), "{client} to {server}: {groups:?}");
     }
+    tables_are_those_of_either_proxy(&user, &state);
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
+}
+
+/// `proxy-config` reads Envoy's pages as it reads those of Evenkeel's proxy.
+fn tables_are_those_of_either_proxy(user: &User, state: &str) {
+    let printed = |arguments: &[&str]| {
+        let output = user.evenkeel(&["proxy-config"]).args(arguments).args(["--state", state]).output();
+        let output = output.expect("proxy-config runs");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let check = |arguments: &[&str], expected: &[&str]| {
+        let table = printed(arguments);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        for row in expected {
+            assert!(table.lines().any(|line| words(line).contains(row)), "{arguments:?}: {row} is missing in\n{table}");
+        }
+    };
+    let info = "capitals-info.capitals.svc.cluster.local";
+    let rule = format!("{info} 8080 v2 outbound EDS capitals-info.capitals");
+    for proxy in ["capitals-web", "deploy/istio-ingressgateway"] {
+        check(&["clusters", proxy, "--subset", "v2"], &[&rule]);
+        check(
+            &["endpoints", proxy, "--cluster", &format!("|v2|{info}")],
+            &[&format!("HEALTHY OK outbound|8080|v2|{info}")],
+        );
+        check(&["secrets", proxy], &["default Cert Chain ACTIVE", "ROOTCA CA ACTIVE"]);
+        check(&["bootstrap", proxy], &["\"node\": {"]);
+        check(&["all", proxy], &["SERVICE FQDN", "ADDRESSES", "VHOST NAME", "ENDPOINT", "RESOURCE NAME"]);
+    }
+    check(&["listeners", "capitals-web", "--port", "15001"], &["0.0.0.0 15001", "Cluster: PassthroughCluster"]);
+    let routed = format!("outbound|8080||{info}");
+    check(&["routes", "istio-ingressgateway"], &["http.8080 *:8080 * /*", "capitals-web.capitals"]);
+    check(&["clusters", "istio-ingressgateway", "-o", "yaml"], &[&format!("name: {routed}")]);
+    // Levels change while the proxy runs, in the agent's process, too.
+    check(&["log", "istio-ingressgateway", "--level", "debug"], &["all: debug"]);
+    check(&["log", "istio-ingressgateway"], &["all: debug"]);
+    check(&["log", "istio-ingressgateway", "--reset"], &["all: warning"]);
+    check(&["log", "capitals-web", "--level", "http:debug"], &["http: debug"]);
 }
 
 /// The example in which the workloads of one file have Envoy for sidecar.
