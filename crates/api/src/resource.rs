@@ -133,7 +133,10 @@ kinds! {
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
     AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::AuthorizationPolicy;
     RequestAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::RequestAuthentication;
-    KubernetesGateway as "Gateway": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced later => gateway_api::Gateway;
+    GatewayClass: "gateway.networking.k8s.io" ["v1", "v1beta1"] Cluster => gateway_api::GatewayClass;
+    KubernetesGateway as "Gateway": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::Gateway;
+    HttpRoute as "HTTPRoute": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::HttpRoute;
+    ReferenceGrant: "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::ReferenceGrant;
 }
 
 impl fmt::Display for Kind {
@@ -203,9 +206,9 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
 const SUBSTITUTES: &[(&str, &str, &str)] = &[
     ("extensions.istio.io", "WasmPlugin", "for authorization use an AuthorizationPolicy with `action: CUSTOM`"),
     ("networking.k8s.io", "NetworkPolicy", "use an AuthorizationPolicy (docs/control-plane.md)"),
-    ("gateway.networking.k8s.io", "Gateway", "use a Gateway of networking.istio.io"),
-    ("gateway.networking.k8s.io", "GatewayClass", "use a Gateway of networking.istio.io"),
-    ("gateway.networking.k8s.io", "ReferenceGrant", "put the Secret into the gateway's namespace"),
+    ("gateway.networking.k8s.io", "ListenerSet", "put its listeners into the Gateway"),
+    ("gateway.networking.k8s.io", "BackendTLSPolicy", "use a DestinationRule of networking.istio.io"),
+    ("gateway.networking.k8s.io", "UDPRoute", "the mesh carries TCP only"),
     ("gateway.networking.k8s.io", "", "use a VirtualService of networking.istio.io"),
     ("apps", "ReplicaSet", "use a Deployment"),
     ("", "ReplicationController", "use a Deployment"),
@@ -291,17 +294,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("install.istio.io", &["IstioOperator"]),
     (
         "gateway.networking.k8s.io",
-        &[
-            "GatewayClass",
-            "HTTPRoute",
-            "GRPCRoute",
-            "TLSRoute",
-            "TCPRoute",
-            "UDPRoute",
-            "ReferenceGrant",
-            "BackendTLSPolicy",
-            "ListenerSet",
-        ],
+        &["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "BackendTLSPolicy", "ListenerSet"],
     ),
     ("inference.networking.k8s.io", &["InferencePool"]),
 ];

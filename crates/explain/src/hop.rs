@@ -285,7 +285,7 @@ fn gateways_of(world: &World, side: Side, workload: &Workload) -> Vec<GatewayRef
         Side::Inbound => Vec::new(),
         Side::Gateway => world
             .snapshot
-            .gateways_for(&workload.labels)
+            .gateways_for(workload)
             .into_iter()
             .map(|gateway| GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() })
             .collect(),

@@ -78,7 +78,7 @@ impl World {
         };
         let mut numbers: Vec<(u16, Option<InboundPort>)> = match proxy {
             "gateway" => {
-                let gateways = self.snapshot.gateways_for(&workload.labels);
+                let gateways = self.snapshot.gateways_for(&**workload);
                 gateways.iter().flat_map(|gateway| &gateway.servers).map(|server| (server.port, None)).collect()
             }
             _ => workload.inbound_ports().into_iter().map(|port| (port.port, Some(port))).collect(),

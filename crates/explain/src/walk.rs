@@ -182,7 +182,7 @@ impl World {
         let gateways: Vec<&Arc<Workload>> =
             self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
         let ports_of = |gateway: &Workload| -> Vec<u16> {
-            let servers = self.snapshot.gateways_for(&gateway.labels);
+            let servers = self.snapshot.gateways_for(gateway);
             servers.iter().flat_map(|gateway| gateway.servers.iter().map(|server| server.port)).collect()
         };
         let mut ports: Vec<u16> = gateways.iter().flat_map(|gateway| ports_of(gateway)).collect();

@@ -106,7 +106,7 @@ impl World {
 
     /// Whether a workload's proxy is a gateway.
     pub(crate) fn is_gateway(&self, workload: &Workload) -> bool {
-        let selecting = self.snapshot.gateways_for(&workload.labels);
+        let selecting = self.snapshot.gateways_for(workload);
         !workload.has_proxy && selecting.iter().any(|gateway| !gateway.selector.is_empty())
     }
 

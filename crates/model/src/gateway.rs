@@ -1,12 +1,13 @@
 //! Gateways: the ports and hosts that gateway proxies serve.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Span, Spanned};
 
-use crate::{Labels, RouteSet};
+use crate::{Labels, RouteSet, Selectable, Viewer};
 
 /// Servers on the gateway proxies that a selector matches.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,10 @@ pub struct Gateway {
     pub namespace: Arc<str>,
     /// Labels of the gateway proxy's Pod; empty = every gateway proxy.
     pub selector: Labels,
+    /// The namespace of the gateway proxy's Pod; none given = any.
+    pub proxy_namespace: Option<Arc<str>>,
+    /// The Secrets of other namespaces than the gateway proxy's that it may have, as `NAMESPACE/NAME`.
+    pub granted_secrets: BTreeSet<Arc<str>>,
     /// Its servers, in the order written, without those that conflict with an earlier one, which have a diagnostic.
     pub servers: Vec<Server>,
     /// Where it was written.
@@ -172,6 +177,12 @@ pub enum TlsVersion {
 }
 
 impl Gateway {
+    /// Whether a gateway proxy serves it.
+    pub fn selects(&self, router: &(impl Selectable + Viewer)) -> bool {
+        let is_here = || self.proxy_namespace.as_ref().is_none_or(|namespace| router.is_in(namespace));
+        router.selected_by(&self.selector) && is_here()
+    }
+
     /// Whether a server of it passes TLS on to the service that its SNI names.
     pub fn passes_by_service(&self) -> bool {
         self.servers.iter().any(Server::passes_by_service)

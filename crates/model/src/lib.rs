@@ -58,8 +58,8 @@ pub use published_port::PublishedPort;
 pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, RequestAuthentication};
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,
-    HttpRoute, L4Match, L4Route, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute,
-    WeightedDestination,
+    HttpRoute, L4Match, L4Route, MatchOrder, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite,
+    RouteOrder, RouteSet, TlsRoute, WeightedDestination,
 };
 pub use selection::Selection;
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};

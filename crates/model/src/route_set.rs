@@ -1,4 +1,4 @@
-//! Routes with every name resolved, whatever kind of object they were written as: VirtualServices today.
+//! Routes with every name resolved, whatever kind of object they were written as.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -31,9 +31,8 @@ pub struct RouteSet {
     pub export_to: Visibility,
     /// Routes of HTTP requests, in order: the first match wins.
     pub http: Vec<HttpRoute>,
-    /// The order in `http` means nothing, as in an Ingress: the routes are sorted by their paths, together with those of all
-    /// such route sets of a host.
-    pub sorted_by_path: bool,
+    /// What the order in `http` means.
+    pub order: RouteOrder,
     /// Routes of TLS connections by SNI.
     pub tls: Vec<TlsRoute>,
     /// Routes of TCP connections.
@@ -83,18 +82,63 @@ impl fmt::Debug for GatewayRef {
     }
 }
 
+/// What the order of a route set's HTTP routes means. Where it means nothing, the routes are sorted, together with those of
+/// all such route sets of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteOrder {
+    /// The first match wins, as in a VirtualService.
+    AsWritten,
+    /// Nothing, as in an Ingress: longer paths come first, and of equal ones the exact (Istio's
+    /// `ConvertIngressVirtualService`).
+    ByPath,
+    /// Nothing, as in the Gateway API: exact paths come first, then prefixes, then expressions; the longer one; with a
+    /// method; with more headers; with more query parameters; the older object (Istio's `sortHTTPRoutes`).
+    ByPrecedence,
+}
+
+/// The place of a route among those of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MatchOrder {
+    kind: Reverse<u8>,
+    length: Reverse<usize>,
+    is_loose: bool,
+    has_method: Reverse<bool>,
+    headers: Reverse<usize>,
+    query_params: Reverse<usize>,
+}
+
 impl HttpRoute {
-    /// The place of a route of an Ingress among those of its host, of all Ingresses (Istio's `ConvertIngressVirtualService`):
-    /// longer paths come first, and of equal ones the exact.
-    pub fn path_order(&self) -> (Reverse<usize>, bool) {
-        let uri = self.matches.first().and_then(|matched| matched.uri.as_ref());
-        let (length, is_exact) = match uri {
-            // A prefix of whole parts is an exact path and a prefix.
-            Some(StringMatch::Exact(path)) => (path.len(), self.matches.len() == 1),
-            Some(StringMatch::Prefix(path)) => (path.len(), false),
-            _ => (0, false),
+    /// Its place among the routes of its host, if their order is not as written.
+    pub fn place(&self, order: RouteOrder) -> MatchOrder {
+        let condition = self.matches.first();
+        let (kind, length) = match condition.and_then(|condition| condition.uri.as_ref()) {
+            // It would hide what follows.
+            _ if condition.is_some_and(HttpMatch::is_everything) => (0, 0),
+            Some(StringMatch::Exact(path)) => (3, path.len()),
+            Some(StringMatch::Prefix(path)) => (2, path.len()),
+            Some(StringMatch::Regex(pattern)) => (1, pattern.len()),
+            _ => (0, 0),
         };
-        (Reverse(length), !is_exact)
+        let none = MatchOrder {
+            kind: Reverse(0),
+            length: Reverse(length),
+            is_loose: false,
+            has_method: Reverse(false),
+            headers: Reverse(0),
+            query_params: Reverse(0),
+        };
+        match order {
+            RouteOrder::AsWritten => MatchOrder { length: Reverse(0), ..none },
+            // A prefix of whole parts is an exact path and a prefix.
+            RouteOrder::ByPath => MatchOrder { is_loose: kind != 3 || self.matches.len() > 1, ..none },
+            RouteOrder::ByPrecedence => MatchOrder {
+                kind: Reverse(kind),
+                has_method: Reverse(condition.is_some_and(|condition| condition.method.is_some())),
+                headers: Reverse(condition.map_or(0, |condition| condition.headers.len())),
+                query_params: Reverse(condition.map_or(0, |condition| condition.query_params.len())),
+                ..none
+            },
+        }
     }
 }
 
@@ -207,6 +251,8 @@ pub struct HttpMatch {
     pub name: Arc<str>,
     /// The path, without query.
     pub uri: Option<StringMatch>,
+    /// Whether a prefix in `uri` matches whole parts between slashes only: `/a` is none of `/ab`.
+    pub by_parts: bool,
     /// Whether `uri` ignores case; only for exact and prefix.
     pub ignore_uri_case: bool,
     /// `http` or `https`.
@@ -272,6 +318,8 @@ pub enum DestinationState {
     UnknownPort,
     /// No DestinationRule for the host has the subset.
     UnknownSubset,
+    /// The route must not lead there, or what it names cannot be a destination: its share of the requests is refused.
+    Refused,
 }
 
 /// Changes to a request's path and authority.
@@ -292,6 +340,8 @@ pub struct Redirect {
     pub uri: Option<Arc<str>>,
     /// Replaces the part of the path that a prefix match matched.
     pub prefix: Option<Arc<str>>,
+    /// Replaces what the expression finds in the path: (RE2 expression, replacement with `\1`).
+    pub uri_regex: Option<(Arc<str>, Arc<str>)>,
     /// Replaces the host.
     pub authority: Option<Arc<str>>,
     /// Replaces the scheme.
@@ -379,6 +429,17 @@ pub struct TlsRoute {
 }
 
 impl RouteSet {
+    /// The status of requests to a destination that does not exist, if it is not the proxy's default (503): in the Gateway
+    /// API, 500.
+    pub fn missing_destination_status(&self) -> Option<u16> {
+        (self.order == RouteOrder::ByPrecedence).then_some(500)
+    }
+
+    /// Whether its routes are sorted together with those of another one for the same host.
+    pub fn is_sorted_with(&self, other: &Self) -> bool {
+        self.order != RouteOrder::AsWritten && self.order == other.order
+    }
+
     /// Whether it applies at `gateway`.
     pub fn applies_at(&self, gateway: &GatewayRef) -> bool {
         self.gateways.contains(gateway)
@@ -399,6 +460,13 @@ impl RouteSet {
 }
 
 impl HttpMatch {
+    /// Whether it holds for every request of a host.
+    fn is_everything(&self) -> bool {
+        let uri = self.uri.as_ref().is_none_or(|uri| matches!(uri, StringMatch::Prefix(prefix) if &**prefix == "/"));
+        let others = [&self.scheme, &self.method, &self.authority].into_iter().all(Option::is_none);
+        uri && others && self.headers.is_empty() && self.without_headers.is_empty() && self.query_params.is_empty()
+    }
+
     /// Whether it can hold for a client at `gateway`.
     pub fn applies_to(&self, gateway: &GatewayRef, client: &(impl Selectable + Viewer)) -> bool {
         source_applies(&self.gateways, self.source_namespace.as_ref(), &self.source_labels, gateway, client)

@@ -353,8 +353,8 @@ impl Snapshot {
     }
 
     /// The Gateways whose selector matches a gateway proxy, in the order of precedence.
-    pub fn gateways_for(&self, router: &impl Selectable) -> Vec<&Arc<Gateway>> {
-        self.gateways.iter().filter(|gateway| router.selected_by(&gateway.selector)).collect()
+    pub fn gateways_for(&self, router: &(impl Selectable + Viewer)) -> Vec<&Arc<Gateway>> {
+        self.gateways.iter().filter(|gateway| gateway.selects(router)).collect()
     }
 
     /// The settings of a workload's proxy, without those of its own annotation: the mesh's `defaultConfig`, then the

@@ -293,16 +293,16 @@ impl<'a> Tracked<'a> {
     }
 
     /// See [`Snapshot::gateways_for`].
-    pub fn gateways_for(self, router: &impl Selectable) -> Vec<&'a Arc<Gateway>> {
+    pub fn gateways_for(self, router: &(impl Selectable + Viewer)) -> Vec<&'a Arc<Gateway>> {
         self.reads.note(Key::Gateways);
         self.snapshot.gateways_for(router)
     }
 
     /// The Gateways with a server that passes TLS on to the service named by the SNI. Nearly always there is none, so
     /// nothing more is asked.
-    pub fn passing_gateways_for(self, router: &impl Selectable) -> Vec<&'a Arc<Gateway>> {
+    pub fn passing_gateways_for(self, router: &(impl Selectable + Viewer)) -> Vec<&'a Arc<Gateway>> {
         self.reads.note(Key::PassingGateways);
         let passing = self.snapshot.gateways.iter().filter(|gateway| gateway.passes_by_service());
-        passing.filter(|gateway| router.selected_by(&gateway.selector)).collect()
+        passing.filter(|gateway| gateway.selects(router)).collect()
     }
 }

@@ -8,8 +8,9 @@ use evenkeel_base::Span;
 use evenkeel_base::mutual_addresses::MutualPorts;
 use evenkeel_base::spiffe::SpiffeId;
 
-use crate::labels::Labels;
+use crate::labels::{Labels, Selectable};
 use crate::service::{EndpointAddress, Protocol, Service, ServicePort, TargetPort};
+use crate::visibility::Viewer;
 
 /// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].
 pub type Pod = (Arc<str>, Arc<str>);
@@ -90,6 +91,18 @@ pub struct InboundPort {
     pub protocol: Protocol,
     /// The service it belongs to, and the number of the service's port; `None` for a container port without a service.
     pub service: Option<(Arc<Service>, u16)>,
+}
+
+impl Selectable for Workload {
+    fn selected_by(&self, selector: &Labels) -> bool {
+        self.labels.selected_by(selector)
+    }
+}
+
+impl Viewer for Workload {
+    fn is_in(&self, namespace: &Arc<str>) -> bool {
+        self.namespace == *namespace
+    }
 }
 
 impl Workload {

@@ -219,17 +219,7 @@ impl OrderedValue {
     }
 }
 
-/// Escapes characters with a meaning in RE2.
-pub fn quote(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$".contains(c) {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted
-}
+pub use evenkeel_base::re2::quote;
 
 /// A network filter.
 pub fn network_filter(name: &str, config: Any) -> Filter {

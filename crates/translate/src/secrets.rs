@@ -49,12 +49,13 @@ pub fn want(name: String, origin: &Span, out: &mut Output<'_>) {
 pub fn secret(context: Context<'_>, resource: &str, out: &mut Output<'_>) {
     let Some(name) = resource.strip_prefix(SCHEME).filter(|_| context.is_authenticated()) else { return };
     let own = context.namespace();
-    let name = match name.split_once('/') {
-        Some((namespace, name)) if *namespace == **own => name,
+    let (own, name) = match name.split_once('/') {
+        Some((namespace, name)) if *namespace == **own => (own.clone(), name),
+        Some((namespace, plain)) if is_granted(context, name) => (Arc::from(namespace), plain),
         Some(_) => return,
-        None => name,
+        None => (own.clone(), name),
     };
-    let of = |name: &str| context.snapshot.credential(own, &Arc::from(name));
+    let of = |name: &str| context.snapshot.credential(&own, &Arc::from(name));
     let (content, credential) = match name.strip_suffix(ROOTS_SUFFIX) {
         None => {
             let Some(credential) = of(name) else { return };
@@ -70,6 +71,11 @@ pub fn secret(context: Context<'_>, resource: &str, out: &mut Output<'_>) {
         let message = tls::Secret { name: resource.to_owned(), r#type: Some(content) };
         out.add(message, Some(credential.origin.clone()));
     }
+}
+
+/// Whether a Gateway of the proxy may use a Secret of another namespace, `NAMESPACE/NAME`.
+fn is_granted(context: Context<'_>, secret: &str) -> bool {
+    context.snapshot.gateways_for(&context).iter().any(|gateway| gateway.granted_secrets.contains(secret))
 }
 
 /// Why a proxy does not get a secret that it asks for.

@@ -49,7 +49,10 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("PeerAuthentication", istio::PeerAuthentication::schema()),
         ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
         ("RequestAuthentication", istio::RequestAuthentication::schema()),
+        ("GatewayClass", gateway_api::GatewayClass::schema()),
         ("Gateway (gateway.networking.k8s.io)", gateway_api::Gateway::schema()),
+        ("HTTPRoute", gateway_api::HttpRoute::schema()),
+        ("ReferenceGrant", gateway_api::ReferenceGrant::schema()),
     ]
 }
 

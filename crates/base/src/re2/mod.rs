@@ -13,6 +13,18 @@ pub use translate::{Error, translate};
 /// Memory that a compiled expression may take, in bytes; RE2's default limit in Envoy is of this order.
 pub const MAX_COMPILED_BYTES: usize = 1 << 20;
 
+/// Escapes characters with a meaning in RE2.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$".contains(c) {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted
+}
+
 /// A compiled expression of RE2.
 ///
 /// As in RE2, `.` and negated classes match one character, and `\d`, `\s`, `\w` and `\b` know ASCII only. A byte that is not UTF-8 counts

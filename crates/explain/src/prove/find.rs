@@ -105,7 +105,7 @@ fn of_outside(
     let proxy = world.proxy(gateway);
     let address = gateway.addresses.first().copied().unwrap_or(call_paths::OUTSIDE.into());
     let mut all = Vec::new();
-    let servers = world.snapshot.gateways_for(&gateway.labels);
+    let servers = world.snapshot.gateways_for(&**gateway);
     let ports: Vec<u16> = servers.iter().flat_map(|gateway| gateway.servers.iter().map(|server| server.port)).collect();
     for port in ports.into_iter().collect::<BTreeSet<_>>() {
         if claim.port.is_some_and(|wanted| wanted != port) {

@@ -128,6 +128,7 @@ fn narrowed(root: &HttpMatch, leaf: &HttpMatch) -> HttpMatch {
     HttpMatch {
         name: joined(&root.name, &leaf.name),
         uri: leaf.uri.clone().or_else(|| root.uri.clone()),
+        by_parts: leaf.by_parts,
         ignore_uri_case: leaf.ignore_uri_case,
         scheme: leaf.scheme.clone().or_else(|| root.scheme.clone()),
         method: leaf.method.clone().or_else(|| root.method.clone()),

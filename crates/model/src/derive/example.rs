@@ -35,7 +35,7 @@ pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
 
 fn example(cx: &Cx<'_>, key: &ObjectKey, found: &mut Diagnostics) -> Option<Example> {
     let object = cx.object(key)?;
-    let Resource::KubernetesGateway(_) = &object.resource else { return None };
+    let Resource::ReferenceGrant(_) = &object.resource else { return None };
     let has_twin = cx.gateway(&key.namespace, &key.name).is_some();
     if !has_twin {
         let finding = Diagnostic::info("alone", object.origin.clone(), format!("{object} has no twin"));
@@ -64,7 +64,7 @@ impl Results for Table {
 mod tests {
     use std::path::Path;
 
-    use evenkeel_api::{Kind, Object, gateway_api};
+    use evenkeel_api::{Kind, Object};
 
     use super::super::Builder;
     use super::super::step::{Step, announced};
@@ -77,6 +77,10 @@ mod tests {
             "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\n\
              spec: {{servers: [{{port: {{number: 80, name: http, protocol: HTTP}}, hosts: ['*']}}]}}\n"
         );
+        object(&text)
+    }
+
+    fn object(text: &str) -> Arc<Object> {
         let (mut objects, found) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
         assert!(!found.has_errors(), "{found}");
         Arc::new(objects.remove(0))
@@ -84,8 +88,10 @@ mod tests {
 
     #[test]
     fn a_row_is_all_it_takes_to_be_derived_and_kept_up_to_date() {
-        let mut twin = gateway("front");
-        Arc::make_mut(&mut twin).resource = Resource::KubernetesGateway(Arc::new(gateway_api::Gateway {}));
+        let twin = object(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: front}\n\
+             spec: {from: [{group: '', kind: A, namespace: b}], to: [{group: '', kind: Secret}]}\n",
+        );
         // The builder compares with a full rebuild after each change.
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
         let mut apply =

@@ -5,42 +5,65 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_api::{Kind, Object, ObjectKey};
+use evenkeel_api::{Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Spanned};
 
-use super::ingresses;
 use super::run::Run;
 use super::tracking::Cx;
+use super::{gateway_api, ingresses};
 use crate::gateway::SecretUse;
-use crate::{Credential, ROOTS_SUFFIX};
+use crate::{Credential, Gateway, ROOTS_SUFFIX};
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     run.read(|cx, found| {
         let Some(object) = cx.object(key) else { return false };
-        let gateway = match key.kind {
-            Kind::Ingress => cx.gateway(&cx.mesh().root_namespace, &ingresses::gateway_name(object)),
-            _ => cx.gateway(&key.namespace, &key.name),
-        };
-        let Some(gateway) = gateway else { return true };
-        let namespaces =
-            if gateway.selector.is_empty() { BTreeSet::new() } else { cx.namespaces_of_selected(&gateway.selector) };
-        for tls in gateway.servers.iter().filter_map(|server| server.tls.as_ref()) {
-            for used in tls.secrets() {
-                found.extend(check(cx, object, &namespaces, used));
+        for gateway in gateways_of(cx, key, object) {
+            let namespaces = match &gateway.proxy_namespace {
+                Some(namespace) => BTreeSet::from([namespace]),
+                None if gateway.selector.is_empty() => BTreeSet::new(),
+                None => cx.namespaces_of_selected(&gateway.selector),
+            };
+            for tls in gateway.servers.iter().filter_map(|server| server.tls.as_ref()) {
+                for used in tls.secrets() {
+                    found.extend(check(cx, object, gateway, &namespaces, used));
+                }
             }
         }
         true
     })
 }
 
+/// The model's gateways of an object.
+fn gateways_of<'t>(cx: &Cx<'t>, key: &ObjectKey, object: &Object) -> Vec<&'t Arc<Gateway>> {
+    match &object.resource {
+        Resource::Ingress(_) => {
+            cx.gateway(&cx.mesh().root_namespace, &ingresses::gateway_name(object)).into_iter().collect()
+        }
+        Resource::KubernetesGateway(written) => {
+            let names = gateway_api::names_of_gateways(&key.name, written);
+            names.iter().filter_map(|name| cx.gateway(&key.namespace, name)).collect()
+        }
+        _ => cx.gateway(&key.namespace, &key.name).into_iter().collect(),
+    }
+}
+
 /// Returns why a Secret cannot be used by the proxies of these namespaces; no namespaces means that no proxy is known.
-fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: SecretUse<'_>) -> Option<Diagnostic> {
+fn check(
+    cx: &Cx<'_>,
+    object: &Object,
+    gateway: &Gateway,
+    namespaces: &BTreeSet<&Arc<str>>,
+    used: SecretUse<'_>,
+) -> Option<Diagnostic> {
     let (SecretUse::Certificate(name) | SecretUse::Roots(name)) = used;
     let (wanted, plain) = match name.split_once('/') {
         Some((namespace, plain)) => (Some(namespace), plain),
         None => (None, &*name.value),
     };
-    if let Some((namespace, other)) = wanted.zip(namespaces.iter().find(|known| Some(&****known) != wanted)) {
+    let is_granted = gateway.granted_secrets.contains(&**name);
+    if let Some((namespace, other)) =
+        wanted.filter(|_| !is_granted).zip(namespaces.iter().find(|known| Some(&****known) != wanted))
+    {
         let message = format!("Secret {namespace}/{plain} is never sent to gateway proxies in namespace {other}");
         let help = format!("put it into namespace {other}, and write its name alone");
         return Some(finding("missing-secret", object, name, message, help));
@@ -52,7 +75,7 @@ fn check(cx: &Cx<'_>, object: &Object, namespaces: &BTreeSet<&Arc<str>>, used: S
     // If no proxy is known, any namespace is accepted.
     let in_reach = |credential: &&&Arc<Credential>| {
         let here = wanted.is_none_or(|wanted| *credential.namespace == *wanted);
-        here && (namespaces.is_empty() || namespaces.contains(&credential.namespace))
+        here && (is_granted || namespaces.is_empty() || namespaces.contains(&credential.namespace))
     };
     let Some(credential) = known.iter().find(in_reach) else {
         return Some(missing(object, name, plain, namespaces, &known));

@@ -1,6 +1,6 @@
 //! Gateways, without the servers that cannot be served together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::istio::{self, TlsProtocol};
@@ -8,10 +8,10 @@ use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
-use super::ingresses;
 use super::run::Run;
 use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
+use super::{gateway_api, ingresses};
 use super::{renew, shared};
 use crate::gateway::{CertificateFiles, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use crate::labels::selects;
@@ -47,6 +47,8 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
             name: object.name.clone(),
             namespace: object.namespace.clone(),
             selector: written.spec.selector.clone(),
+            proxy_namespace: None,
+            granted_secrets: BTreeSet::new(),
             servers: Vec::new(),
             origin: object.origin.clone(),
         };
@@ -58,6 +60,18 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
         }
         built.push(gateway);
         objects.push(object.clone());
+    }
+    for object in cx.objects(Kind::KubernetesGateway) {
+        let Resource::KubernetesGateway(written) = &object.resource else { continue };
+        for mut gateway in gateway_api::gateways(cx, object, written, found) {
+            let mut conflicts = Diagnostics::new();
+            let servers = std::mem::take(&mut gateway.servers);
+            let admitted = servers.into_iter().filter_map(|server| admit(server, &gateway, &built, &mut conflicts));
+            gateway.servers = admitted.collect();
+            found.extend(conflicts.about(object.reference()));
+            built.push(gateway);
+            objects.push(object.clone());
+        }
     }
     for object in cx.objects(Kind::Ingress) {
         let Resource::Ingress(written) = &object.resource else { continue };
@@ -75,17 +89,18 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
 impl Table {
     fn set(&mut self, new: Vec<(Arc<Object>, Gateway)>, tracker: &mut Tracker) {
         let old = std::mem::take(&mut self.gateways);
-        let before: HashMap<_, _> = old.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
+        let before: HashMap<_, _> = old.iter().map(|(object, gateway)| (key(object, gateway), gateway)).collect();
         // If the object was rewritten, the gateway is new, too: positions in it may differ.
         let share = |(object, gateway): (Arc<Object>, Gateway)| {
-            let same = before.get(&Arc::as_ptr(&object)).filter(|old| ****old == gateway);
+            let same = before.get(&key(&object, &gateway)).filter(|old| ****old == gateway);
             let gateway = same.map_or_else(|| Arc::new(gateway), |same| Arc::clone(same));
             (object, gateway)
         };
         self.gateways = new.into_iter().map(share).collect();
-        let now: HashMap<_, _> = self.gateways.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
+        let now: HashMap<_, _> =
+            self.gateways.iter().map(|(object, gateway)| (key(object, gateway), gateway)).collect();
         let is_in = |list: &HashMap<_, &Arc<Gateway>>, object: &Arc<Object>, gateway: &Arc<Gateway>| {
-            list.get(&Arc::as_ptr(object)).is_some_and(|other| Arc::ptr_eq(other, gateway))
+            list.get(&key(object, gateway)).is_some_and(|other| Arc::ptr_eq(other, gateway))
         };
         let gone = old.iter().filter(|(object, gateway)| !is_in(&now, object, gateway));
         let came = self.gateways.iter().filter(|(object, gateway)| !is_in(&before, object, gateway));
@@ -106,6 +121,11 @@ impl Table {
     }
 }
 
+/// A Gateway of the Gateway API is several: one for each listener.
+fn key(object: &Arc<Object>, gateway: &Gateway) -> (*const Object, Arc<str>) {
+    (Arc::as_ptr(object), gateway.name.clone())
+}
+
 impl<'t> Cx<'t> {
     /// The Gateway of this namespace and name.
     pub(super) fn gateway(&self, namespace: &str, name: &str) -> Option<&'t Arc<Gateway>> {
@@ -121,7 +141,10 @@ impl<'t> Cx<'t> {
 
 /// The server as far as it can stand beside those already there on the same routers.
 fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mut Diagnostics) -> Option<Server> {
-    let same_routers = |g: &&Gateway| selectors_meet(&g.selector, &own.selector);
+    let same_routers = |other: &&Gateway| {
+        let apart = other.proxy_namespace.as_ref().zip(own.proxy_namespace.as_ref()).is_some_and(|(a, b)| a != b);
+        !apart && selectors_meet(&other.selector, &own.selector)
+    };
     let earlier = others.iter().filter(same_routers).chain([own]);
     let on_port: Vec<(&Gateway, &Server)> = earlier
         .flat_map(|g| g.servers.iter().map(move |s| (g, s)))

@@ -50,6 +50,7 @@ pub(super) fn redirect_of(written: &istio::HttpRedirect) -> Redirect {
     Redirect {
         uri: optional(&written.uri),
         prefix: optional(&written.prefix_rewrite),
+        uri_regex: None,
         authority: optional(&written.authority),
         scheme: optional(&written.scheme),
         port: match (written.port, written.derive_port) {

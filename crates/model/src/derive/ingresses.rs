@@ -1,5 +1,6 @@
 //! Ingresses as a Gateway and route sets, as Istio's conversion does (`pilot/pkg/config/kube/ingress`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_api::kubernetes::{Ingress, IngressBackend, IngressPath, PathType, ingress_host};
@@ -12,8 +13,8 @@ use super::tracking::Cx;
 use crate::gateway::ServerCertificates;
 use crate::{
     Destination, DestinationState, Gateway, GatewayHost, GatewayRef, Headers, HttpAction, HttpMatch, HttpRoute,
-    IngressMode, IngressSettings, Labels, RouteSet, Server, ServerProtocol, ServerTls, StringMatch, Visibility,
-    WeightedDestination,
+    IngressMode, IngressSettings, Labels, RouteOrder, RouteSet, Server, ServerProtocol, ServerTls, StringMatch,
+    Visibility, WeightedDestination,
 };
 
 /// The annotation that named the class before `ingressClassName`.
@@ -96,6 +97,8 @@ pub(super) fn gateway(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &m
         name: gateway_name(object),
         namespace: cx.mesh().root_namespace.clone(),
         selector: selector(cx),
+        proxy_namespace: None,
+        granted_secrets: BTreeSet::new(),
         servers: [plain].into_iter().chain(secure(object, ingress, found)).collect(),
         origin: object.origin.clone(),
     })
@@ -171,7 +174,7 @@ fn by_host(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &mut Diagnost
         }
     }
     for part in &mut parts {
-        part.http.sort_by_key(HttpRoute::path_order);
+        part.http.sort_by_key(|route| route.place(RouteOrder::ByPath));
     }
     parts
 }
@@ -186,7 +189,7 @@ fn of_host(cx: &Cx<'_>, object: &Object, hosts: Vec<Spanned<Hostname>>, http: Ve
         gateways: vec![gateway],
         export_to: Visibility::from_export_to(std::iter::empty(), &object.namespace),
         http,
-        sorted_by_path: true,
+        order: RouteOrder::ByPath,
         tls: Vec::new(),
         tcp: Vec::new(),
         origin: object.origin.clone(),
@@ -281,7 +284,7 @@ fn destination(
         DestinationState::UnknownPort => {
             ("missing-port", format!("the Service `{}` has no such port", wanted.name.value), "name one of its ports")
         }
-        DestinationState::Known | DestinationState::UnknownSubset => {
+        DestinationState::Known | DestinationState::UnknownSubset | DestinationState::Refused => {
             return Some(Destination { host, subset: None, port, state, origin: span.clone() });
         }
     };

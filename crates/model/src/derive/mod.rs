@@ -10,6 +10,7 @@ mod delegates;
 mod destination_rules;
 mod discovery;
 mod endpoints;
+mod gateway_api;
 mod gateway_secrets;
 mod gateways;
 mod http_fields;

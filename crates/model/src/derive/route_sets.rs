@@ -11,7 +11,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{delegates, ingresses, set, virtual_services};
+use super::{delegates, gateway_api, ingresses, set, virtual_services};
 use crate::index::RouteSetRank;
 use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap, Visibility};
 
@@ -21,6 +21,8 @@ pub(super) struct CompleteRoutes {
     place: Place,
     object: Arc<Object>,
     service: Arc<RouteSet>,
+    /// Those route sets, if the object has others where it applies (in `service` are those of the mesh).
+    elsewhere: Vec<RouteSet>,
     /// The objects that its routes delegate to.
     delegates: BTreeSet<ObjectKey>,
 }
@@ -113,6 +115,7 @@ impl Results for Table {
 /// The routes of an object of any kind.
 fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<ConvertedObject> {
     let (place, object) = cx.placed(id)?;
+    let mut elsewhere = Vec::new();
     let (service, delegates) = match &object.resource {
         Resource::VirtualService(written) => {
             let delegates = written.spec.http.iter().filter_map(|route| route.delegate.as_ref());
@@ -120,9 +123,13 @@ fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Convert
             (virtual_services::route_set(cx, object, &written.spec, found), delegates)
         }
         Resource::Ingress(written) => (ingresses::whole(cx, object, written, found)?, BTreeSet::new()),
+        Resource::HttpRoute(written) => {
+            elsewhere = gateway_api::http_parts(cx, object, &written.spec, found);
+            (gateway_api::http_in_mesh(object, &elsewhere), BTreeSet::new())
+        }
         _ => return None,
     };
-    Some(ConvertedObject { place: place.clone(), object: object.clone(), service, delegates })
+    Some(ConvertedObject { place: place.clone(), object: object.clone(), service, elsewhere, delegates })
 }
 
 /// Reports objects whose routes for a host are merged at a gateway.
@@ -164,7 +171,11 @@ fn note_duplicates(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> boo
     for (at, (loser, span)) in claims.iter().enumerate() {
         let mut others = claims.iter().enumerate().filter(|(other, _)| *other != at);
         let winner = others.find_map(|(other, (winner, span))| {
-            Some((winner, span, overridden_in(&winner.service, &loser.service, other < at)?))
+            let is_merged = winner.service.is_sorted_with(&loser.service)
+                && winner.service.export_to.nearness(&winner.object.namespace, &*loser.object.namespace)
+                    == loser.service.export_to.nearness(&loser.object.namespace, &*loser.object.namespace);
+            let namespaces = overridden_in(&winner.service, &loser.service, other < at)?;
+            (!is_merged).then_some((winner, span, namespaces))
         });
         let Some((winner, winner_span, namespaces)) = winner else { continue };
         let scope = match namespaces.as_slice() {
@@ -240,13 +251,16 @@ fn overridden_in(winner: &RouteSet, loser: &RouteSet, winner_is_first: bool) -> 
 
 /// The route sets of an object. A delegate has none of its own: it is part of others.
 fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(RouteSetRank, Arc<RouteSet>)> {
-    let Some(CompleteRoutes { place, service, object, .. }) = cx.whole(id) else { return Vec::new() };
+    let Some(CompleteRoutes { place, service, object, elsewhere, .. }) = cx.whole(id) else { return Vec::new() };
     match &object.resource {
         Resource::Ingress(ingress) => {
             // Its hosts have different routes.
             let mut parts = ingresses::parts(cx, object, ingress);
             parts.iter_mut().for_each(|part| part.gateways = gateways_of_host(cx, part));
             parts.into_iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
+        }
+        Resource::HttpRoute(_) => {
+            elsewhere.iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part.clone()))).collect()
         }
         _ if service.hosts.is_empty() => Vec::new(),
         _ => vec![((place.clone(), 0), service.clone())],
@@ -264,7 +278,8 @@ fn gateways_of_host(cx: &Cx<'_>, part: &RouteSet) -> Vec<GatewayRef> {
 
 /// Reports an object without hosts that no route delegates to. Returns whether it is there.
 fn note_unused_delegate(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> bool {
-    let Some(whole) = cx.whole(id).filter(|whole| whole.service.hosts.is_empty()) else { return false };
+    let may_be_one = |whole: &&CompleteRoutes| whole.service.hosts.is_empty() && id.kind == Kind::VirtualService;
+    let Some(whole) = cx.whole(id).filter(may_be_one) else { return false };
     if !cx.read(Fact::Roots(id)).routes.roots.contains_key(id) {
         let object = &whole.object;
         let message =
@@ -283,17 +298,21 @@ struct ConvertedObject {
     place: Place,
     object: Arc<Object>,
     service: RouteSet,
+    elsewhere: Vec<RouteSet>,
     delegates: BTreeSet<ObjectKey>,
 }
 
 impl Table {
     fn set_whole(&mut self, id: &ObjectKey, new: Option<ConvertedObject>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
-        let new = new.map(|ConvertedObject { place, object, service, delegates }| {
+        let new = new.map(|ConvertedObject { place, object, service, elsewhere, delegates }| {
             // If the object was rewritten, the route set is new, too: positions in it may differ.
-            let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
+            let is_same = |old: &&CompleteRoutes| {
+                Arc::ptr_eq(&old.object, &object) && *old.service == service && old.elsewhere == elsewhere
+            };
+            let same = old.as_ref().filter(is_same);
             let service = same.map_or_else(|| Arc::new(service), |old| old.service.clone());
-            CompleteRoutes { place, object, service, delegates }
+            CompleteRoutes { place, object, service, elsewhere, delegates }
         });
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.place == new.place && Arc::ptr_eq(&old.service, &new.service),

@@ -110,6 +110,7 @@ impl Reader<'_, '_> {
         HttpMatch {
             name: text(&matched.name),
             uri: matched.uri.as_ref().map(string_match),
+            by_parts: false,
             ignore_uri_case: matched.ignore_uri_case,
             scheme: matched.scheme.as_ref().map(string_match),
             method: matched.method.as_ref().map(string_match),

@@ -186,15 +186,15 @@ derived! {
     }
     gateways: gateways::Table {
         /// All Gateways.
-        Gateways = gateways::all_step, for Gateway | Ingress | IngressClass by all;
+        Gateways = gateways::all_step, for Gateway | KubernetesGateway | GatewayClass | ReferenceGrant | Ingress | IngressClass by all;
         /// Reports Secrets that the servers of a Gateway or Ingress cannot use.
-        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway | Ingress by id;
+        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway | KubernetesGateway | Ingress by id;
         /// Reports Secrets that a DestinationRule cannot use.
         RuleSecrets(key: ObjectKey) = rule_secrets::object_step, for DestinationRule by id;
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.
-        Route(key: ObjectKey) = route_sets::object_step, for VirtualService | Ingress by id;
+        Route(key: ObjectKey) = route_sets::object_step, for VirtualService | HttpRoute | Ingress by id;
         /// The route sets of a host at a gateway.
         GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
         /// The route sets of a host in the mesh.
@@ -226,6 +226,6 @@ derived! {
     example: example::Table {
         /// An example kind, only in tests.
         #[cfg(test)]
-        Example(key: ObjectKey) = example::object_step, for KubernetesGateway by id;
+        Example(key: ObjectKey) = example::object_step, for ReferenceGrant by id;
     }
 }

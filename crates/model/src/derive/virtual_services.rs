@@ -7,7 +7,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::routes;
 use super::tracking::Cx;
-use crate::{GatewayRef, MeshConfig, RouteSet};
+use crate::{GatewayRef, MeshConfig, RouteOrder, RouteSet};
 
 /// The routes of a VirtualService, every name resolved.
 pub(super) fn route_set(
@@ -39,7 +39,7 @@ pub(super) fn route_set(
             namespace,
         ),
         http,
-        sorted_by_path: false,
+        order: RouteOrder::AsWritten,
         tls,
         tcp,
         origin: object.origin.clone(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_api::{Kind, Object, ObjectKey, Resource, load_object};
+use evenkeel_api::{Kind, Object, ObjectKey, load_object};
 use evenkeel_base::{Rank, SourceId};
 use evenkeel_model::{
     Address, AddressBook, Builder, Built, Changes, List, MeshConfig, Snapshot, SourceEvent, Workload,
@@ -53,9 +53,10 @@ fn document(random: &mut Random) -> String {
     let drawn = Drawn { namespace, name, other, host, long, export, selector, number };
     match random.below(16) {
         kind @ 0..6 if !random.once_in(6) => drawn.workload(kind, random),
-        0..6 => match random.below(3) {
+        0..6 => match random.below(6) {
             0 => drawn.workload_entry(random),
             1 => drawn.ingress(random),
+            2..5 => drawn.gateway_api(random),
             _ => drawn.ingress_class(random),
         },
         kind @ 6..14 => drawn.traffic(kind, random),
@@ -133,6 +134,54 @@ impl Drawn {
         format!(
             "{meta}spec:\n  rules: [{{{host}http: {{paths: [{{path: /{name}, pathType: Prefix, backend: {{service: {{name: {other}, port: {{{port}}}}}}}}}]}}}}]\n  {class}\n"
         )
+    }
+
+    /// Kinds of the Gateway API.
+    fn gateway_api(&self, random: &mut Random) -> String {
+        let Self { namespace, name, other, long, .. } = self;
+        let version = "gateway.networking.k8s.io/v1";
+        match random.below(6) {
+            0 => {
+                let controller = random.pick(&["istio.io/gateway-controller", "example.com/other"]);
+                format!(
+                    "apiVersion: {version}\nkind: GatewayClass\nmetadata: {{name: a}}\nspec: {{controllerName: {controller}}}\n"
+                )
+            }
+            1 => format!(
+                "{}spec: {{from: [{{group: gateway.networking.k8s.io, kind: {}, namespace: stock}}], to: [{{group: '', kind: {}}}]}}\n",
+                self.meta("ReferenceGrant", version),
+                random.pick(&["HTTPRoute", "Gateway"]),
+                random.pick(&["Service", "Secret"])
+            ),
+            2 | 3 => {
+                let class = random.pick(&["istio", "a", "nowhere"]);
+                let from = random.pick(&["All", "Same", "Selector, selector: {matchLabels: {n: '1'}}"]);
+                let addresses = random.pick(&["", "addresses: [{type: Hostname, value: a}], "]);
+                let listeners = random.pick(&[
+                    "port: 80, protocol: HTTP",
+                    "port: 80, protocol: HTTP, hostname: '*.example.com'",
+                    "port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: a}, {name: a, namespace: shop}]}",
+                    "port: 9000, protocol: TCP",
+                ]);
+                format!(
+                    "{}spec: {{gatewayClassName: {class}, {addresses}listeners: [{{name: x, {listeners}, allowedRoutes: {{namespaces: {{from: {from}}}}}}}]}}\n",
+                    self.meta("Gateway", version)
+                )
+            }
+            _ => {
+                let parent = random.pick(&[
+                    "{name: a, namespace: shop}",
+                    "{name: b, namespace: stock, sectionName: x}",
+                    "{group: '', kind: Service, name: a, namespace: shop}",
+                    "{group: networking.istio.io, kind: ServiceEntry, name: a}",
+                ]);
+                let hosts = if random.once_in(2) { String::new() } else { format!("hostnames: ['{}'], ", long) };
+                format!(
+                    "{}spec: {{parentRefs: [{parent}], {hosts}rules: [{{matches: [{{path: {{value: /{name}}}}}], backendRefs: [{{name: {other}, namespace: {namespace}, port: 80}}]}}]}}\n",
+                    self.meta("HTTPRoute", version)
+                )
+            }
+        }
     }
 
     fn ingress_class(&self, random: &mut Random) -> String {
@@ -526,11 +575,14 @@ fn two_kinds_of_one_name_live_side_by_side() {
         )
     };
     let istio = |port| objects("istio.yaml", &text(port)).remove(0);
-    let mut kubernetes = istio(80);
-    let resource = Resource::KubernetesGateway(Arc::new(evenkeel_api::gateway_api::Gateway {}));
-    Arc::make_mut(&mut kubernetes).resource = resource;
+    let kubernetes = objects(
+        "kubernetes.yaml",
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: front, namespace: shop}\n\
+         spec: {gatewayClassName: other, listeners: [{name: a, port: 82, protocol: HTTP}]}\n",
+    )
+    .remove(0);
     let ports = |built: &Built| {
-        assert_eq!(built.diagnostics.to_string(), "", "neither takes the other's name");
+        assert!(built.diagnostics.iter().all(|found| found.code == "missing-class"), "neither takes the other's name");
         let gateways = &built.snapshot.gateways;
         gateways.iter().flat_map(|gateway| &gateway.servers).map(|server| server.port).collect::<Vec<_>>()
     };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use evenkeel_model::{
-    Destination, DirectResponse, HttpAction, LoadBalancer, MeshConfig, Mirror, Redirect, RedirectPort, RetryPolicy,
-    Rewrite, Service, TrafficPolicy, WeightedDestination,
+    Destination, DestinationState, DirectResponse, HttpAction, LoadBalancer, MeshConfig, Mirror, Redirect,
+    RedirectPort, RetryPolicy, Rewrite, Service, TrafficPolicy, WeightedDestination,
 };
 
 use super::{filters, headers};
@@ -15,7 +15,9 @@ use crate::names::outbound_name;
 use crate::pb::config::route::retry_policy::{
     RetryBackOff, RetryHostPredicate, RetryPriority, retry_host_predicate::ConfigType, retry_priority,
 };
-use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier, RequestMirrorPolicy};
+use crate::pb::config::route::route_action::{
+    ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier, RequestMirrorPolicy,
+};
 use crate::pb::config::route::weighted_cluster::{ClusterWeight, cluster_weight};
 use crate::pb::config::route::{
     DirectResponseAction, RedirectAction, RetryPolicy as EnvoyRetryPolicy, RouteAction, WeightedCluster,
@@ -34,6 +36,8 @@ const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cance
 const INBOUND_RETRY_ON: &str = "reset-before-request";
 /// Default number of retries, as in Istio.
 const DEFAULT_RETRIES: u32 = 2;
+/// The cluster of a destination that a route must not lead to: as in Istio, there is none of this name.
+const REFUSED_CLUSTER: &str = "UnknownService";
 /// Number of attempts to choose a host that was not tried yet.
 const HOST_SELECTION_ATTEMPTS: i64 = 5;
 /// Number of tries before another priority is used, as in Istio.
@@ -136,6 +140,13 @@ fn set_timeout(forward: &mut RouteAction, timeout: Duration) {
     forward.max_grpc_timeout = Some(duration(timeout));
 }
 
+/// Sets the status of requests whose cluster does not exist.
+pub fn set_missing_status(status: Option<u16>, forward: &mut RouteAction) {
+    if status == Some(500) {
+        forward.cluster_not_found_response_code = ClusterNotFoundResponseCode::InternalServerError as i32;
+    }
+}
+
 /// An answer without body.
 pub fn status(status: u32) -> route::Action {
     route::Action::DirectResponse(DirectResponseAction { status, ..Default::default() })
@@ -176,6 +187,9 @@ pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
 /// The cluster of a destination. If the destination does not exist, the name it would have, so that requests are
 /// answered with 503 and flag `NC` until it does.
 pub fn cluster_of(route_context: RouteContext<'_>, destination: &Destination, inner: InnerProtocol) -> String {
+    if destination.state == DestinationState::Refused {
+        return REFUSED_CLUSTER.to_owned();
+    }
     let subset = destination.subset.as_deref().unwrap_or_default();
     let service = route_context.context.destination(&destination.host);
     let number = port_of(route_context, destination, service.map(AsRef::as_ref));
@@ -294,6 +308,10 @@ fn redirect_action(route_context: RouteContext<'_>, redirect: &Redirect) -> Redi
     use redirect_action::{PathRewriteSpecifier, SchemeRewriteSpecifier};
     let prefix = redirect.prefix.as_deref().map(|prefix| PathRewriteSpecifier::PrefixRewrite(prefix.to_owned()));
     let path = redirect.uri.as_deref().map(|uri| PathRewriteSpecifier::PathRedirect(uri.to_owned())).or(prefix);
+    let found = redirect.uri_regex.as_ref().map(|(pattern, substitution)| {
+        let pattern = Some(regex(pattern));
+        PathRewriteSpecifier::RegexRewrite(RegexMatchAndSubstitute { pattern, substitution: substitution.to_string() })
+    });
     // As in Istio's `ApplyRedirect`: the protocol's default port is not written, and Envoy replaces the other
     // protocol's default in the request's authority.
     let port = match redirect.port {
@@ -312,7 +330,7 @@ fn redirect_action(route_context: RouteContext<'_>, redirect: &Redirect) -> Redi
             .scheme
             .as_deref()
             .map(|scheme| SchemeRewriteSpecifier::SchemeRedirect(scheme.to_owned())),
-        path_rewrite_specifier: path,
+        path_rewrite_specifier: path.or(found),
         ..Default::default()
     }
 }

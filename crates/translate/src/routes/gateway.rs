@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{Gateway, GatewayRef, Nearness, RouteSet, Server};
+use evenkeel_model::{Gateway, GatewayRef, Nearness, RouteOrder, RouteSet, Server};
 
 use super::action::RouteContext;
 use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
@@ -112,7 +112,7 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     let (origin, https_redirect) = (first.origin.clone(), all.iter().any(|of| of.https_redirect));
     // Several route sets may contribute to one host. A route that matches everything goes last; otherwise it would hide
     // the rest.
-    let routes = sorted_by_path(all).into_iter().flat_map(|of| of.routes);
+    let routes = sorted(all).into_iter().flat_map(|of| of.routes);
     let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(route_set::holds_always);
     routes.extend(last);
     let made = virtual_host(context, name, vec![host.to_string()], routes);
@@ -121,8 +121,12 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
 }
 
 /// Sorts the routes of all objects in which the order has no meaning, in place of the first of them.
-fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
-    let is_one = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.sorted_by_path);
+fn sorted(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
+    [RouteOrder::ByPath, RouteOrder::ByPrecedence].into_iter().fold(all, sorted_by)
+}
+
+fn sorted_by(all: Vec<GatewayRoutes>, order: RouteOrder) -> Vec<GatewayRoutes> {
+    let is_one = |of: &GatewayRoutes| of.route_set.as_ref().is_some_and(|set| set.order == order);
     if all.iter().filter(|of| is_one(of)).count() < 2 {
         return all;
     }
@@ -130,10 +134,10 @@ fn sorted_by_path(all: Vec<GatewayRoutes>) -> Vec<GatewayRoutes> {
     for of in all.iter().filter(|of| is_one(of)) {
         let routes = of.route_set.iter().flat_map(|set| &set.http);
         // A route for each condition; a route that always holds is the last one.
-        let orders = routes.flat_map(|http| std::iter::repeat_n(http.path_order(), http.matches.len().max(1)));
-        sorted.extend(orders.zip(of.routes.iter().cloned()));
+        let places = routes.flat_map(|http| std::iter::repeat_n(http.place(order), http.matches.len().max(1)));
+        sorted.extend(places.zip(of.routes.iter().cloned()));
     }
-    sorted.sort_by_key(|(order, _)| *order);
+    sorted.sort_by_key(|(place, _)| *place);
     let mut sorted = Some(sorted.into_iter().map(|(_, route)| route).collect::<Vec<Route>>());
     let place = |of: GatewayRoutes| {
         if is_one(&of) { GatewayRoutes { routes: sorted.take().unwrap_or_default(), ..of } } else { of }

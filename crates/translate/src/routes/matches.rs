@@ -26,6 +26,9 @@ pub fn route_match(condition: &HttpMatch) -> RouteMatch {
     let path = match &condition.uri {
         None | Some(StringMatch::Present) => PathSpecifier::Prefix("/".to_owned()),
         Some(StringMatch::Exact(path)) => PathSpecifier::Path(path.to_string()),
+        Some(StringMatch::Prefix(prefix)) if condition.by_parts && prefix.len() > 1 => {
+            PathSpecifier::PathSeparatedPrefix(prefix.to_string())
+        }
         Some(StringMatch::Prefix(prefix)) => PathSpecifier::Prefix(prefix.to_string()),
         Some(StringMatch::Regex(pattern)) => PathSpecifier::SafeRegex(regex(pattern)),
         Some(StringMatch::Suffix(suffix)) => {

@@ -204,10 +204,22 @@ fn first_routes<'a>(
     route_sets: Vec<&'a Arc<RouteSet>>,
     port: u16,
 ) -> Option<(&'a Arc<RouteSet>, Vec<Route>)> {
-    route_sets.into_iter().find_map(|route_set| {
-        let routes = route_set::routes(context.route_context(port), route_set, &GatewayRef::Mesh);
-        (!routes.is_empty()).then_some((route_set, routes))
-    })
+    let route_context = context.route_context(port);
+    let mut found = route_sets.iter().enumerate().filter_map(|(at, route_set)| {
+        let routes = route_set::placed_routes(route_context, route_set, &GatewayRef::Mesh);
+        (!routes.is_empty()).then_some((at, *route_set, routes))
+    });
+    let (at, first, mut routes) = found.next()?;
+    // Of what other clients see differently nothing is merged: what is for few takes precedence as a whole.
+    let rest = route_sets.iter().skip(at + 1).filter(|other| {
+        let nearness = |of: &RouteSet| of.export_to.nearness(&of.namespace, &context);
+        first.is_sorted_with(other) && nearness(first) == nearness(other)
+    });
+    for other in rest {
+        routes.extend(route_set::placed_routes(route_context, other, &GatewayRef::Mesh));
+    }
+    routes.sort_by_key(|(place, _)| *place);
+    Some((first, routes.into_iter().map(|(_, route)| route).collect()))
 }
 
 /// The virtual host of a service, and the route set it comes from, if any.

@@ -1,6 +1,6 @@
 //! Converts a route set's HTTP routes to Envoy's.
 
-use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, RouteSet};
+use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, MatchOrder, RouteSet};
 
 use super::action::{self, RouteContext};
 use super::{filters, headers, matches};
@@ -13,16 +13,27 @@ use crate::{sessions, tracing};
 /// The routes that can match for this proxy at `gateway` for requests to `port`, in order, up to the first that always
 /// matches.
 pub fn routes(route_context: RouteContext<'_>, route_set: &RouteSet, gateway: &GatewayRef) -> Vec<Route> {
+    placed_routes(route_context, route_set, gateway).into_iter().map(|(_, route)| route).collect()
+}
+
+/// Those routes, with their places among the routes of the host if these are sorted.
+pub fn placed_routes(
+    route_context: RouteContext<'_>,
+    route_set: &RouteSet,
+    gateway: &GatewayRef,
+) -> Vec<(MatchOrder, Route)> {
     let RouteContext { context, port, .. } = route_context;
     let mut all = Vec::new();
     for http in &route_set.http {
+        let place = http.place(route_set.order);
         if http.matches.is_empty() {
-            all.push(route(route_context, route_set, http, None));
+            all.push((place, route(route_context, route_set, http, None)));
             break;
         }
         let applies = |m: &&HttpMatch| m.applies_to(gateway, &context) && m.port.is_none_or(|p| p == port);
-        all.extend(http.matches.iter().filter(applies).map(|m| route(route_context, route_set, http, Some(m))));
-        if all.last().is_some_and(holds_always) {
+        let held = http.matches.iter().filter(applies);
+        all.extend(held.map(|m| (place, route(route_context, route_set, http, Some(m)))));
+        if all.last().is_some_and(|(_, route)| holds_always(route)) {
             break;
         }
     }
@@ -46,6 +57,7 @@ fn route(
     }
     if let route::Action::Route(forward) = &mut action {
         forward.append_x_forwarded_host = route_context.context.options().forwards_host;
+        action::set_missing_status(route_set.missing_destination_status(), forward);
     }
     let lone = action::lone_destination(&http.action).map(|d| &d.headers);
     let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();

@@ -53,6 +53,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         12 => draw.of_the_cluster(),
         13 => draw.secret(),
         14 if draw.random.once_in(3) => draw.ingress(),
+        14 if draw.random.once_in(3) => draw.gateway_api(),
         14 => draw.workload_entry(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ if draw.random.once_in(4) => draw.request_authentication(),
@@ -83,6 +84,48 @@ impl Draw<'_> {
         let meta = format!("{{name: {letter}{n}, namespace: {namespace}}}");
         let text = format!("apiVersion: {api}\nkind: {kind}\nmetadata: {meta}\nspec: {spec}\n");
         (format!("{namespace}-{kind}-{n}.yaml"), text)
+    }
+
+    fn gateway_api(&mut self) -> (String, String) {
+        const API: &str = "gateway.networking.k8s.io/v1";
+        match self.random.below(6) {
+            0 => {
+                let grant = "{from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}], to: [{group: '', kind: Service}]}";
+                self.object(API, "ReferenceGrant", 'r', grant)
+            }
+            1 => {
+                let controller = self.pick(&["istio.io/gateway-controller", "a.test/other"]);
+                let text = format!(
+                    "apiVersion: {API}\nkind: GatewayClass\nmetadata: {{name: own}}\nspec: {{controllerName: {controller}}}\n"
+                );
+                ("class.yaml".to_owned(), text)
+            }
+            2 | 3 => {
+                let class = self.pick(&["istio", "istio", "own"]);
+                let listener = self.pick(&[
+                    "port: 80, protocol: HTTP",
+                    "port: 8080, protocol: HTTP, hostname: '*.example.com'",
+                    "port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: s0}]}",
+                ]);
+                let spec = format!(
+                    "{{gatewayClassName: {class}, addresses: [{{type: Hostname, value: s{}}}], listeners: [{{name: x, {listener}, allowedRoutes: {{namespaces: {{from: All}}}}}}]}}",
+                    self.n
+                );
+                self.object(API, "Gateway", 'k', &spec)
+            }
+            _ => {
+                let n = self.n;
+                let parent = match self.random.below(2) {
+                    0 => format!("{{name: k{n}, namespace: shop}}"),
+                    _ => format!("{{group: '', kind: Service, name: s{n}, namespace: shop}}"),
+                };
+                let path = self.pick(&["/", "/a", "/b"]);
+                let spec = format!(
+                    "{{parentRefs: [{parent}], rules: [{{matches: [{{path: {{value: {path}}}}}], backendRefs: [{{name: s1, port: 80, weight: 3}}, {{name: s2, namespace: shop, port: 80}}]}}]}}"
+                );
+                self.object(API, "HTTPRoute", 'h', &spec)
+            }
+        }
     }
 
     fn service(&mut self) -> (String, String) {

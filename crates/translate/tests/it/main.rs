@@ -8,6 +8,7 @@ mod decisions_authorization;
 mod decisions_destination_rules;
 mod decisions_dynamic_dns;
 mod decisions_fields;
+mod decisions_gateway_api;
 mod decisions_gateway_ports;
 mod decisions_grpc_web;
 mod decisions_http_policies;

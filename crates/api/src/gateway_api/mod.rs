@@ -1,0 +1,32 @@
+//! Kinds of the Kubernetes Gateway API (`gateway.networking.k8s.io`), one file per kind.
+//!
+//! The checks are those of the definitions (CEL rules and patterns), so that a file is refused for the same reasons as by an API server.
+
+mod gateway;
+mod gateway_class;
+mod http_filter;
+mod http_route;
+mod limits;
+mod listener;
+mod reference;
+mod reference_grant;
+
+pub use gateway::{AddressType, Gateway, GatewayAddress, GatewaySpec};
+pub use gateway_class::{GatewayClass, GatewayClassSpec};
+pub use http_filter::{
+    CorsFilter, FilterType, HeaderModifier, HeaderValue, HttpFilter, MirrorFraction, PathModifier, PathModifierType,
+    RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
+};
+pub use http_route::{
+    HttpBackendRef, HttpHeaderMatch, HttpMethod, HttpPathMatch, HttpQueryParamMatch, HttpRetry, HttpRoute,
+    HttpRouteMatch, HttpRouteRule, HttpRouteSpec, HttpTimeouts, PathMatchType, ValueMatchType,
+};
+pub use limits::{GatewayDuration, SectionName};
+pub use listener::{
+    AllowedKind, AllowedRoutes, FromNamespaces, Listener, ListenerTls, ListenerTlsMode, RouteNamespaces,
+};
+pub use reference::{BackendTarget, LocalReference, MirrorBackendRef, ParentRef, SecretRef};
+pub use reference_grant::{CrossReference, GrantFrom, GrantTo, ReferenceGrant, ReferenceGrantSpec};
+
+/// The API group.
+pub const GROUP: &str = "gateway.networking.k8s.io";

@@ -1,0 +1,242 @@
+//! Gateways of the Gateway API as the model's gateways: one for each listener, with one server.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_api::gateway_api::{
+    AddressType, FromNamespaces, Gateway as Written, GatewaySpec, Listener, ListenerTls, ListenerTlsMode, SecretRef,
+};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
+use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+
+use super::super::shared;
+use super::super::tracking::Cx;
+use super::grants::{Referred, is_granted};
+use super::listeners::{Class, class_of, gateway_name, host_of};
+use crate::gateway::ServerCertificates;
+use crate::selection::GATEWAY_NAME;
+use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
+
+/// The name of the only port of such a gateway, as in Istio.
+const PORT_NAME: &str = "default";
+/// The class of waypoints.
+const WAYPOINT: &str = "istio-waypoint";
+
+/// The model's gateways of a Gateway.
+pub(in super::super) fn gateways(
+    cx: &Cx<'_>,
+    object: &Object,
+    written: &Written,
+    found: &mut Diagnostics,
+) -> Vec<Gateway> {
+    let spec = &written.spec;
+    let mut reader = Reader { cx, object, found };
+    if !reader.is_ours(spec) {
+        return Vec::new();
+    }
+    let Some(proxies) = reader.proxies(spec) else { return Vec::new() };
+    spec.listeners.iter().filter_map(|listener| reader.gateway(&proxies, listener)).collect()
+}
+
+/// The gateway proxies of a Gateway.
+struct Proxies {
+    namespace: Arc<str>,
+    selector: Labels,
+}
+
+struct Reader<'a, 't> {
+    cx: &'a Cx<'t>,
+    object: &'a Object,
+    found: &'a mut Diagnostics,
+}
+
+impl Reader<'_, '_> {
+    fn push(&mut self, finding: Diagnostic) {
+        self.found.push(finding.about(self.object.reference()));
+    }
+
+    /// Whether the Gateway is of a class of ours.
+    fn is_ours(&mut self, spec: &GatewaySpec) -> bool {
+        let (class, object) = (&spec.gateway_class_name, self.object);
+        match class_of(self.cx, spec) {
+            Class::Ours => return true,
+            Class::Foreign(controller) => {
+                let message =
+                    format!("{object} is left to the controller `{controller}` of its class `{}`", class.value);
+                let finding = Diagnostic::info("foreign-class", class.span.clone(), message);
+                self.push(finding.with_help("set `gatewayClassName: istio` to have it served by the mesh"));
+            }
+            Class::Missing if class.value == WAYPOINT => {
+                let message = format!("{object} is a waypoint, and there is no ambient mode; it is ignored");
+                let finding = Diagnostic::warning("foreign-class", class.span.clone(), message);
+                self.push(finding.with_help("sidecars do the work of waypoints"));
+            }
+            Class::Missing => {
+                let message = format!("{object}: there is no GatewayClass `{}`; no gateway serves it", class.value);
+                let finding = Diagnostic::warning("missing-class", class.span.clone(), message);
+                self.push(finding.with_help("write `istio` or `evenkeel`, or add the GatewayClass"));
+            }
+        }
+        false
+    }
+
+    /// The Pods that serve a Gateway: those with its name as a label, or those of a Service that it names by its address.
+    fn proxies(&mut self, spec: &GatewaySpec) -> Option<Proxies> {
+        let (cx, object) = (self.cx, self.object);
+        let host = spec.addresses.iter().find(|address| address.kind == Some(AddressType::Hostname));
+        let Some(address) = host else {
+            let selector = Labels::from([(GATEWAY_NAME.to_owned(), object.name.to_string())]);
+            if !cx.selects_something(&object.namespace, &selector) {
+                let message = format!(
+                    "{object}: no Pod of the namespace {} has the label `{GATEWAY_NAME}: {}`, so no gateway proxy serves it",
+                    object.namespace, object.name
+                );
+                let help = "deploy a gateway proxy with this label, or name the Service of one in `addresses` with `type: Hostname`";
+                let finding = Diagnostic::warning("selects-nothing", object.origin.clone(), message);
+                self.push(finding.with_help(help));
+            }
+            return Some(Proxies { namespace: object.namespace.clone(), selector });
+        };
+        let name = address.value.value.as_deref().unwrap_or_default();
+        let mut parts = name.split('.');
+        let service = parts.next().unwrap_or_default();
+        let namespace = parts.next().map_or_else(|| object.namespace.clone(), shared);
+        let key = ObjectKey { kind: Kind::Service, namespace: namespace.clone(), name: shared(service) };
+        let found = cx.object(&key).map(|object| &object.resource);
+        match found {
+            Some(Resource::Service(service)) if !service.spec.selector.is_empty() => {
+                Some(Proxies { namespace, selector: service.spec.selector.clone() })
+            }
+            _ => {
+                let message = format!(
+                    "{object}: there is no Service `{namespace}/{service}` with a selector, so no gateway proxy serves it"
+                );
+                let finding = Diagnostic::warning("missing-service", address.span.clone(), message);
+                self.push(finding.with_help("name the Service of the gateway proxies"));
+                None
+            }
+        }
+    }
+
+    fn gateway(&mut self, proxies: &Proxies, listener: &Spanned<Listener>) -> Option<Gateway> {
+        let object = self.object;
+        let protocol = match listener.protocol.as_str() {
+            "HTTP" => ServerProtocol::Http,
+            "HTTPS" => ServerProtocol::Https,
+            "TLS" => ServerProtocol::Tls,
+            "TCP" => ServerProtocol::Tcp,
+            other => {
+                let message = format!(
+                    "{object}: the protocol {other} is not supported; the listener `{}` is not served",
+                    listener.name.0
+                );
+                let finding = Diagnostic::warning("unsupported-value", listener.protocol.span.clone(), message);
+                self.push(finding.with_help("supported: HTTP, HTTPS, TLS, TCP"));
+                return None;
+            }
+        };
+        let mut granted = BTreeSet::new();
+        let tls = match protocol {
+            ServerProtocol::Http | ServerProtocol::Tcp => None,
+            ServerProtocol::Https | ServerProtocol::Tls => Some(self.tls(proxies, listener, &mut granted)?),
+        };
+        let allowed = listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+        let is_same = allowed.and_then(|allowed| allowed.from).is_none_or(|from| from == FromNamespaces::Same);
+        let host = GatewayHost { namespace: is_same.then(|| object.namespace.clone()), host: host_of(listener)? };
+        let span = listener.hostname.as_ref().map_or(&listener.span, |host| &host.span);
+        let server = Server {
+            port: listener.port.0,
+            port_name: PORT_NAME.into(),
+            name: listener.name.0.clone(),
+            protocol,
+            grpc_web: false,
+            bind: None,
+            hosts: vec![Spanned::new(host, span.clone())],
+            tls,
+            https_redirect: false,
+            origin: listener.port.span.clone(),
+        };
+        Some(Gateway {
+            name: gateway_name(&object.name, listener),
+            namespace: object.namespace.clone(),
+            selector: proxies.selector.clone(),
+            proxy_namespace: Some(proxies.namespace.clone()),
+            granted_secrets: granted,
+            servers: vec![server],
+            origin: object.origin.clone(),
+        })
+    }
+
+    /// TLS of a listener. Without a certificate that it may use, the listener is not served: plain text would be worse.
+    fn tls(
+        &mut self,
+        proxies: &Proxies,
+        listener: &Spanned<Listener>,
+        granted: &mut BTreeSet<Arc<str>>,
+    ) -> Option<ServerTls> {
+        let object = self.object;
+        let tls = listener.tls.as_ref();
+        if tls.is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Passthrough)) {
+            let none = ServerTls::simple(ServerCertificates::Secrets(Vec::new()));
+            return Some(ServerTls { mode: ServerTlsMode::Passthrough, ..none });
+        }
+        tls.into_iter().for_each(|tls| self.note_options(tls));
+        let references = tls.map_or(&[][..], |tls| &tls.certificate_refs);
+        let secrets: Vec<_> = references.iter().filter_map(|of| self.secret(proxies, of, granted)).collect();
+        if secrets.is_empty() {
+            let message = format!(
+                "{object}: the listener `{}` has no certificate that it may use; it is not served",
+                listener.name.0
+            );
+            let finding = Diagnostic::warning("missing-secret", listener.span.clone(), message);
+            self.push(finding.with_help("add `tls: {certificateRefs: [{name: SECRET}]}`"));
+            return None;
+        }
+        Some(ServerTls::simple(ServerCertificates::Secrets(secrets)))
+    }
+
+    /// Options of Istio that would ask clients for certificates, and others.
+    fn note_options(&mut self, tls: &ListenerTls) {
+        for (name, value) in &tls.options {
+            let message = format!("{}: the TLS option `{name}` is not supported; it is ignored", self.object);
+            let finding = Diagnostic::warning("unsupported-field", value.span.clone(), message);
+            self.push(finding.with_help("the certificates are those of `certificateRefs`"));
+        }
+    }
+
+    /// The name of a Secret, as the gateway proxies ask for it.
+    fn secret(
+        &mut self,
+        proxies: &Proxies,
+        reference: &Spanned<SecretRef>,
+        granted: &mut BTreeSet<Arc<str>>,
+    ) -> Option<Spanned<Arc<str>>> {
+        let (cx, object) = (self.cx, self.object);
+        let (group, kind) = (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("Secret"));
+        let namespace = reference.namespace.as_ref().map_or_else(|| object.namespace.clone(), |own| own.0.clone());
+        let name = reference.name.as_str();
+        if (group, kind) != ("", "Secret") {
+            let message = format!("{object}: a certificate is in a Secret, not in a {kind}");
+            let finding = Diagnostic::warning("unsupported-value", reference.span.clone(), message);
+            self.push(finding.with_help("name a Secret"));
+            return None;
+        }
+        let to = Referred { group, kind, namespace: &namespace, name };
+        if !is_granted(cx, object, &to) {
+            let message =
+                format!("{object} may not use the Secret {namespace}/{name}: no ReferenceGrant there allows it");
+            let finding = Diagnostic::warning("missing-grant", reference.span.clone(), message);
+            let help =
+                format!("add a ReferenceGrant to the namespace {namespace}, from Gateways of {}", object.namespace);
+            self.push(finding.with_help(help));
+            return None;
+        }
+        let span = reference.name.span.clone();
+        if namespace == proxies.namespace {
+            return Some(Spanned::new(shared(name), span));
+        }
+        let full: Arc<str> = format!("{namespace}/{name}").into();
+        granted.insert(full.clone());
+        Some(Spanned::new(full, span))
+    }
+}

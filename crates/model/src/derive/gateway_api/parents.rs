@@ -1,0 +1,189 @@
+//! Where a route applies: the listeners that take it, and the services of the mesh that it is for.
+
+use std::sync::Arc;
+
+use evenkeel_api::gateway_api::{GROUP, Gateway, Listener, ParentRef};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::{closest, one_of};
+use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
+
+use super::super::shared;
+use super::super::tracking::Cx;
+use super::listeners::{Class, class_of, gateway, gateway_name, host_of, is_anothers, refusal};
+use crate::{GatewayRef, Visibility};
+
+/// A place where a route applies.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Attached {
+    /// The hosts there.
+    pub(super) hosts: Vec<Spanned<Hostname>>,
+    /// The gateway of a listener, or the mesh.
+    pub(super) at: GatewayRef,
+    /// In the mesh: only calls of this port.
+    pub(super) port: Option<u16>,
+    /// The namespaces whose clients follow it.
+    pub(super) export_to: Visibility,
+}
+
+/// A route with its parents.
+pub(super) struct RouteParents<'a, 't> {
+    pub(super) cx: &'a Cx<'t>,
+    pub(super) object: &'a Object,
+    pub(super) parents: &'a [Spanned<ParentRef>],
+    pub(super) hostnames: &'a [Spanned<Hostname>],
+}
+
+/// The Gateway that a parent names, and the parent.
+struct OfGateway<'p, 't> {
+    parent: &'p Spanned<ParentRef>,
+    object: &'t Arc<Object>,
+    gateway: &'t Gateway,
+}
+
+impl<'t> RouteParents<'_, 't> {
+    /// All places where the route applies.
+    pub(super) fn attached(&self, found: &mut Diagnostics) -> Vec<Attached> {
+        let mut all: Vec<Attached> = Vec::new();
+        for parent in self.parents {
+            let more = match (parent.group(), parent.kind()) {
+                (GROUP, "Gateway") => self.at_gateway(parent, found),
+                ("", "Service") => self.at_service(parent, found),
+                ("networking.istio.io", "ServiceEntry") => self.at_service_entry(parent, found),
+                (group, kind) => {
+                    let message = format!("{}: no route can attach to a {kind} of `{group}`", self.object);
+                    let help = "attach it to a Gateway, a Service or a ServiceEntry (networking.istio.io)";
+                    self.warn("unsupported-parent", &parent.span, message, help.to_owned(), found);
+                    Vec::new()
+                }
+            };
+            all.extend(more.into_iter().filter(|place| !all.contains(place)).collect::<Vec<_>>());
+        }
+        all
+    }
+
+    fn warn(&self, code: &'static str, span: &Span, message: String, help: String, found: &mut Diagnostics) {
+        found.push(Diagnostic::warning(code, span.clone(), message).with_help(help).about(self.object.reference()));
+    }
+
+    fn at_gateway(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Vec<Attached> {
+        let namespace = parent.namespace(&self.object.namespace);
+        let Some((object, gateway)) = gateway(self.cx, &namespace, &parent.name) else {
+            self.note_missing_gateway(parent, &namespace, found);
+            return Vec::new();
+        };
+        // Those of other controllers are not our concern.
+        if class_of(self.cx, &gateway.spec) != Class::Ours {
+            return Vec::new();
+        }
+        let of = OfGateway { parent, object, gateway };
+        let named = |listener: &&Spanned<Listener>| {
+            let section = parent.section_name.as_ref().is_none_or(|name| name.value == listener.name.value);
+            section && parent.port.as_ref().is_none_or(|port| port.value == listener.port.value)
+        };
+        let listeners: Vec<_> = gateway.spec.listeners.iter().filter(named).collect();
+        if listeners.is_empty() {
+            self.note_missing_listener(&of, found);
+            return Vec::new();
+        }
+        let refusals: Vec<_> = listeners.iter().map(|of| refusal(self.cx, object, of, self.object)).collect();
+        let taken: Vec<_> =
+            listeners.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none()).map(|(of, _)| *of).collect();
+        if taken.is_empty() {
+            let reason = refusals.into_iter().flatten().next().unwrap_or_default();
+            let message = format!("{} may not attach to {object}: it {reason}", self.object);
+            let help = "change `allowedRoutes` of the listener, or the route";
+            self.warn("not-allowed", &parent.span, message, help.to_owned(), found);
+            return Vec::new();
+        }
+        let attached: Vec<_> = taken.iter().filter_map(|listener| self.at_listener(&of, listener)).collect();
+        if attached.is_empty() {
+            let hosts = taken.iter().filter_map(|of| host_of(of)).map(|host| host.to_string()).collect::<Vec<_>>();
+            let message = format!("{}: {object} serves none of its hosts", self.object);
+            let help = format!("it serves {}", one_of(hosts.iter().map(String::as_str)));
+            let span = self.hostnames.first().map_or(&parent.span, |host| &host.span);
+            self.warn("host-not-served", span, message, help, found);
+        }
+        attached
+    }
+
+    /// The hosts of the route that a listener serves; `None`: it serves none.
+    fn at_listener(&self, of: &OfGateway<'_, '_>, listener: &Spanned<Listener>) -> Option<Attached> {
+        let own = host_of(listener)?;
+        let served = |host: &Spanned<Hostname>| {
+            let name = match (own.covers(&host.value), host.value.covers(&own)) {
+                (true, _) => host.value.clone(),
+                (false, true) => own.clone(),
+                (false, false) => return None,
+            };
+            Some(Spanned::new(name, host.span.clone()))
+        };
+        let all = [Spanned::new(own.clone(), of.parent.span.clone())];
+        let written = if self.hostnames.is_empty() { &all[..] } else { self.hostnames };
+        let mut hosts: Vec<_> = written.iter().filter_map(served).collect();
+        hosts.retain(|host| !is_anothers(&of.gateway.spec, listener, &host.value));
+        let at =
+            GatewayRef::Named { namespace: of.object.namespace.clone(), name: gateway_name(&of.object.name, listener) };
+        (!hosts.is_empty()).then_some(Attached { hosts, at, port: None, export_to: Visibility::Public })
+    }
+
+    fn note_missing_gateway(&self, parent: &ParentRef, namespace: &str, found: &mut Diagnostics) {
+        let all = self.cx.objects(Kind::KubernetesGateway);
+        let names: Vec<String> = all.map(|of| format!("{}/{}", of.namespace, of.name)).collect();
+        let wanted = format!("{namespace}/{}", parent.name.value);
+        let elsewhere =
+            names.iter().find(|name| name.split_once('/').is_some_and(|(_, name)| name == parent.name.value));
+        let near = elsewhere.map(String::as_str).or_else(|| closest(&wanted, names.iter().map(String::as_str)));
+        let help = near.map_or_else(
+            || "add the Gateway (gateway.networking.k8s.io), or correct the name".to_owned(),
+            |near| format!("did you mean `{near}`?"),
+        );
+        let message = format!("{}: there is no Gateway `{wanted}`", self.object);
+        self.warn("missing-gateway", &parent.name.span, message, help, found);
+    }
+
+    fn note_missing_listener(&self, of: &OfGateway<'_, '_>, found: &mut Diagnostics) {
+        let (parent, listeners) = (of.parent, &of.gateway.spec.listeners);
+        let wanted = match (&parent.section_name, &parent.port) {
+            (Some(name), _) => format!("`{}`", name.0),
+            (None, port) => format!("for port {}", port.as_ref().map_or(0, |port| port.0)),
+        };
+        let names: Vec<String> = listeners.iter().map(|of| format!("{} (port {})", of.name.0, of.port.0)).collect();
+        let message = format!("{}: {} has no listener {wanted}", self.object, of.object);
+        let help = format!("its listeners: {}", names.join(", "));
+        let span = parent.section_name.as_ref().map_or(&parent.span, |name| &name.span);
+        self.warn("missing-listener", span, message, help, found);
+    }
+
+    fn at_service(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Vec<Attached> {
+        let namespace = parent.namespace(&self.object.namespace);
+        let host = Hostname::of_service(&parent.name, &namespace, &self.cx.mesh().cluster_domain);
+        if self.cx.service(&host, &namespace).is_none() {
+            let message = format!("{}: there is no Service `{namespace}/{}`", self.object, parent.name.value);
+            let help = "add the Service, or correct the name";
+            self.warn("missing-service", &parent.name.span, message, help.to_owned(), found);
+            return Vec::new();
+        }
+        vec![self.in_mesh(parent, &namespace, vec![Spanned::new(host, parent.name.span.clone())])]
+    }
+
+    fn at_service_entry(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Vec<Attached> {
+        let namespace = parent.namespace(&self.object.namespace);
+        let key = ObjectKey { kind: Kind::ServiceEntry, namespace: namespace.clone(), name: shared(&parent.name) };
+        let Some(Resource::ServiceEntry(entry)) = self.cx.object(&key).map(|object| &object.resource) else {
+            let message = format!("{}: there is no ServiceEntry `{namespace}/{}`", self.object, parent.name.value);
+            let help = "add the ServiceEntry, or correct the name";
+            self.warn("missing-service", &parent.name.span, message, help.to_owned(), found);
+            return Vec::new();
+        };
+        let hosts = entry.spec.hosts.iter().map(|host| Spanned::new(host.value.clone(), parent.name.span.clone()));
+        vec![self.in_mesh(parent, &namespace, hosts.collect())]
+    }
+
+    /// A producer's route, in the namespace of the service, is for all clients, and a consumer's for those of its own.
+    fn in_mesh(&self, parent: &ParentRef, namespace: &Arc<str>, hosts: Vec<Spanned<Hostname>>) -> Attached {
+        let own = &self.object.namespace;
+        let export_to = if own == namespace { Visibility::Public } else { Visibility::from_export_to(["."], own) };
+        Attached { hosts, at: GatewayRef::Mesh, port: parent.port.as_ref().map(|port| port.0), export_to }
+    }
+}

@@ -1,0 +1,431 @@
+//! Calls through Gateways and HTTPRoutes of the Gateway API, at gateways and in the mesh.
+
+use crate::calls::{Arrival, HTTP, Mesh, Proxy, object_of, virtual_service};
+
+/// The API version of the Gateway API's kinds.
+const API: &str = "gateway.networking.k8s.io/v1";
+
+/// A gateway proxy for the Gateway `gate`, and the Gateway with these listeners.
+fn gate(listeners: &str) -> String {
+    let pod = |name: &str, namespace: &str, address: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{gateway.networking.k8s.io/gateway-name: gate}}}}\n\
+             spec: {{containers: [{{name: proxy}}]}}\nstatus: {{podIP: {address}, conditions: [{{type: Ready, status: \"True\"}}]}}\n---\n"
+        )
+    };
+    let spec = format!("gatewayClassName: istio\nlisteners: [{listeners}]");
+    let pods = pod("gate-0", "shop", "10.244.1.1") + &pod("gate-0", "stock", "10.244.1.2");
+    pods + &object_of(API, "Gateway", "gate", "shop", &spec)
+}
+
+const PLAIN: &str = "{name: http, port: 80, protocol: HTTP}";
+
+fn http_route(name: &str, spec: &str) -> String {
+    object_of(API, "HTTPRoute", name, "shop", spec)
+}
+
+/// A route at the Gateway, with these rules.
+fn at_gate(rules: &str) -> Mesh {
+    Mesh::new(&(gate(PLAIN) + &http_route("r", &format!("parentRefs: [{{name: gate}}]\nrules: {rules}"))))
+}
+
+fn gateway(mesh: &Mesh) -> Proxy {
+    mesh.proxy("router gate-0.shop")
+}
+
+fn to(port: u16, sni: Option<&'static str>) -> Arrival {
+    let (listener, to) = match port {
+        80 => ("0.0.0.0_80", "10.244.1.1:80"),
+        443 => ("0.0.0.0_443", "10.244.1.1:443"),
+        8443 => ("0.0.0.0_8443", "10.244.1.1:8443"),
+        9000 => ("0.0.0.0_9000", "10.244.1.1:9000"),
+        _ => ("0.0.0.0_8080", "10.244.1.1:8080"),
+    };
+    Arrival { listener, to, from: "10.9.9.9:4000", sni, random: 0 }
+}
+
+#[test]
+fn conditions() {
+    let check = |conditions: &str, request: &str, matches: bool| {
+        let mesh = at_gate(&format!(
+            "[{{matches: [{conditions}], backendRefs: [{{name: ratings, port: 80}}]}}, {{backendRefs: [{{name: reviews, port: 80}}]}}]"
+        ));
+        let got = gateway(&mesh).decide(to(80, None), request);
+        let to = if matches { "ratings.shop:80" } else { "reviews.shop:80" };
+        assert!(got.ends_with(&format!(" to {to}")), "{conditions}: {request}: {got}");
+    };
+    check("{path: {type: Exact, value: /a}}", "GET a.test /a", true);
+    check("{path: {type: Exact, value: /a}}", "GET a.test /a/", false);
+    check("{path: {type: PathPrefix, value: /a}}", "GET a.test /a/b?c", true);
+    check("{path: {type: PathPrefix, value: /a}}", "GET a.test /ab", false);
+    check("{path: {value: /a/}}", "GET a.test /a", true);
+    check("{path: {type: RegularExpression, value: '/a[0-9]+'}}", "GET a.test /a12", true);
+    check("{path: {type: RegularExpression, value: '/a[0-9]+'}}", "GET a.test /a12/b", false);
+    check("{headers: [{name: X-A, value: b}]}", "GET a.test / x-a=b", true);
+    check("{headers: [{name: X-A, value: b}]}", "GET a.test / x-a=c", false);
+    check("{headers: [{name: x-a, type: RegularExpression, value: 'b+'}]}", "GET a.test / x-a=bb", true);
+    check("{headers: [{name: x-a, value: b}, {name: x-a, value: c}]}", "GET a.test / x-a=b", true);
+    check("{queryParams: [{name: q, value: '1'}]}", "GET a.test /?q=1", true);
+    check("{queryParams: [{name: q, value: '1'}]}", "GET a.test /?q=2", false);
+    check("{queryParams: [{name: q, type: RegularExpression, value: '[0-9]+'}]}", "GET a.test /?q=12", true);
+    check("{method: POST}", "POST a.test /", true);
+    check("{method: POST}", "GET a.test /", false);
+    check("{path: {value: /a}}, {method: POST}", "POST a.test /", true);
+    check("{path: {value: /a}, method: POST}", "GET a.test /a", false);
+}
+
+/// The order of rules and of objects means nothing.
+#[test]
+fn the_most_specific_condition_wins_over_all_objects() {
+    let rule = |condition: &str, port: u16| {
+        format!("{{matches: [{condition}], backendRefs: [{{name: reviews, port: {port}}}]}}")
+    };
+    let route = |name: &str, rules: &[String]| {
+        http_route(name, &format!("parentRefs: [{{name: gate}}]\nhostnames: [a.test]\nrules: [{}]", rules.join(", ")))
+    };
+    let one = [rule("{path: {value: /}}", 80), rule("{path: {value: /a}}", 80), rule("{path: {value: /a/b}}", 80)];
+    let two = [
+        rule("{path: {type: RegularExpression, value: '/a.*'}}", 9000),
+        rule("{path: {type: Exact, value: /a}}", 9443),
+        rule("{path: {value: /a}, headers: [{name: x-a, value: b}]}", 9000),
+        rule("{path: {value: /a}, queryParams: [{name: q, value: '1'}]}", 7000),
+        rule("{path: {value: /a}, method: PUT}", 8080),
+        rule("{path: {type: RegularExpression, value: '/z.*'}}", 7000),
+    ];
+    for objects in [[route("a", &one), route("b", &two)], [route("a", &two), route("b", &one)]] {
+        let mesh = Mesh::new(&(gate(PLAIN) + &objects.concat()));
+        assert_eq!(mesh.codes, Vec::<&str>::new());
+        let proxy = gateway(&mesh);
+        let check = |request: &str, port: u16| {
+            let got = proxy.decide(to(80, None), request);
+            assert!(got.ends_with(&format!(" to reviews.shop:{port}")), "{request}: {got}");
+        };
+        check("GET a.test /a", 9443);
+        check("GET a.test /a/x", 80);
+        check("GET a.test /a/b x-a=b", 80);
+        check("GET a.test /a/x x-a=b", 9000);
+        check("PUT a.test /a/x?q=1 x-a=b", 8080);
+        check("GET a.test /a/x?q=1", 7000);
+        check("GET a.test /x", 80);
+        // An expression comes before the rule for everything.
+        check("GET a.test /zz", 7000);
+    }
+}
+
+#[test]
+fn filters() {
+    let check = |rule: &str, request: &str, expected: &str| {
+        let mesh = at_gate(&format!("[{{{rule}}}]"));
+        assert_eq!(gateway(&mesh).decide(to(80, None), request), expected, "{rule}: {request}");
+    };
+    let backend = "backendRefs: [{name: reviews, port: 80}]";
+    let rewrite = |path: &str, by: &str| {
+        format!("matches: [{{path: {{value: {path}}}}}], filters: [{{type: URLRewrite, urlRewrite: {by}}}], {backend}")
+    };
+    let prefix = |to: &str| format!("{{path: {{type: ReplacePrefixMatch, replacePrefixMatch: {to}}}}}");
+    let to_reviews = |what: &str| format!("{what} to reviews.shop:80");
+    check(&rewrite("/old", &prefix("/new")), "GET a.test /old/x?q", &to_reviews("a.test/new/x?q"));
+    check(&rewrite("/old", &prefix("/new/")), "GET a.test /old/x", &to_reviews("a.test/new/x"));
+    check(&rewrite("/old", &prefix("/")), "GET a.test /old/x", &to_reviews("a.test/x"));
+    check(&rewrite("/old", &prefix("/")), "GET a.test /old", &to_reviews("a.test/"));
+    check(&rewrite("/", &prefix("/new")), "GET a.test /x", &to_reviews("a.test/new/x"));
+    let full = "{hostname: b.test, path: {type: ReplaceFullPath, replaceFullPath: /all}}";
+    check(&rewrite("/old", full), "GET a.test /old/x?q", &to_reviews("b.test/all?q"));
+    let redirect = |path: &str, by: &str| {
+        format!("matches: [{{path: {{value: {path}}}}}], filters: [{{type: RequestRedirect, requestRedirect: {by}}}]")
+    };
+    check(&redirect("/", "{scheme: https}"), "GET a.test /x", "302 https://a.test/x");
+    check(&redirect("/", "{scheme: https, port: 8443, statusCode: 301}"), "GET a.test /x", "301 https://a.test:8443/x");
+    check(&redirect("/", "{hostname: b.test, statusCode: 308}"), "GET a.test /x", "308 http://b.test/x");
+    check(&redirect("/o", &prefix("/n")), "GET a.test /o/x", "302 http://a.test/n/x");
+    check(&redirect("/o", &prefix("/")), "GET a.test /o/x", "302 http://a.test/x");
+    let full = "{path: {type: ReplaceFullPath, replaceFullPath: /all}, statusCode: 307}";
+    check(&redirect("/o", full), "GET a.test /o/x", "307 http://a.test/all");
+    let extension = "filters: [{type: ExtensionRef, extensionRef: {group: a.test, kind: B, name: c}}]";
+    check(&format!("{extension}, {backend}"), "GET a.test /", "500");
+}
+
+#[test]
+fn headers_mirrors_timeouts_and_retries() {
+    let check = |rule: &str, field: &str, expected: &str| {
+        let mesh = at_gate(&format!("[{{{rule}}}]"));
+        let proxy = gateway(&mesh);
+        let table = proxy.resource("RDS", "http.80").to_string();
+        assert!(table.contains(expected), "{rule}: no {field}: {table}");
+    };
+    let backend = "backendRefs: [{name: reviews, port: 80}]";
+    let filter = |filter: &str| format!("filters: [{filter}], {backend}");
+    let headers = "{set: [{name: x-a, value: a}], add: [{name: x-b, value: b}], remove: [x-c]}";
+    let request = filter(&format!("{{type: RequestHeaderModifier, requestHeaderModifier: {headers}}}"));
+    check(&request, "set", r#""header":{"key":"x-a","value":"a"},"append_action":"OVERWRITE_IF_EXISTS_OR_ADD""#);
+    check(&request, "add", r#""header":{"key":"x-b","value":"b"}"#);
+    check(&request, "remove", r#""request_headers_to_remove":["x-c"]"#);
+    let response = filter(&format!("{{type: ResponseHeaderModifier, responseHeaderModifier: {headers}}}"));
+    check(&response, "remove", r#""response_headers_to_remove":["x-c"]"#);
+    let mirror = |share: &str| {
+        filter(&format!("{{type: RequestMirror, requestMirror: {{backendRef: {{name: ratings, port: 80}}{share}}}}}"))
+    };
+    let ratings = r#""cluster":"outbound|80||ratings.shop.svc.cluster.local""#;
+    check(&mirror(""), "mirror", ratings);
+    check(&mirror(", percent: 25"), "percent", r#""numerator":25}"#);
+    check(&mirror(", fraction: {numerator: 1, denominator: 8}"), "fraction", r#""numerator":125000"#);
+    let cors = "{allowOrigins: ['https://*.a.test', 'https://b.test'], allowMethods: [GET], allowHeaders: [x-a], exposeHeaders: [x-b], maxAge: 9, allowCredentials: true}";
+    let cors = filter(&format!("{{type: CORS, cors: {cors}}}"));
+    check(&cors, "origins", r#"https://.*\\.a\\.test"#);
+    check(&cors, "age", r#""max_age":"9""#);
+    check(&format!("timeouts: {{request: 3s}}, {backend}"), "timeout", r#""timeout":"3s""#);
+    check(&format!("timeouts: {{backendRequest: 2s, request: 3s}}, {backend}"), "timeout", r#""timeout":"2s""#);
+    let retry = format!(
+        "timeouts: {{request: 5s, backendRequest: 2s}}, retry: {{attempts: 4, codes: [503], backoff: 100ms}}, {backend}"
+    );
+    check(&retry, "attempts", r#""num_retries":4"#);
+    check(&retry, "codes", r#""retriable_status_codes":[503]"#);
+    check(&retry, "each", r#""per_try_timeout":"2s""#);
+    check(&retry, "pause", r#""base_interval":"0.100s""#);
+    let own = "backendRefs: [{name: reviews, port: 80, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-own, value: a}]}}]}, {name: ratings, port: 80}]";
+    check(own, "a backend's own", r#""header":{"key":"x-own","value":"a"}"#);
+}
+
+#[test]
+fn backends_that_cannot_be_used_get_their_share_of_errors() {
+    let check = |backends: &str, shares: &[(&str, usize)], codes: &[&str]| {
+        let mesh = at_gate(&format!("[{{backendRefs: [{backends}]}}]"));
+        assert_eq!(mesh.codes, codes, "{backends}");
+        let proxy = gateway(&mesh);
+        let got: Vec<String> =
+            (0..100).map(|random| proxy.decide(Arrival { random, ..to(80, None) }, "GET a.test /")).collect();
+        for (end, expected) in shares {
+            let count = got.iter().filter(|outcome| outcome.ends_with(end)).count();
+            assert_eq!(count, *expected, "{backends}: {end}: {:?}", got.first());
+        }
+    };
+    let reviews = "{name: reviews, port: 80, weight: 90}";
+    let other = |rest: &str| format!("{reviews}, {{{rest}, port: 80, weight: 10}}");
+    check(&other("name: ratings"), &[("reviews.shop:80", 90), ("ratings.shop:80", 10)], &[]);
+    let share = [("reviews.shop:80", 90), ("500 no cluster", 10)];
+    check(&other("name: nowhere"), &share, &["missing-service"]);
+    check(&other("name: ledger, namespace: stock"), &share, &["missing-grant"]);
+    check(&other("group: a.test, kind: Bucket, name: b"), &share, &["unsupported-backend"]);
+    check("{name: reviews, port: 81}", &[("500 no cluster", 100)], &["missing-port"]);
+    check("{name: reviews, port: 80, weight: 0}", &[("500", 100)], &[]);
+    check("{name: reviews, port: 80, weight: 0}, {name: ratings, port: 80}", &[("ratings.shop:80", 100)], &[]);
+    check("", &[("500", 100)], &["no-effect"]);
+    let host = "{group: networking.istio.io, kind: Hostname, name: ratings.shop.svc.cluster.local, port: 80}";
+    check(host, &[("ratings.shop:80", 100)], &[]);
+    let mirrored = "{name: reviews, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: b.test}}]}";
+    check(mirrored, &[("500 no cluster", 100)], &["unsupported-filter"]);
+}
+
+#[test]
+fn a_grant_allows_backends_of_another_namespace() {
+    let grant =
+        |from: &str, to: &str| object_of(API, "ReferenceGrant", "g", "stock", &format!("from: [{from}]\nto: [{to}]"));
+    let check = |grant: &str, expected: &str| {
+        let rule = "parentRefs: [{name: gate}]\nrules: [{backendRefs: [{name: ledger, namespace: stock, port: 80}]}]";
+        let mesh = Mesh::new(&(gate(PLAIN) + &http_route("r", rule) + grant));
+        let got = gateway(&mesh).decide(to(80, None), "GET a.test /");
+        assert!(got.ends_with(expected), "{grant}: {got}");
+    };
+    let routes = "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}";
+    let (allowed, refused) = ("ledger.stock:80", "500 no cluster");
+    check(&grant(routes, "{group: '', kind: Service}"), allowed);
+    check(&grant(routes, "{group: '', kind: Service, name: ledger}"), allowed);
+    check(&grant(routes, "{group: '', kind: Service, name: other}"), refused);
+    check(&grant(routes, "{group: '', kind: Secret}"), refused);
+    check(&grant(&routes.replace("HTTPRoute", "GRPCRoute"), "{group: '', kind: Service}"), refused);
+    check(&grant(&routes.replace("shop", "far"), "{group: '', kind: Service}"), refused);
+}
+
+#[test]
+fn hosts_meet_those_of_listeners() {
+    let check = |listeners: &str, route: &str, request: &str, expected: &str| {
+        let spec = format!("{route}\nrules: [{{backendRefs: [{{name: reviews, port: 80}}]}}]");
+        let mesh = Mesh::new(&(gate(listeners) + &http_route("r", &spec)));
+        let got = gateway(&mesh).decide(to(80, None), request);
+        let got = if got.ends_with("reviews.shop:80") { "reviews" } else { &got };
+        assert_eq!(got, expected, "{listeners} {route} {request}: {:?}", mesh.codes);
+    };
+    let wide = "{name: wide, port: 80, protocol: HTTP, hostname: '*.test'}";
+    let precise = "{name: precise, port: 80, protocol: HTTP, hostname: a.test}";
+    let both = format!("{wide}, {precise}");
+    let gate = "parentRefs: [{name: gate}]";
+    let to_wide = "parentRefs: [{name: gate, sectionName: wide}]";
+    check(wide, gate, "GET a.test /", "reviews");
+    check(wide, gate, "GET a.other /", "404");
+    check(wide, &format!("{gate}\nhostnames: [a.test, a.other]"), "GET a.test /", "reviews");
+    check(wide, &format!("{gate}\nhostnames: [a.test, a.other]"), "GET b.test /", "404");
+    check(wide, &format!("{gate}\nhostnames: [a.test, a.other]"), "GET a.other /", "404");
+    check(precise, &format!("{gate}\nhostnames: ['*.test']"), "GET a.test /", "reviews");
+    check(precise, &format!("{gate}\nhostnames: ['*.test']"), "GET b.test /", "404");
+    // Requests for the host of a more specific listener are its own.
+    check(&both, &format!("{to_wide}\nhostnames: [a.test, b.test]"), "GET b.test /", "reviews");
+    check(&both, &format!("{to_wide}\nhostnames: [a.test, b.test]"), "GET a.test /", "404");
+    check(&both, gate, "GET a.test /", "reviews");
+    check(&both, "parentRefs: [{name: gate, port: 80}]", "GET a.test /", "reviews");
+    check(&both, "parentRefs: [{name: gate, port: 81}]", "GET a.test /", "404");
+}
+
+#[test]
+fn what_cannot_attach_is_named() {
+    let check = |listener: &str, route: &str, codes: &[&str]| {
+        let spec = format!("{route}\nrules: [{{backendRefs: [{{name: ledger, port: 80}}]}}]");
+        let mesh = Mesh::new(&(gate(listener) + &object_of(API, "HTTPRoute", "r", "stock", &spec)));
+        assert_eq!(mesh.codes, codes, "{listener} {route}");
+        let got = gateway(&mesh).decide(to(80, None), "GET a.test /");
+        assert_eq!(got.ends_with("ledger.stock:80"), codes.is_empty(), "{listener} {route}: {got}");
+    };
+    let listener =
+        |allowed: &str| format!("{{name: http, port: 80, protocol: HTTP, hostname: a.test, allowedRoutes: {allowed}}}");
+    let gate = "parentRefs: [{name: gate, namespace: shop}]";
+    let all = listener("{namespaces: {from: All}}");
+    check(&all, gate, &[]);
+    check(&listener("{namespaces: {from: Same}}"), gate, &["not-allowed"]);
+    check(&listener("{kinds: [{kind: GRPCRoute}], namespaces: {from: All}}"), gate, &["not-allowed"]);
+    check(&listener("{kinds: [{kind: HTTPRoute}], namespaces: {from: All}}"), gate, &[]);
+    let selector = |labels: &str| listener(&format!("{{namespaces: {{from: Selector, selector: {labels}}}}}"));
+    check(&selector("{matchLabels: {kubernetes.io/metadata.name: stock}}"), gate, &[]);
+    check(&selector("{matchLabels: {kubernetes.io/metadata.name: shop}}"), gate, &["not-allowed"]);
+    check(&selector("{matchExpressions: [{key: team, operator: DoesNotExist}]}"), gate, &[]);
+    check(&all, "parentRefs: [{name: gate}]", &["missing-gateway"]);
+    check(&all, "parentRefs: [{name: gate, namespace: shop, sectionName: https}]", &["missing-listener"]);
+    check(&all, &format!("{gate}\nhostnames: [b.test]"), &["host-not-served"]);
+    check(&all, "parentRefs: [{group: a.test, kind: Lake, name: gate}]", &["unsupported-parent"]);
+    check(&all, "parentRefs: [{group: '', kind: Service, name: nowhere}]", &["missing-service"]);
+}
+
+#[test]
+fn gateways_of_other_classes_and_without_proxies_are_named() {
+    let check = |class: &str, rest: &str, codes: &[&str], is_served: bool| {
+        let gate = gate(PLAIN).replace("gatewayClassName: istio", &format!("gatewayClassName: {class}"));
+        let rule = "parentRefs: [{name: gate}]\nrules: [{backendRefs: [{name: reviews, port: 80}]}]";
+        let mesh = Mesh::new(&(gate + &http_route("r", rule) + rest));
+        assert_eq!(mesh.codes, codes, "{class} {rest}");
+        let got = gateway(&mesh).decide(to(80, None), "GET a.test /");
+        assert_eq!(got.ends_with("reviews.shop:80"), is_served, "{class} {rest}: {got}");
+    };
+    let class = |controller: &str| {
+        format!(
+            "apiVersion: {API}\nkind: GatewayClass\nmetadata: {{name: own}}\nspec: {{controllerName: {controller}}}\n---\n"
+        )
+    };
+    check("istio", "", &[], true);
+    check("evenkeel", "", &[], true);
+    check("own", &class("istio.io/gateway-controller"), &[], true);
+    check("own", &class("evenkeel.dev/gateway-controller"), &[], true);
+    check("own", &class("a.test/controller"), &["foreign-class"], false);
+    check("own", "", &["missing-class"], false);
+    check("istio-waypoint", "", &["foreign-class"], false);
+    // A Pod of another namespace is no proxy of the Gateway.
+    let mesh = Mesh::new(&gate(PLAIN));
+    let elsewhere = mesh.resources("router gate-0.stock");
+    assert_eq!(crate::scenario::as_json(&elsewhere)["LDS"], serde_json::Value::Null);
+    let lonely = Mesh::new(&object_of(
+        API,
+        "Gateway",
+        "lonely",
+        "shop",
+        &format!("gatewayClassName: istio\nlisteners: [{PLAIN}]"),
+    ));
+    assert_eq!(lonely.codes, ["selects-nothing"]);
+}
+
+#[test]
+fn a_gateway_may_name_the_service_of_its_proxies() {
+    let check = |address: &str, codes: &[&str]| {
+        let service =
+            object_of("v1", "Service", "edge", "shop", "selector: {app: edge}\nports: [{name: http, port: 80}]");
+        let spec =
+            format!("gatewayClassName: istio\naddresses: [{{type: Hostname, value: {address}}}]\nlisteners: [{PLAIN}]");
+        let rule = "parentRefs: [{name: manual}]\nrules: [{backendRefs: [{name: reviews, port: 80}]}]";
+        let mesh = Mesh::new(&(service + &object_of(API, "Gateway", "manual", "shop", &spec) + &http_route("r", rule)));
+        assert_eq!(mesh.codes, codes, "{address}");
+        let got = mesh.proxy("router edge-0.shop").decide(to(80, None), "GET a.test /");
+        assert_eq!(got.ends_with("reviews.shop:80"), codes.is_empty(), "{address}: {got}");
+    };
+    check("edge", &[]);
+    check("edge.shop.svc.cluster.local", &[]);
+    check("nowhere", &["missing-service"]);
+}
+
+#[test]
+fn tls_ends_at_a_listener_with_a_certificate() {
+    let check = |certificates: &str, codes: &[&str], is_served: bool| {
+        let listener = format!(
+            "{{name: https, port: 443, protocol: HTTPS, hostname: a.test, tls: {{certificateRefs: [{certificates}]}}}}"
+        );
+        let rule = "parentRefs: [{name: gate}]\nrules: [{backendRefs: [{name: reviews, port: 80}]}]";
+        let grant = object_of(
+            API,
+            "ReferenceGrant",
+            "g",
+            "stock",
+            "from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: shop}]\nto: [{group: '', kind: Secret, name: granted}]",
+        );
+        let mesh = Mesh::new(&(gate(&listener) + &http_route("r", rule) + &grant));
+        assert_eq!(mesh.codes, codes, "{certificates}");
+        let got = gateway(&mesh).decide(to(443, Some("a.test")), "GET a.test /");
+        assert_eq!(got.ends_with("reviews.shop:80"), is_served, "{certificates}: {got}");
+    };
+    // The Secret is not there, so no handshake succeeds; the listener is.
+    check("{name: a}", &["missing-secret"], true);
+    check("{name: granted, namespace: stock}", &["missing-secret"], true);
+    check("{name: other, namespace: stock}", &["missing-grant", "missing-secret"], false);
+    check("{name: a, kind: ConfigMap}", &["missing-secret", "unsupported-value"], false);
+}
+
+#[test]
+fn routes_in_the_mesh() {
+    let route = |name: &str, namespace: &str, rest: &str| {
+        let parent = "{group: '', kind: Service, name: reviews, namespace: shop}";
+        object_of(API, "HTTPRoute", name, namespace, &format!("parentRefs: [{parent}]\nrules: [{rest}]"))
+    };
+    let check = |objects: &str, client: &str, request: &str, expected: &str| {
+        let got = Mesh::new(objects).proxy(client).decide(HTTP, request);
+        assert!(got.ends_with(expected), "{objects}: {client}: {got}");
+    };
+    let (own, other) = ("sidecar client-0.shop", "sidecar ledger-0.stock");
+    let to_ratings = "{matches: [{path: {value: /a}}], backendRefs: [{name: ratings, port: 80}]}";
+    let producer = route("p", "shop", to_ratings);
+    check(&producer, own, "GET reviews /a", "ratings.shop:80");
+    check(&producer, own, "GET reviews /b", "404");
+    check(&producer, other, "GET reviews.shop /a", "ratings.shop:80");
+    // A consumer's route is for its namespace only, and precedes the producer's.
+    let consumer = route("c", "stock", "{backendRefs: [{name: ledger, port: 80}]}");
+    let both = format!("{producer}{consumer}");
+    check(&both, own, "GET reviews /a", "ratings.shop:80");
+    check(&both, other, "GET reviews.shop /a", "ledger.stock:80");
+    // Several objects of one sort are merged, whatever their order.
+    let rest = route("z", "shop", "{backendRefs: [{name: reviews, port: 8080}]}");
+    for objects in [format!("{producer}{rest}"), format!("{rest}{producer}")] {
+        check(&objects, own, "GET reviews /a", "ratings.shop:80");
+        check(&objects, own, "GET reviews /b", "reviews.shop:8080");
+        assert_eq!(Mesh::new(&objects).codes, Vec::<&str>::new());
+    }
+    // Only calls of the port.
+    let of_port = producer.replace("namespace: shop}]", "namespace: shop, port: 8080}]");
+    check(&of_port, own, "GET reviews /b", "reviews.shop:80");
+    // The older object decides, a VirtualService or not.
+    let service = virtual_service(
+        "v",
+        "shop",
+        "hosts: [reviews]\nhttp: [{route: [{destination: {host: reviews, port: {number: 8080}}}]}]",
+    );
+    check(&format!("{service}{producer}"), own, "GET reviews /a", "reviews.shop:8080");
+    check(&format!("{producer}{service}"), own, "GET reviews /a", "ratings.shop:80");
+    assert_eq!(Mesh::new(&format!("{service}{producer}")).codes, ["duplicate-host"]);
+}
+
+#[test]
+fn a_route_for_a_service_entry() {
+    let entry = object_of(
+        "networking.istio.io/v1",
+        "ServiceEntry",
+        "far",
+        "shop",
+        "hosts: [far.test]\naddresses: [10.96.0.1]\nports: [{number: 80, name: http, protocol: HTTP}]\nresolution: STATIC",
+    );
+    let spec = "parentRefs: [{group: networking.istio.io, kind: ServiceEntry, name: far}]\nrules: [{backendRefs: [{name: ratings, port: 80}]}]";
+    let mesh = Mesh::new(&(entry + &http_route("r", spec)));
+    let got = mesh.client().decide(HTTP, "GET far.test /");
+    assert_eq!(got, "far.test/ to ratings.shop:80");
+}
