@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|image|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|image|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, Kubernetes, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -11,6 +11,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tools=${CARGO_TARGET_DIR:-$root/target}/tools
 envoy_version=1.40.0
 cargo_deny_version=0.20.2
+fortio_version=1.68.0
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
 main() {
@@ -20,8 +21,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | image | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, image or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | image | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, image or spire" ;;
         esac
     done
 }
@@ -47,6 +48,7 @@ need_test() {
     local kubernetes=$!
     need_envoy
     need_h2spec
+    need_fortio
     need_grpc_xds_client
     need_authz_server
     need_protojson_reference
@@ -140,6 +142,15 @@ need_h2spec() {
     say "building h2spec"
     (cd "$root/scripts/h2spec" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install \
         github.com/summerwind/h2spec/cmd/h2spec)
+}
+
+# The load test whose habits `evenkeel load` has, and its program for histograms of any numbers.
+need_fortio() {
+    [ -x "$tools/bin/fortio" ] && [ -x "$tools/bin/histogram" ] && return
+    find_go
+    say "building Fortio $fortio_version"
+    GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install "fortio.org/fortio@v$fortio_version" \
+        "fortio.org/fortio/histogram@v$fortio_version"
 }
 
 # A gRPC program without a proxy, to see what Go's gRPC makes of our xDS.

@@ -108,6 +108,8 @@ enum Command {
     /// Show what protects workloads.
     #[command(subcommand)]
     Authz(authz::AuthzCommand),
+    /// Send load to a server and measure it, with Fortio's flags and results.
+    Load(Box<evenkeel_loadtest::LoadArguments>),
     /// Print a script that completes commands in a shell.
     Completion {
         /// The shell.
@@ -447,6 +449,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Prove(arguments) => prove::run(&arguments, &mut io::stdout().lock()),
         Command::Mtls(arguments) => mtls::run(&arguments, &mut io::stdout().lock()),
         Command::Authz(command) => authz::run(&command, &mut io::stdout().lock()),
+        Command::Load(arguments) => {
+            Ok(evenkeel_loadtest::run(&arguments, &mut io::stderr(), &mut io::stdout().lock())?)
+        }
         Command::Completion { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
             clap_complete::generate(shell, &mut command, "evenkeel", &mut io::stdout());

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use clap::Command;
 
 /// The groups, in order.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["proxy-status", "proxy-config", "mtls", "ca", "history"]),
     ("Put it into Pods", &["inject", "istio-iptables"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
+    ("Put it under load", &["load"]),
     ("Other", &["completion", "version", "help"]),
 ];
 

@@ -12,6 +12,7 @@ mod control_plane;
 mod effective;
 mod explain;
 mod formats;
+mod go_flags;
 mod heaps;
 mod help;
 mod history;
@@ -47,8 +48,10 @@ fn main() -> ExitCode {
         heaps::collect();
         purge::started();
     });
-    let matches = help::in_groups(Cli::command()).try_get_matches().unwrap_or_else(|error| {
-        let arguments: Vec<String> = std::env::args().collect();
+    let command = help::in_groups(Cli::command());
+    let arguments = go_flags::arguments(&command, std::env::args_os().collect());
+    let matches = command.try_get_matches_from(&arguments).unwrap_or_else(|error| {
+        let arguments: Vec<String> = arguments.iter().map(|text| text.to_string_lossy().into_owned()).collect();
         if let Some(reason) = formats::why_no_output(&error, &arguments) {
             // Nothing can be done if standard error is gone.
             let _ = writeln!(std::io::stderr(), "error: {reason}");

@@ -34,6 +34,8 @@ pub enum Interest {
     Read,
     /// Room in the send buffer.
     Write,
+    /// Either of them.
+    Both,
     /// Only errors.
     None,
 }
@@ -43,6 +45,7 @@ impl Interest {
         match self {
             Self::Read => EventFlags::IN,
             Self::Write => EventFlags::OUT,
+            Self::Both => EventFlags::IN | EventFlags::OUT,
             Self::None => EventFlags::empty(),
         }
     }

@@ -1,0 +1,46 @@
+//! `evenkeel load` inside this process.
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory as _, Parser};
+use evenkeel_loadtest::{LoadArguments, flags};
+use serde_json::Value;
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    load: LoadArguments,
+}
+
+/// What a run has left behind.
+pub struct Finished {
+    /// The exit status, or why there was no run.
+    pub status: Result<u8, String>,
+    /// Standard error.
+    pub text: String,
+    /// Standard output.
+    pub standard: String,
+}
+
+impl Finished {
+    /// The result as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.standard).unwrap_or_else(|error| panic!("{error}: {:?}\n{}", self.status, self.text))
+    }
+
+    /// Checks that this line is in the text.
+    pub fn has_line(&self, expected: &str) {
+        assert!(self.text.lines().any(|line| line == expected), "no {expected:?} in\n{}", self.text);
+    }
+}
+
+/// Runs the command line, whose words are separated by one space.
+pub fn load(line: &str) -> Finished {
+    let words = line.split(' ').map(OsString::from).collect();
+    let words = flags::with_two_dashes(&Cli::command(), words);
+    let cli = Cli::parse_from([OsString::from("load")].into_iter().chain(words));
+    let (mut text, mut standard) = (Vec::new(), Vec::new());
+    let status = evenkeel_loadtest::run(&cli.load, &mut text, &mut standard).map_err(|error| error.to_string());
+    let utf8 = |bytes| String::from_utf8(bytes).expect("text");
+    Finished { status, text: utf8(text), standard: utf8(standard) }
+}

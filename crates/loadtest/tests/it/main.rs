@@ -1,0 +1,5 @@
+//! Load tests against servers, beside Fortio.
+
+mod fortio;
+mod loads;
+mod runs;
