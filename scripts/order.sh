@@ -88,7 +88,7 @@ run() {
     recorder=$!
     sleep 0.5
     reclaim
-    url=$(grep --only-matching --max-count 1 'http://127.0.0.1:[0-9]*' "$work/log")
+    url=$(grep --only-matching --max-count 1 '^ *http://127.0.0.1:[0-9]*' "$work/log" | tr -d ' ')
     for _ in $(seq 18); do
         curl --silent --max-time 5 --output /dev/null "$url/" || true
         sleep 1

@@ -26,8 +26,8 @@ use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
-    admin, analyze, authz, ca, compiled, control_plane, effective, explain, history, inject, istio_iptables, manifests,
-    mtls, plan, prove, proxy_config, proxy_status, purge, validate,
+    admin, analyze, authz, ca, compiled, control_plane, dashboard, effective, explain, history, inject, istio_iptables,
+    manifests, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -74,6 +74,8 @@ enum Command {
     Reset(ResetArguments),
     /// Run a command inside a workload of the running mesh.
     Exec(ExecArguments),
+    /// Print the address of the running mesh's dashboard, for a browser.
+    Dashboard(dashboard::DashboardArguments),
     /// Print the logs of a workload's programs or sidecars.
     Logs(LogsArguments),
     /// Replace the replicas of a workload with new ones, without losing requests.
@@ -174,6 +176,7 @@ impl Command {
         matches!(
             self,
             Self::Logs(_)
+                | Self::Dashboard(_)
                 | Self::Get(_)
                 | Self::Validate(_)
                 | Self::Explain(_)
@@ -433,6 +436,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             logs::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
         }
+        Command::Dashboard(arguments) => dashboard::run(&arguments, &mut io::stdout().lock()),
         Command::Restart(arguments) => arguments.run(),
         Command::PodInit => evenkeel_local::init::run(),
         Command::Validate(ValidateArguments { paths, files, strict, leave_out_refused, output }) => {

@@ -9,6 +9,7 @@ mod ca;
 mod commands;
 mod compiled;
 mod control_plane;
+mod dashboard;
 mod effective;
 mod explain;
 mod formats;

@@ -9,7 +9,7 @@
 //! etc/UID/        names of users                          │
 //! data/           applications' files                     │
 //! check/          what `--check` runs: a copy to edit     │
-//! run.json, ports.json, exec.sock, pages                  ┘
+//! run.json, ports.json, exec.sock, pages, …               ┘
 //! lock            held by the running `up`
 //! ```
 
@@ -189,6 +189,11 @@ impl StateDir {
         self.0.join("pages")
     }
 
+    /// The file with the address of the dashboard on the host.
+    pub fn dashboard(&self) -> PathBuf {
+        self.0.join("dashboard")
+    }
+
     /// The directory of the mesh that runs with this state directory; `None` if none runs.
     pub fn running(&self) -> Option<PathBuf> {
         let record = self.read_record()?;
@@ -275,8 +280,9 @@ impl StateDir {
     }
 
     #[rustfmt::skip]
-    const VOLATILE: [&str; 11] = [
-        "runtime", "pods", "mounts", "etc", "data", "check", "run.json", "ports.json", "exec.sock", "pages", "control/registered",
+    const VOLATILE: [&str; 12] = [
+        "runtime", "pods", "mounts", "etc", "data", "check", "run.json", "ports.json", "exec.sock", "pages", "dashboard",
+        "control/registered",
     ];
 
     fn remove_volatile(&self) -> io::Result<()> {

@@ -16,6 +16,7 @@ mod cluster;
 mod compiled;
 pub mod confine;
 pub mod container;
+pub mod dashboard;
 mod disk;
 mod draining;
 pub mod egress;

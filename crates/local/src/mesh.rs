@@ -255,7 +255,8 @@ impl Mesh {
 
     /// The text below the table: how to reach the gateway, and where to find more.
     fn footer(&self) -> String {
-        let mut lines = self.gateway_ports.lines();
+        let mut lines = vec![format!("the mesh in a browser: {}", self.plan.dashboard.url())];
+        lines.extend(self.gateway_ports.lines());
         let state = self.plan.state.path();
         let flag =
             if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };

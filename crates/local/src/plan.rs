@@ -10,6 +10,7 @@ use evenkeel_control::SignerOptions;
 
 use crate::applied::Applied;
 use crate::cleanup::StateDir;
+use crate::dashboard::DashboardPort;
 use crate::metrics_pages::MetricsPages;
 use crate::pages::HostPages;
 use crate::ports::{HostPort, HostSockets, PortChoice};
@@ -66,6 +67,8 @@ pub struct Plan {
     pub host_ports: Vec<HostPort>,
     /// A socket on the host for the control plane's pages.
     pub host_pages: HostPages,
+    /// A socket on the host for the dashboard.
+    pub dashboard: DashboardPort,
     /// A socket on the host for the metrics of all proxies.
     pub metrics_pages: MetricsPages,
     /// Unconnected sockets of the host's network, with which a check calls in from outside.

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::accounts::Accounts;
 use crate::addresses::CONTROL_DEBUG;
 use crate::check;
+use crate::dashboard::MeshSource;
 use crate::disk::Disk;
 use crate::egress::rules;
 use crate::exec_server::{self, Order, Restart};
@@ -71,6 +72,11 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let serve_pages = async move { pages.host_pages.serve(&record, CONTROL_DEBUG).await };
     let pages = say_failure(&events, "serving the control plane's pages", serve_pages);
 
+    let (dashboard, record) = (plan.clone(), plan.state.dashboard());
+    let source = MeshSource { roster: roster.subscribe(), replicas: mesh.replicas() };
+    let serve_dashboard = async move { dashboard.dashboard.serve(&record, source).await };
+    let dashboard = say_failure(&events, "serving the dashboard", serve_dashboard);
+
     let (metrics, of_replicas) = (plan.clone(), mesh.replicas());
     let serve_metrics = async move { metrics.metrics_pages.serve(of_replicas).await };
     let metrics = say_failure(&events, "serving metrics", serve_metrics);
@@ -91,6 +97,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     exec.abort();
     pages.abort();
     metrics.abort();
+    dashboard.abort();
     publisher.abort();
     events.end().await;
     let _ = screen.await;

@@ -14,6 +14,7 @@ use evenkeel_model::{AddressBook, MeshConfig, NOT_ENFORCED};
 use crate::applied::Applied;
 use crate::builds::{self, BuildError};
 use crate::cleanup::{Claim, StateDir, StateError};
+use crate::dashboard::DashboardPort;
 use crate::egress::broker::Broker;
 use crate::egress::rules::MACHINE_NAMES;
 use crate::metrics_pages::MetricsPages;
@@ -119,6 +120,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let host_ports = ports::open(&manifest.gateway_ports, &options.gateway_ports)?;
     let host_pages = HostPages::open().map_err(io("cannot open a port on 127.0.0.1"))?;
     let metrics_pages = MetricsPages::open().map_err(io("cannot open a port on 127.0.0.1"))?;
+    let dashboard = DashboardPort::open().map_err(io("cannot open a port on 127.0.0.1"))?;
     let (claim, leftovers) = state.claim(&user_directory)?;
     if let Some(leftovers) = leftovers {
         let _ = writeln!(out, "{leftovers}");
@@ -138,7 +140,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let before = MachineState::look();
     let (broker, egress_broker) = options
         .egress
-        .then(|| Broker::new(vec![host_pages.address, metrics_pages.address]))
+        .then(|| Broker::new(vec![host_pages.address, metrics_pages.address, dashboard.address]))
         .transpose()
         .map_err(io("cannot open egress from the mesh"))?
         .unzip();
@@ -153,6 +155,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         manifest,
         host_ports,
         host_pages,
+        dashboard,
         metrics_pages,
         callers,
         egress_broker,

@@ -9,6 +9,7 @@ mod changes;
 mod check;
 mod confinement;
 mod crashes;
+mod dashboard;
 mod disks;
 mod egress;
 mod endings;
@@ -71,7 +72,10 @@ fn state() -> tempfile::TempDir {
 
 /// The gateway's address, as `http://HOST:PORT/`, without the path that `up` prints with it.
 fn url(up: &mut Process) -> String {
-    let line = up.wait_for_line("http://127.0.0.1:").trim().to_owned();
+    let line = up.wait_for("the gateway's address", |up| {
+        let output = up.output();
+        output.lines().map(str::trim).find(|line| line.starts_with("http://127.0.0.1:")).map(str::to_owned)
+    });
     let (scheme, rest) = line.split_once("://").unwrap_or_default();
     let host = rest.split('/').next().unwrap_or_default();
     format!("{scheme}://{host}/")
