@@ -23,7 +23,7 @@ pub struct LoadArguments {
     #[command(flatten)]
     request: RequestFlags,
 
-    /// Where requests go: http://, https://, tcp:// or udp://.
+    /// Where requests go: http://, https://, tcp:// or udp://; for gRPC HOST:PORT.
     #[arg(value_name = "URL")]
     url: String,
 }
@@ -66,7 +66,7 @@ const FAILED: u8 = 1;
 /// There was no run, or its result cannot be written.
 pub fn run(arguments: &LoadArguments, text: &mut dyn Write, standard: &mut dyn Write) -> Result<u8, Error> {
     let LoadArguments { run: flags, request, url } = arguments;
-    let target = Target::parse(url)?;
+    let target = if flags.grpc { Target::grpc(url)? } else { Target::parse(url)? };
     let setup = Setup::new(&target, request, flags)?;
     let started = OffsetDateTime::now_utc();
     let report = Report { target: &target, url, request, run: flags, setup: &setup, started };

@@ -49,6 +49,10 @@ pub struct RequestFlags {
     #[arg(long = "http1.0", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set)]
     pub http10: bool,
 
+    /// Use HTTP/2: by prior knowledge, or over TLS by ALPN.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set)]
+    pub h2: bool,
+
     /// Keep connections open for further requests.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true", action = ArgAction::Set)]
     pub keepalive: bool,
@@ -156,6 +160,26 @@ pub struct RunFlags {
     /// Replace each connection after a number of requests drawn from this range.
     #[arg(long, value_name = "MIN:MAX")]
     pub connection_reuse: Option<String>,
+
+    /// Call by gRPC: the health check, or with -ping Fortio's ping.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set)]
+    pub grpc: bool,
+
+    /// With -grpc: call Fortio's ping instead of the health check.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set)]
+    pub ping: bool,
+
+    /// How long the server of a ping waits before it responds.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
+    pub grpc_ping_delay: Duration,
+
+    /// The service whose health is checked.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub healthservice: String,
+
+    /// Streams on each connection, each with a caller of its own (gRPC and HTTP/2).
+    #[arg(short = 's', value_name = "N", default_value_t = 1)]
+    pub streams: usize,
 
     /// Number of threads [default: that of the cores, or of the connections if that is less].
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]

@@ -11,6 +11,7 @@ mod codec;
 mod command;
 pub mod flags;
 mod go_numbers;
+mod grpc;
 pub mod histogram;
 mod link;
 mod live;

@@ -184,7 +184,7 @@ impl Link {
             match transport.read(buffer) {
                 Ok(0) => return Received::Ended(self.codec.end(events)),
                 Ok(count) => {
-                    if let Err(fault) = self.codec.receive(&buffer[..count], events) {
+                    if let Err(fault) = self.codec.receive(&buffer[..count], events, &mut self.out) {
                         return Received::Ended(fault);
                     }
                     if count < buffer.len() && transport.is_drained_by_a_short_read() {

@@ -19,6 +19,8 @@ pub enum Fault {
     Closed,
     /// The peer reset the connection.
     Reset,
+    /// The peer reset the stream, or takes no more streams on the connection.
+    StreamReset,
     /// The response is not one of the protocol, or not the one that was expected.
     Protocol,
     /// Any other error of the socket.
@@ -36,6 +38,7 @@ impl Fault {
             Self::Timeout => "timeout",
             Self::Closed => "closed by peer",
             Self::Reset => "reset by peer",
+            Self::StreamReset => "stream reset",
             Self::Protocol => "protocol",
             Self::Socket => "socket",
         }

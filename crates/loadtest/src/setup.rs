@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
 
-use crate::codec::{Codec, Echo, Http1};
+use crate::codec::{Codec, Echo, Http1, Http2, Http2Request, Reading};
 use crate::flags::{Rate, RequestFlags, RunFlags};
+use crate::grpc;
 use crate::link::Connector;
 use crate::live::Progress;
 use crate::request::{self, HttpRequest};
@@ -24,8 +25,24 @@ const LEAST_CALLS: u64 = 2;
 pub enum Protocol {
     /// HTTP/1.0 and HTTP/1.1.
     Http1(HttpRequest),
+    /// HTTP/2.
+    Http2(HttpRequest),
+    /// gRPC: a ping, or a health check.
+    Grpc {
+        /// The call.
+        request: HttpRequest,
+        /// Whether it is a ping.
+        is_ping: bool,
+    },
     /// Bytes that come back, with this payload.
     Echo(Option<Vec<u8>>),
+}
+
+impl Protocol {
+    /// Whether responses have a status of HTTP.
+    pub fn is_http(&self) -> bool {
+        matches!(self, Self::Http1(_) | Self::Http2(_))
+    }
 }
 
 /// A run, ready to begin.
@@ -51,15 +68,16 @@ impl Setup {
         if request.stdclient {
             warnings.push("-stdclient has no effect: there is one client, for HTTP/1.1 and HTTP/2".to_owned());
         }
-        let protocol = protocol(target, request)?;
+        let protocol = protocol(target, request, run)?;
         let connector = connector(target, request, run)?;
+        let streams = streams(run, &protocol)?;
         let pace = pace(run)?;
-        let callers = callers(run, &pace, &mut warnings);
+        let callers = callers(run.connections.max(1) * streams, &pace, &mut warnings);
         let datagrams = connector.datagrams;
         let plan = Plan {
             pace,
             callers,
-            streams: 1,
+            streams,
             connector,
             timeout: if datagrams { request.udp_timeout } else { request.timeout },
             abort_on: run.abort_on,
@@ -70,14 +88,20 @@ impl Setup {
         };
         let cores = available_parallelism().map_or(1, usize::from);
         let threads = usize::try_from(run.gomaxprocs).ok().filter(|threads| *threads > 0).unwrap_or(cores);
-        let warms_up = run.exactly == 0 && matches!(protocol, Protocol::Http1(_));
+        let warms_up = run.exactly == 0 && !matches!(protocol, Protocol::Echo(_));
         let settings = Settings { threads, warms_up, allows_initial_errors: run.allow_initial_errors };
         Ok(Self { plan: Arc::new(plan), protocol, settings, warnings })
     }
 
     /// Makes the protocol's state of a connection.
     pub fn codecs(&self, flags: &RequestFlags) -> Box<dyn Fn() -> Codec + Sync> {
+        let http2 = |request: &HttpRequest, reading: Reading| -> Box<dyn Fn() -> Codec + Sync> {
+            let request = Arc::new(Http2Request::new(request, self.plan.connector.tls.is_some(), reading));
+            Box::new(move || Codec::Http2(Box::new(Http2::new(request.clone()))))
+        };
         match &self.protocol {
+            Protocol::Http2(request) => http2(request, Reading::Http),
+            Protocol::Grpc { request, is_ping } => http2(request, grpc::reading(*is_ping)),
             Protocol::Http1(request) => {
                 let request = Arc::new(request.http1(flags));
                 Box::new(move || Codec::Http1(Http1::new(request.clone())))
@@ -90,21 +114,41 @@ impl Setup {
     }
 }
 
-fn protocol(target: &Target, flags: &RequestFlags) -> Result<Protocol, String> {
+fn protocol(target: &Target, flags: &RequestFlags, run: &RunFlags) -> Result<Protocol, String> {
     Ok(match target.scheme {
-        Scheme::Http | Scheme::Https => Protocol::Http1(HttpRequest::new(target, flags)?),
         Scheme::Tcp | Scheme::Udp => Protocol::Echo(request::payload(flags)?),
+        Scheme::Http | Scheme::Https if run.grpc => {
+            Protocol::Grpc { request: grpc::request(target, flags, run)?, is_ping: run.ping }
+        }
+        Scheme::Http | Scheme::Https if flags.h2 => Protocol::Http2(HttpRequest::new(target, flags)?),
+        Scheme::Http | Scheme::Https => Protocol::Http1(HttpRequest::new(target, flags)?),
     })
 }
 
+/// The number of callers on each connection.
+fn streams(run: &RunFlags, protocol: &Protocol) -> Result<usize, String> {
+    let many = matches!(protocol, Protocol::Http2(_) | Protocol::Grpc { .. });
+    if run.streams > 1 && !many {
+        return Err("-s needs -grpc or -h2".to_owned());
+    }
+    Ok(run.streams.max(1))
+}
+
 fn connector(target: &Target, request: &RequestFlags, run: &RunFlags) -> Result<Connector, String> {
-    let tls = (target.scheme == Scheme::Https).then(|| tls::target(target, request, &["http/1.1"])).transpose()?;
+    let tls = uses_tls(target, request, run)
+        .then(|| tls::target(target, request, if run.grpc || request.h2 { &["h2"] } else { &["http/1.1"] }))
+        .transpose()?;
     Ok(Connector {
         addresses: target.addresses(request.resolve_ip_type, request.resolve)?.into(),
         tls,
         datagrams: target.scheme == Scheme::Udp,
         reuse: run.connection_reuse.as_deref().map(reuse).transpose()?,
     })
+}
+
+/// Fortio's gRPC is over TLS also if the target has no protocol and there are certificates for it.
+fn uses_tls(target: &Target, request: &RequestFlags, run: &RunFlags) -> bool {
+    target.scheme == Scheme::Https || run.grpc && (request.cacert.is_some() || request.insecure)
 }
 
 /// A range of requests on a connection: `10:30`, or `10` for just that.
@@ -131,9 +175,8 @@ fn pace(run: &RunFlags) -> Result<Pace, String> {
 }
 
 /// The number of callers: fewer than connections were asked for, if there are not two calls for each.
-fn callers(run: &RunFlags, pace: &Pace, warnings: &mut Vec<String>) -> usize {
+fn callers(asked_for: usize, pace: &Pace, warnings: &mut Vec<String>) -> usize {
     let by_time = || Some((pace.rate? * pace.duration?.as_secs_f64()) as u64);
-    let asked_for = run.connections.max(1);
     let (Some(calls), Some(_)) = (pace.exactly.or_else(by_time), pace.rate) else {
         return match pace.exactly {
             Some(calls) => asked_for.min(usize::try_from(calls).unwrap_or(usize::MAX)),
@@ -142,7 +185,7 @@ fn callers(run: &RunFlags, pace: &Pace, warnings: &mut Vec<String>) -> usize {
     };
     let most = usize::try_from(calls / LEAST_CALLS).unwrap_or(usize::MAX).max(1);
     if most < asked_for {
-        warnings.push(format!("{calls} calls: lowering the number of connections from {asked_for} to {most}"));
+        warnings.push(format!("{calls} calls: lowering the number of callers from {asked_for} to {most}"));
     }
     asked_for.min(most)
 }

@@ -11,6 +11,7 @@ use crate::flags::{RequestFlags, RunFlags};
 use crate::go_numbers::{duration, shortest, significant};
 use crate::histogram::{HistogramData, Ranges, Recorder};
 use crate::outcome::Code;
+use crate::request::HttpRequest;
 use crate::results::{Additions, RunResult, id};
 use crate::run::Measured;
 use crate::setup::{Protocol, Setup};
@@ -99,7 +100,7 @@ impl Report<'_> {
             requested_duration.push_str(&format!(", interrupted after {count}"));
         }
         RunResult {
-            run_type: self.run_type().to_owned(),
+            run_type: self.run_type(),
             id: id(&time, self.run.runid, &labels),
             labels,
             start_time: self.started.format(&Rfc3339).unwrap_or_default(),
@@ -123,11 +124,13 @@ impl Report<'_> {
         }
     }
 
-    fn run_type(&self) -> &'static str {
-        match self.target.scheme {
-            Scheme::Http | Scheme::Https => "HTTP",
-            Scheme::Tcp => "TCP",
-            Scheme::Udp => "UDP",
+    fn run_type(&self) -> String {
+        match (&self.setup.protocol, self.target.scheme) {
+            (Protocol::Grpc { is_ping: true, .. }, _) => "GRPC Ping".to_owned(),
+            (Protocol::Grpc { is_ping: false, .. }, _) => format!("GRPC Health for '{}'", self.run.healthservice),
+            (_, Scheme::Http | Scheme::Https) => "HTTP".to_owned(),
+            (_, Scheme::Tcp) => "TCP".to_owned(),
+            (_, Scheme::Udp) => "UDP".to_owned(),
         }
     }
 
@@ -154,9 +157,12 @@ impl Report<'_> {
         };
         let tally = &measured.tally;
         let mut codes: BTreeMap<_, _> = tally.codes().into_iter().map(|(code, count)| (name(code), count)).collect();
-        let is_http = matches!(self.setup.protocol, Protocol::Http1(_));
         for (fault, count) in &tally.faults {
-            let name = if is_http { "-1" } else { fault.name() };
+            let name = match self.setup.protocol {
+                Protocol::Http1(_) | Protocol::Http2(_) => "-1",
+                Protocol::Grpc { .. } => "ERROR",
+                Protocol::Echo(_) => fault.name(),
+            };
             *codes.entry(name.to_owned()).or_default() += count;
         }
         codes
@@ -177,11 +183,29 @@ impl Report<'_> {
 
     fn specific(&self, measured: &Measured) -> Map<String, Value> {
         let fields = match &self.setup.protocol {
-            Protocol::Http1(_) => return self.of_http(measured),
+            Protocol::Http1(_) | Protocol::Http2(_) => return self.of_http(measured),
+            Protocol::Grpc { request, is_ping } => self.of_grpc(request, *is_ping),
             Protocol::Echo(_) => self.of_echo(measured),
         };
         let Value::Object(fields) = fields else { return Map::new() };
         fields
+    }
+
+    fn of_grpc(&self, request: &HttpRequest, is_ping: bool) -> Value {
+        let mut metadata = Map::new();
+        // The first two are gRPC's own.
+        for field in request.fields.iter().skip(2) {
+            let values = metadata.entry(field.name.clone()).or_insert_with(|| json!([]));
+            if let Value::Array(values) = values {
+                values.push(json!(field.value));
+            }
+        }
+        json!({
+            "Destination": self.url,
+            "Streams": self.setup.plan.streams,
+            "Ping": is_ping,
+            "Metadata": metadata,
+        })
     }
 
     fn of_echo(&self, measured: &Measured) -> Value {
@@ -227,7 +251,7 @@ impl Report<'_> {
             "Compression": flags.compression,
             "DisableFastClient": false,
             "HTTP10": flags.http10,
-            "H2": false,
+            "H2": flags.h2,
             "DisableKeepAlive": !flags.keepalive,
             "AllowHalfClose": false,
             "FollowRedirects": false,
@@ -274,8 +298,14 @@ impl Report<'_> {
             text::histogram(out, "Aggregated Function Time", durations)?;
             text::histogram(out, "Error cases", errors)?;
         }
-        if matches!(self.setup.protocol, Protocol::Http1(_)) {
+        if self.setup.protocol.is_http() {
             self.write_http(out, measured, result)?;
+        } else if let Protocol::Grpc { is_ping, .. } = self.setup.protocol {
+            writeln!(out, "Jitter: {}", result.jitter)?;
+            let name = if is_ping { "Ping" } else { "Health" };
+            for (code, count) in &result.ret_codes {
+                writeln!(out, "{name} {code} : {count}")?;
+            }
         } else {
             let callers = self.setup.plan.callers;
             writeln!(
@@ -305,8 +335,8 @@ impl Report<'_> {
         if !quiet {
             text::histogram(out, "Connection time histogram (s)", &self.export(&tally.connections))?;
         }
-        let callers = self.setup.plan.callers;
-        writeln!(out, "Sockets used: {} (for perfect keepalive, would be {callers})", self.socket_count(measured))?;
+        let connections = self.setup.plan.callers.div_ceil(self.setup.plan.streams);
+        writeln!(out, "Sockets used: {} (for perfect keepalive, would be {connections})", self.socket_count(measured))?;
         let (uniform, jitter, catch_up) = (pace.uniform, pace.jitter, !pace.no_catch_up);
         writeln!(out, "Uniform: {uniform}, Jitter: {jitter}, Catchup allowed: {catch_up}")?;
         writeln!(out, "IP addresses distribution:")?;

@@ -4,6 +4,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use http::Uri;
 
+/// The port of Fortio's gRPC server.
+const GRPC_PORT: u16 = 8079;
+
 /// The protocol of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
@@ -79,6 +82,22 @@ impl Target {
         })
     }
 
+    /// Reads the destination of gRPC calls; without protocol and port the port is Fortio's.
+    ///
+    /// # Errors
+    /// It is none; says why.
+    pub fn grpc(destination: &str) -> Result<Self, String> {
+        let mut target = Self::parse(destination)?;
+        if matches!(target.scheme, Scheme::Tcp | Scheme::Udp) {
+            return Err(format!("{destination:?}: gRPC needs HOST:PORT or https://"));
+        }
+        if !destination.contains("://") && !target.authority.ends_with(&format!(":{}", target.port)) {
+            target.port = GRPC_PORT;
+            target.authority = format!("{}:{GRPC_PORT}", target.authority);
+        }
+        Ok(target)
+    }
+
     /// The addresses that connections use in turn.
     ///
     /// # Errors
@@ -121,6 +140,14 @@ mod tests {
         for url in ["", "ftp://a", "tcp://a", "http://", "http://a:b"] {
             assert!(Target::parse(url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn grpc_has_a_port_of_its_own() {
+        for (destination, authority) in [("a", "a:8079"), ("a:80", "a:80"), ("http://a", "a"), ("https://a:1", "a:1")] {
+            assert_eq!(Target::grpc(destination).unwrap().authority, authority);
+        }
+        assert!(Target::grpc("tcp://a:1").is_err());
     }
 
     #[test]

@@ -212,7 +212,11 @@ impl<'p> Worker<'p> {
         let state = &mut self.callers[caller];
         (state.since, state.sent) = (Some(since), Instant::now());
         state.calls += 1;
+        let is_busy = self.callers_of(number).any(|other| other != caller && self.callers[other].since.is_some());
         let link = &mut self.links[number];
+        if link.codec.is_spent() && !is_busy {
+            link.close();
+        }
         if !link.is_open() {
             let connected = link.connect(number, &self.plan.connector, &self.epoll);
             *self.tally.addresses.entry(link.address).or_default() += 1;
@@ -250,6 +254,9 @@ impl<'p> Worker<'p> {
         for answer in events.answers.drain(..) {
             self.answered(number, &answer, now);
         }
+        for caller in events.failed.drain(..) {
+            self.fail_call(caller, Fault::StreamReset, now);
+        }
         self.events = events;
         if let Received::Ended(fault) = received {
             self.fail(number, fault);
@@ -266,8 +273,7 @@ impl<'p> Worker<'p> {
         {
             self.abort();
         }
-        let link = &mut self.links[number];
-        if answer.closes || link.is_used_up() && !self.is_busy(number) {
+        if (answer.closes || self.links[number].is_used_up()) && !self.is_busy(number) {
             self.links[number].close();
         }
         self.schedule(answer.call, now);
@@ -287,14 +293,17 @@ impl<'p> Worker<'p> {
         self.links[number].close();
         let now = Instant::now();
         for caller in self.callers_of(number) {
-            if let Some(since) = self.callers[caller].since.take() {
-                self.tally.failed(fault, nanoseconds(now.saturating_duration_since(since)));
-                if self.plan.abort_on == -1 {
-                    self.abort();
-                }
-                self.schedule(caller, now);
-            }
+            self.fail_call(caller, fault, now);
         }
+    }
+
+    fn fail_call(&mut self, caller: usize, fault: Fault, now: Instant) {
+        let Some(since) = self.callers.get_mut(caller).and_then(|caller| caller.since.take()) else { return };
+        self.tally.failed(fault, nanoseconds(now.saturating_duration_since(since)));
+        if self.plan.abort_on == -1 {
+            self.abort();
+        }
+        self.schedule(caller, now);
     }
 
     fn abort(&self) {

@@ -2,11 +2,13 @@
 
 mod echo;
 mod http1;
+mod http2;
 
 use std::io;
 
 pub use echo::Echo;
 pub use http1::{Http1, Http1Request};
+pub use http2::{Http2, Http2Request, Reading};
 
 use crate::outcome::{Answer, Fault};
 
@@ -15,6 +17,8 @@ use crate::outcome::{Answer, Fault};
 pub enum Codec {
     /// HTTP/1.0 and HTTP/1.1.
     Http1(Http1),
+    /// HTTP/2 and gRPC.
+    Http2(Box<Http2>),
     /// Bytes that come back.
     Echo(Echo),
 }
@@ -24,6 +28,7 @@ impl Codec {
     pub fn request(&mut self, call: usize, out: &mut Vec<u8>) {
         match self {
             Self::Http1(http1) => http1.request(call, out),
+            Self::Http2(http2) => http2.request(call, out),
             Self::Echo(echo) => echo.request(call, out),
         }
     }
@@ -32,9 +37,10 @@ impl Codec {
     ///
     /// # Errors
     /// They are not what the protocol allows; the connection is of no use any more.
-    pub fn receive(&mut self, bytes: &[u8], events: &mut Events) -> Result<(), Fault> {
+    pub fn receive(&mut self, bytes: &[u8], events: &mut Events, out: &mut Vec<u8>) -> Result<(), Fault> {
         match self {
             Self::Http1(http1) => http1.receive(bytes, events),
+            Self::Http2(http2) => http2.receive(bytes, events, out),
             Self::Echo(echo) => echo.receive(bytes, events),
         }
     }
@@ -47,10 +53,16 @@ impl Codec {
         Fault::of(&io::ErrorKind::UnexpectedEof.into())
     }
 
+    /// Whether the connection takes no more requests.
+    pub fn is_spent(&self) -> bool {
+        matches!(self, Self::Http2(http2) if http2.is_spent())
+    }
+
     /// A new connection begins.
     pub fn reset(&mut self) {
         match self {
             Self::Http1(http1) => http1.reset(),
+            Self::Http2(http2) => http2.reset(),
             Self::Echo(echo) => echo.reset(),
         }
     }
@@ -61,4 +73,6 @@ impl Codec {
 pub struct Events {
     /// Complete responses.
     pub answers: Vec<Answer>,
+    /// Calls whose streams were reset.
+    pub failed: Vec<usize>,
 }

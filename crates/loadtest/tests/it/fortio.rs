@@ -29,6 +29,7 @@ struct Server {
     http: SocketAddr,
     tcp: SocketAddr,
     udp: SocketAddr,
+    grpc: SocketAddr,
     _process: Process,
 }
 
@@ -43,7 +44,8 @@ impl Server {
         let mut process = Process::spawn(&mut command);
         process.wait_for_port(http);
         process.wait_for_port(tcp);
-        Self { http, tcp, udp, _process: process }
+        process.wait_for_port(grpc);
+        Self { http, tcp, udp, grpc, _process: process }
     }
 }
 
@@ -51,7 +53,7 @@ impl Server {
 fn fortio_load(line: &str) -> Value {
     let output = Command::new(program("fortio"))
         .arg("load")
-        .args(line.split(' '))
+        .args(line.split_whitespace())
         .stdin(Stdio::null())
         .output()
         .expect("Fortio starts");
@@ -99,7 +101,35 @@ fn results_have_fortios_names_and_types() {
     assert!(found.contains(".RetCodes.200: number") && found.len() > 60, "{found:?}");
     check(format!("-n 10 -c 2 -qps 200 -payload abc -labels x -json - http://{}/echo", server.http));
     check(format!("-n 10 -c 2 -qps 0 -json - tcp://{}", server.tcp));
+    check(format!("-n 10 -c 2 -qps 0 -h2 -json - http://{}/echo", server.http));
+    check(format!("-n 10 -c 2 -s 2 -qps 0 -grpc -ping -json - {}", server.grpc));
+    check(format!("-n 10 -c 2 -qps 0 -grpc -healthservice ping -H a:b -json - {}", server.grpc));
     check(format!("-n 10 -c 2 -qps 0 -json - udp://{}", server.udp));
+}
+
+#[test]
+fn calls_by_http2_and_grpc_are_counted() {
+    let server = Server::start(&[]);
+    let check = |line: String, expected: &str| {
+        let run = load(&line);
+        run.has_line(expected);
+        run
+    };
+    let run = check(
+        format!("-n 40 -c 2 -s 5 -qps 0 -h2 -payload-size 100000 -json - http://{}/", server.http),
+        "Code 200 : 40 (100.0 %)",
+    );
+    assert_eq!(run.status, Ok(0));
+    let json = run.json();
+    assert_eq!((&json["SocketCount"], &json["NumThreads"], &json["H2"]), (&2.into(), &10.into(), &true.into()));
+    assert!(json["Sizes"]["Min"].as_f64() > Some(100_000.0), "the echo comes back: {}", json["Sizes"]);
+    let status = format!("-n 4 -c 2 -qps 0 -h2 http://{}/?status=503", server.http);
+    assert_eq!(check(status, "Code 503 : 4 (100.0 %)").status, Ok(1));
+    let grpc =
+        |flags: &str, expected: &str| check(format!("-n 20 -c 2 -s 2 -qps 0 -grpc {flags} {}", server.grpc), expected);
+    assert_eq!(grpc("-ping -payload hello", "Ping SERVING : 20").status, Ok(0));
+    assert_eq!(grpc("", "Health SERVING : 20").status, Ok(0));
+    assert_eq!(grpc("-healthservice none", "Health ERROR : 20").status, Ok(1));
 }
 
 #[test]

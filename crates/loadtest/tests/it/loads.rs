@@ -34,9 +34,9 @@ impl Finished {
     }
 }
 
-/// Runs the command line, whose words are separated by one space.
+/// Runs the command line, with spaces between words.
 pub fn load(line: &str) -> Finished {
-    let words = line.split(' ').map(OsString::from).collect();
+    let words = line.split_whitespace().map(OsString::from).collect();
     let words = flags::with_two_dashes(&Cli::command(), words);
     let cli = Cli::parse_from([OsString::from("load")].into_iter().chain(words));
     let (mut text, mut standard) = (Vec::new(), Vec::new());
