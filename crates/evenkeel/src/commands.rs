@@ -112,6 +112,8 @@ enum Command {
     Authz(authz::AuthzCommand),
     /// Send load to a server and measure it, with Fortio's flags and results.
     Load(Box<evenkeel_loadtest::LoadArguments>),
+    /// Answer requests as they say, as Fortio's server: HTTP, gRPC, TCP and UDP.
+    Echo(Box<evenkeel_echo::EchoArguments>),
     /// Print a script that completes commands in a shell.
     Completion {
         /// The shell.
@@ -455,6 +457,10 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Authz(command) => authz::run(&command, &mut io::stdout().lock()),
         Command::Load(arguments) => {
             Ok(evenkeel_loadtest::run(&arguments, &mut io::stderr(), &mut io::stdout().lock())?)
+        }
+        Command::Echo(arguments) => {
+            evenkeel_echo::run(&arguments, &mut io::stdout())?;
+            Ok(0)
         }
         Command::Completion { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Command;
 
 /// The commands whose flags are Fortio's.
-const COMMANDS: [&str; 1] = ["load"];
+const COMMANDS: [&str; 2] = ["load", "echo"];
 
 /// The arguments as clap reads them: `-qps` of such a command becomes `--qps`.
 pub fn arguments(command: &Command, mut arguments: Vec<OsString>) -> Vec<OsString> {

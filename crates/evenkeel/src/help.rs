@@ -11,7 +11,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Inspect it", &["dashboard", "proxy-status", "proxy-config", "mtls", "ca", "history"]),
     ("Put it into Pods", &["inject", "istio-iptables"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
-    ("Put it under load", &["load"]),
+    ("Put it under load", &["load", "echo"]),
     ("Other", &["completion", "version", "help"]),
 ];
 

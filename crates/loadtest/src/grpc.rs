@@ -44,7 +44,7 @@ pub struct HealthCheckResponse {
 ///
 /// # Errors
 /// A flag's value is wrong; says which.
-pub fn request(target: &Target, request: &RequestFlags, run: &RunFlags) -> Result<HttpRequest, String> {
+pub(crate) fn request(target: &Target, request: &RequestFlags, run: &RunFlags) -> Result<HttpRequest, String> {
     let (path, message) = if run.ping {
         let payload = payload(request)?.unwrap_or_default();
         let payload = String::from_utf8(payload).map_err(|_| "the payload of a ping has to be UTF-8".to_owned())?;
@@ -71,13 +71,13 @@ pub fn request(target: &Target, request: &RequestFlags, run: &RunFlags) -> Resul
 }
 
 /// A message as a stream carries it: not compressed, its length, and its bytes.
-fn with_prefix(message: &[u8]) -> Vec<u8> {
+pub fn with_prefix(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], length.to_be_bytes().as_slice(), message].concat()
 }
 
 /// How the response of a call is read.
-pub fn reading(is_ping: bool) -> Reading {
+pub(crate) fn reading(is_ping: bool) -> Reading {
     Reading::Grpc(if is_ping { read_ping } else { read_health })
 }
 

@@ -10,8 +10,8 @@
 mod codec;
 mod command;
 pub mod flags;
-mod go_numbers;
-mod grpc;
+pub mod go_numbers;
+pub mod grpc;
 pub mod histogram;
 mod link;
 mod live;

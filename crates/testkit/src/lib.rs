@@ -9,6 +9,7 @@ pub mod authz;
 pub mod dns;
 pub mod envoy;
 pub mod exposition;
+pub mod fortio;
 pub mod go_reference;
 pub mod golden;
 pub mod grpc_xds;

@@ -1,53 +1,16 @@
 //! Fortio itself: its results have the same names, and the same samples the same percentiles.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Once;
 
 use evenkeel_loadtest::histogram::{Ranges, Recorder};
-use evenkeel_testkit::port::free_ports;
-use evenkeel_testkit::process::Process;
+use evenkeel_testkit::fortio::{Server, program};
 use evenkeel_testkit::random::Random;
 use evenkeel_testkit::tls::TestCa;
-use evenkeel_testkit::workspace;
 use serde_json::Value;
 
 use crate::loads::load;
-
-/// One of Fortio's programs.
-fn program(name: &str) -> PathBuf {
-    static INSTALLED: Once = Once::new();
-    let path = workspace::target_dir().join("tools/bin").join(name);
-    INSTALLED.call_once(|| workspace::install("fortio"));
-    path
-}
-
-/// Fortio's server, with a port for each protocol.
-struct Server {
-    http: SocketAddr,
-    tcp: SocketAddr,
-    udp: SocketAddr,
-    grpc: SocketAddr,
-    _process: Process,
-}
-
-impl Server {
-    fn start(extra: &[&str]) -> Self {
-        let [http, tcp, udp, grpc] = free_ports().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let mut command = Command::new(program("fortio"));
-        command.args(["server", "-redirect-port", "disabled"]).args(extra);
-        for (flag, address) in [("-http-port", http), ("-tcp-port", tcp), ("-udp-port", udp), ("-grpc-port", grpc)] {
-            command.arg(flag).arg(address.to_string());
-        }
-        let mut process = Process::spawn(&mut command);
-        process.wait_for_port(http);
-        process.wait_for_port(tcp);
-        process.wait_for_port(grpc);
-        Self { http, tcp, udp, grpc, _process: process }
-    }
-}
 
 /// Fortio's own result for the same flags.
 fn fortio_load(line: &str) -> Value {
