@@ -84,6 +84,13 @@ class Cluster:
         command = ["nsenter", network, self.program("kubectl"), "--kubeconfig", self.control_plane.kubeconfig, *arguments]
         return list(map(str, command))
 
+    def helm(self, *arguments):
+        command = list(map(str, [self.program("helm"), *arguments]))
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            raise SystemExit(f"nodes: helm {arguments[0]}: {result.stderr.strip()}")
+        return result.stdout
+
     def program(self, name):
         path = PROGRAMS / name
         return str(path) if path.exists() else name

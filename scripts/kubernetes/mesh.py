@@ -6,6 +6,7 @@ from pathlib import Path
 from control_plane import KEY, openssl
 
 MANIFESTS = Path(__file__).resolve().parent / "mesh"
+CHARTS = Path(__file__).resolve().parent.parent.parent / "charts"
 NAMESPACES = {"istio-system": {}, "mesh": {"istio-injection": "enabled"}}
 
 
@@ -40,6 +41,19 @@ class Mesh:
             self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "istio-ca-root-cert", "namespace": namespace},
                         "data": {"root-cert.pem": certificate.decode()}})
         return certificate
+
+    def install_cni(self):
+        """Has a CNI plugin load the rules of Pods, in place of their init containers."""
+        values = ["--set", "global.hub=evenkeel.test", "--set-string", "global.tag=1", "--set", "global.imagePullPolicy=Never"]
+        manifests = self.cluster.helm("template", "cni", CHARTS / "cni", "--namespace", "istio-system", *values)
+        self.kubectl("-n", "istio-system", "apply", "-f", "-", input=manifests)
+        self.kubectl("-n", "istio-system", "rollout", "status", "daemonset/evenkeel-cni-node", "--timeout=60s")
+        patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--cni"}]
+        self.kubectl("-n", "istio-system", "patch", "deployment", "istiod", "--type=json", "-p", json.dumps(patch))
+        self.rollout("istio-system", "istiod")
+        for name in ["server", "client"]:
+            self.kubectl("-n", "mesh", "rollout", "restart", f"deployment/{name}")
+            self.rollout("mesh", name)
 
     def apply(self, document):
         self.kubectl("apply", "-f", "-", input=json.dumps(document))

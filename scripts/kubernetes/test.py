@@ -79,13 +79,49 @@ def the_mesh_works_without_its_control_plane(mesh):
     expect("a call", mesh.call("mesh", "client", SERVER), lambda answer: answer.startswith("200 "))
     mesh.rollout("istio-system", "istiod")
     # A new Pod is injected, gets its certificate and is reached.
-    mesh.kubectl("-n", "mesh", "delete", "pod", "-l", "app=server", "--wait=false")
+    mesh.kubectl("-n", "mesh", "rollout", "restart", "deployment/server")
     mesh.rollout("mesh", "server", seconds=ROLLOUT_SECONDS)
     calls_are_authenticated(mesh)
 
 
+def a_cni_plugin_loads_the_rules(mesh):
+    """No container of a Pod has privileges then; Pods without a sidecar start as before."""
+    mesh.install_cni()
+    pod = json.loads(mesh.kubectl("-n", "mesh", "get", "pod", mesh.pod("mesh", "server")[0], "-o", "json").stdout)
+    names = [container["name"] for container in pod["spec"]["initContainers"]]
+    expect("the init containers", names, lambda names: names == ["istio-validation", "istio-proxy"])
+    added = [container["securityContext"]["capabilities"].get("add") for container in pod["spec"]["initContainers"]]
+    expect("capabilities", added, lambda added: not any(added))
+    calls_are_authenticated(mesh)
+    strict_refuses_plain_text(mesh)
+    mesh.kubectl("-n", "default", "rollout", "restart", "deployment/outsider")
+    mesh.rollout("default", "outsider")
+
+
+def a_pod_starts_only_with_its_rules(mesh):
+    """The agent is away: a Pod of the mesh waits for it, and says so."""
+    mesh.kubectl("-n", "istio-system", "patch", "daemonset", "evenkeel-cni-node", "--type=merge", "-p",
+                 json.dumps({"spec": {"template": {"spec": {"nodeSelector": {"absent": "true"}}}}}))
+    mesh.kubectl("-n", "istio-system", "wait", "--for=delete", "pod", "-l", "app=evenkeel-cni-node", "--timeout=60s", check=False)
+    for node in mesh.cluster.nodes:
+        plugins = json.loads(node.run("cat", "/etc/cni/net.d/10-bridge.conflist").stdout)["plugins"]
+        expect(f"the plugins of {node.name}", [plugin["type"] for plugin in plugins], lambda types: types == ["bridge"])
+        found = node.run("ls", "/opt/cni/bin").stdout.split()
+        expect(f"the programs of {node.name}", found, lambda found: "evenkeel-cni" not in found)
+    name = mesh.pod("mesh", "server")[0]
+    mesh.kubectl("-n", "mesh", "delete", "pod", name, "--wait=false")
+    mesh.cluster.wait_for("a Pod that fails without its rules", lambda: "not captured" in mesh.kubectl(
+        "-n", "mesh", "logs", "-l", "app=server", "-c", "istio-validation", "--tail=5", check=False).stdout)
+    restore = [{"op": "remove", "path": "/spec/template/spec/nodeSelector/absent"}]
+    mesh.kubectl("-n", "istio-system", "patch", "daemonset", "evenkeel-cni-node", "--type=json", "-p", json.dumps(restore))
+    mesh.kubectl("-n", "istio-system", "rollout", "status", "daemonset/evenkeel-cni-node", "--timeout=60s")
+    mesh.kubectl("-n", "mesh", "delete", "pod", "-l", "app=server", "--wait=false")
+    mesh.cluster.wait_for("a new Pod", lambda: mesh.call("mesh", "client", SERVER).startswith("200 "))
+
+
 CHECKS = [pods_have_sidecars, calls_are_authenticated, strict_refuses_plain_text, a_rollout_loses_no_request,
-          the_mesh_works_without_the_api_server, the_mesh_works_without_its_control_plane]
+          the_mesh_works_without_the_api_server, the_mesh_works_without_its_control_plane, a_cni_plugin_loads_the_rules,
+          a_pod_starts_only_with_its_rules]
 
 
 def expect(what, value, condition):

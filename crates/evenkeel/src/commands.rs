@@ -26,8 +26,8 @@ use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
-    admin, analyze, authz, ca, compiled, control_plane, dashboard, effective, explain, history, inject, istio_iptables,
-    manifests, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
+    admin, analyze, authz, ca, cni, compiled, control_plane, dashboard, effective, explain, history, inject,
+    istio_iptables, manifests, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -91,6 +91,15 @@ enum Command {
     /// Load the rules that redirect a Pod's connections to its proxy (the init container of injected Pods runs it).
     #[command(name = evenkeel_capture::COMMAND)]
     IstioIptables(istio_iptables::CaptureArguments),
+    /// Run as the CNI plugin: a container runtime gives the network configuration on standard input, and CNI_COMMAND.
+    Cni,
+    /// Run the CNI plugin's agent on a node: it installs the plugin and loads the capture rules of Pods.
+    CniNode {
+        #[command(flatten)]
+        arguments: cni::NodeArguments,
+        #[command(flatten)]
+        log: LogOptions,
+    },
     /// Show what happens to a call, and why: listener, rule, policy, endpoints, each with file and line.
     #[command(after_help = explain::EXAMPLES)]
     Explain(Box<explain::ExplainArguments>),
@@ -448,6 +457,11 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Inject(arguments) => inject::run(&arguments, &mut io::stdout().lock()),
         Command::IstioIptables(arguments) => istio_iptables::run(&arguments, &mut io::stdout().lock()),
+        Command::Cni => cni::run_plugin(),
+        Command::CniNode { arguments, log } => {
+            logging::start(log.log_level);
+            cni::run_node(arguments)
+        }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),

@@ -9,7 +9,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["dashboard", "proxy-status", "proxy-config", "mtls", "ca", "history"]),
-    ("Put it into Pods", &["inject", "istio-iptables"]),
+    ("Put it into Pods", &["inject", "istio-iptables", "cni", "cni-node"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
     ("Put it under load", &["load", "echo"]),
     ("Other", &["completion", "version", "help"]),

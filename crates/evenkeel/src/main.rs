@@ -6,6 +6,7 @@ mod analyze;
 mod apply;
 mod authz;
 mod ca;
+mod cni;
 mod commands;
 mod compiled;
 mod control_plane;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
         heaps::collect();
         purge::started();
     });
+    if cni::is_plugin() {
+        return status(cni::run_plugin());
+    }
     let command = help::in_groups(Cli::command());
     let arguments = go_flags::arguments(&command, std::env::args_os().collect());
     let matches = command.try_get_matches_from(&arguments).unwrap_or_else(|error| {
@@ -61,7 +65,12 @@ fn main() -> ExitCode {
         error.exit()
     });
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match commands::run(cli) {
+    status(commands::run(cli))
+}
+
+/// The exit status; an error is printed.
+fn status(result: anyhow::Result<u8>) -> ExitCode {
+    match result {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             // Nothing can be done if standard error is gone.

@@ -10,6 +10,13 @@ use crate::settings::ProxySettings;
 
 /// Its name, as in Istio.
 pub(crate) const NAME: &str = "istio-init";
+/// The container that stands in its place where a CNI plugin loads the rules, as in Istio. Its arguments are those of the rules, and the
+/// plugin's agent reads them there.
+pub const VALIDATION: &str = "istio-validation";
+/// Flags of Istio's `istio-iptables`: load nothing, and fail where connections are not captured.
+pub const VALIDATION_FLAGS: [&str; 2] = ["--run-validation", "--skip-rule-apply"];
+/// A user without privileges whose connections are captured, unlike those of the proxy's user.
+const VALIDATION_USER: u32 = 65532;
 /// Ports of the proxy that Istio names as excluded, besides the port of the agent's page.
 const OWN_PORTS: [u16; 2] = [15090, 15021];
 /// Port of the agent's page.
@@ -47,5 +54,25 @@ pub(crate) fn container(pod: &Pod<'_>, settings: &ProxySettings, resources: &Res
             ..SecurityContext::default()
         },
         ..Container::default()
+    })
+}
+
+/// The container that fails if the rules are not loaded, so that no program of the Pod starts without them; `None`: nothing is captured.
+pub(crate) fn validation(pod: &Pod<'_>, settings: &ProxySettings, resources: &Resources) -> Option<Container> {
+    let loads = container(pod, settings, resources)?;
+    let mut words = loads.args.into_iter();
+    let command = words.next().into_iter();
+    Some(Container {
+        name: VALIDATION.to_owned(),
+        args: command.chain(VALIDATION_FLAGS.map(str::to_owned)).chain(words).collect(),
+        security_context: SecurityContext {
+            capabilities: Capabilities { add: Vec::new(), drop: vec!["ALL"] },
+            read_only_root_filesystem: true,
+            run_as_group: VALIDATION_USER,
+            run_as_non_root: true,
+            run_as_user: VALIDATION_USER,
+            ..SecurityContext::default()
+        },
+        ..loads
     })
 }

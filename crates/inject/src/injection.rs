@@ -53,8 +53,8 @@ pub fn inject(pod: &Pod<'_>) -> Option<Injection> {
         added_labels.iter().chain(pod.labels()).map(|(name, value)| (name.clone(), value.clone())).collect();
     let proxy = sidecar::container(pod, &settings, &all_labels);
     let rules = match pod.template.init {
-        InitContainer::Cni => None,
-        InitContainer::Rules if is_gateway(annotations, pod.spec) => None,
+        _ if is_gateway(annotations, pod.spec) => None,
+        InitContainer::Cni => init::validation(pod, &settings, &proxy.resources),
         InitContainer::Rules => init::container(pod, &settings, &proxy.resources),
     };
     let mut init_containers: Vec<Container> = rules.into_iter().collect();

@@ -46,6 +46,6 @@ pub enum SidecarForm {
 pub enum InitContainer {
     /// An init container.
     Rules,
-    /// A CNI plugin: the Pod has no init container.
+    /// A CNI plugin: the Pod's init container only verifies that they are loaded.
     Cni,
 }

@@ -8,6 +8,7 @@ mod discovery;
 pub mod last_objects;
 pub mod lease;
 mod localities;
+pub mod pod_rules;
 mod reason;
 pub mod replica;
 pub mod revision;

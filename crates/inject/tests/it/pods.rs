@@ -99,7 +99,9 @@ fn rules_are_those_of_annotations() {
     let without_dns = "proxy.istio.io/config: '{proxyMetadata: {ISTIO_META_DNS_CAPTURE: \"false\"}}'";
     check(without_dns, &mesh(), Some(all.trim_end_matches(" --redirect-dns")));
     check("sidecar.istio.io/interceptionMode: NONE", &mesh(), None);
-    check("", &Template { init: InitContainer::Cni, ..mesh() }, None);
+    let by_cni = Template { init: InitContainer::Cni, ..mesh() };
+    check("", &by_cni, Some(&all.replace("iptables ", "iptables --run-validation --skip-rule-apply ")));
+    check("sidecar.istio.io/interceptionMode: NONE", &by_cni, None);
 }
 
 /// Kubernetes expands references to variables in arguments, and not in texts of users.

@@ -1,0 +1,144 @@
+//! The program that a container runtime runs.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::configuration::{NetworkConfiguration, PodName, VERSIONS};
+use crate::handover::{self, Verdict};
+
+/// What the runtime wants, and of which container: the variables `CNI_…`.
+#[derive(Debug, Clone, Default)]
+pub struct Invocation {
+    /// `CNI_COMMAND`.
+    pub command: String,
+    /// `CNI_NETNS`.
+    pub network: PathBuf,
+    /// `CNI_ARGS`.
+    pub arguments: String,
+}
+
+/// Why a plugin fails; the codes of the specification, and from 100 on its own.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// The version is none of those that the plugin speaks.
+    #[error("version `{0}` of CNI is not supported; supported are {versions}", versions = VERSIONS.join(", "))]
+    Version(String),
+    /// The command is none of the specification.
+    #[error("CNI_COMMAND `{0}` is no command of CNI")]
+    Command(String),
+    /// Standard input is no network configuration.
+    #[error("the network configuration cannot be read: {0}")]
+    Configuration(#[from] serde_json::Error),
+    /// The plugin is the first one.
+    #[error("there is no prevResult: the plugin has to be chained behind one that makes the Pod's network")]
+    NotChained,
+    /// The Pod's network cannot be opened.
+    #[error("the network namespace {path} cannot be opened: {source}")]
+    Network {
+        /// `CNI_NETNS`.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The agent does not answer.
+    #[error("the agent of this node does not answer at {socket}: {source}; does its Pod (DaemonSet) run?")]
+    Agent {
+        /// Its socket.
+        socket: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The agent could not load the rules.
+    #[error("the capture rules of Pod {}/{} are not loaded: {reason}", pod.namespace, pod.name)]
+    Refused {
+        /// The Pod.
+        pod: PodName,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl PluginError {
+    fn code(&self) -> u32 {
+        match self {
+            Self::Version(_) => 1,
+            Self::Command(_) => 4,
+            Self::Configuration(_) => 6,
+            Self::NotChained => 7,
+            Self::Network { .. } => 5,
+            // "Try again later."
+            Self::Agent { .. } => 11,
+            Self::Refused { .. } => 100,
+        }
+    }
+
+    /// The error as a runtime reads it from standard output.
+    pub fn to_json(&self, version: &str) -> Value {
+        json!({"cniVersion": version, "code": self.code(), "msg": self.to_string()})
+    }
+}
+
+impl Invocation {
+    /// That of this process.
+    pub fn of_environment() -> Self {
+        let text = |name: &str| std::env::var(name).unwrap_or_default();
+        Self { command: text("CNI_COMMAND"), network: text("CNI_NETNS").into(), arguments: text("CNI_ARGS") }
+    }
+
+    /// Does it; returns what is printed, and whether it succeeded.
+    pub fn run(&self, input: &[u8]) -> (Option<Value>, bool) {
+        let version = || {
+            let input: Value = serde_json::from_slice(input).ok()?;
+            Some(input.get("cniVersion")?.as_str()?.to_owned())
+        };
+        match self.act(input) {
+            Ok(printed) => (printed, true),
+            Err(error) => (Some(error.to_json(&version().unwrap_or_default())), false),
+        }
+    }
+
+    fn act(&self, input: &[u8]) -> Result<Option<Value>, PluginError> {
+        if self.command == "VERSION" {
+            let version = VERSIONS.last().copied().unwrap_or_default();
+            return Ok(Some(json!({"cniVersion": version, "supportedVersions": VERSIONS})));
+        }
+        let configuration: NetworkConfiguration = serde_json::from_slice(input)?;
+        if !VERSIONS.contains(&configuration.cni_version.as_str()) {
+            return Err(PluginError::Version(configuration.cni_version));
+        }
+        match self.command.as_str() {
+            "ADD" => self.add(configuration).map(Some),
+            "STATUS" => status(&configuration).map(|()| None),
+            // The rules end with the Pod's network namespace; nothing of them is kept elsewhere.
+            "DEL" | "GC" | "CHECK" => Ok(None),
+            other => Err(PluginError::Command(other.to_owned())),
+        }
+    }
+
+    fn add(&self, configuration: NetworkConfiguration) -> Result<Value, PluginError> {
+        let NetworkConfiguration { prev_result, settings, .. } = configuration;
+        let result = prev_result.ok_or(PluginError::NotChained)?;
+        let Some(pod) = PodName::of_arguments(&self.arguments).filter(|pod| !settings.skips(pod)) else {
+            return Ok(result);
+        };
+        let network =
+            File::open(&self.network).map_err(|source| PluginError::Network { path: self.network.clone(), source })?;
+        let socket = settings.socket;
+        match handover::ask(&socket, &pod, &network) {
+            Ok(Verdict::Captured | Verdict::Skipped) => Ok(result),
+            Ok(Verdict::Failed(reason)) => Err(PluginError::Refused { pod, reason }),
+            Err(source) => Err(PluginError::Agent { socket, source }),
+        }
+    }
+}
+
+/// Whether Pods can be added: the agent listens.
+fn status(configuration: &NetworkConfiguration) -> Result<(), PluginError> {
+    let socket = &configuration.settings.socket;
+    let connected = UnixStream::connect(socket).map(drop);
+    connected.map_err(|source| PluginError::Agent { socket: socket.clone(), source })
+}

@@ -1,0 +1,96 @@
+//! The plugin among the files of a node.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use evenkeel_cni::PLUGIN;
+use evenkeel_cni::configuration::Settings;
+use evenkeel_cni::install::Node;
+use serde_json::{Value, json};
+
+const LIST: &str = r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}, {"type": "portmap"}]}"#;
+
+fn settings() -> Settings {
+    Settings {
+        socket: "/run/evenkeel-cni/agent.sock".into(),
+        exclude_namespaces: vec!["kube-system".to_owned()],
+        agent_namespace: "istio-system".to_owned(),
+        agent_prefix: "evenkeel-cni-node-".to_owned(),
+    }
+}
+
+fn node(folder: &tempfile::TempDir) -> Node {
+    let node = Node { programs: folder.path().join("bin"), configurations: folder.path().join("net.d") };
+    [&node.programs, &node.configurations].into_iter().for_each(|path| fs::create_dir(path).expect("a directory"));
+    node
+}
+
+fn list(node: &Node, name: &str) -> Value {
+    serde_json::from_slice(&fs::read(node.configurations.join(name)).expect("a file")).expect("JSON")
+}
+
+fn plugins(node: &Node, name: &str) -> Vec<String> {
+    let list = list(node, name);
+    let plugins = list["plugins"].as_array().expect("a list").iter();
+    plugins.map(|plugin| plugin["type"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn the_plugin_is_chained_behind_the_others_and_goes_without_a_trace() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let node = node(&folder);
+    let write = |name: &str, text: &str| fs::write(node.configurations.join(name), text).expect("a file");
+    let missing = node.install_entry(&settings()).expect_err("there is none").to_string();
+    assert!(missing.contains("no network configuration (*.conflist) yet"), "{missing}");
+    write("10-pods.conflist", LIST);
+    write("20-others.conflist", LIST);
+    write("00-notes.txt", "no configuration");
+    assert!(node.install_entry(&settings()).expect("it is chained"));
+    assert_eq!(plugins(&node, "10-pods.conflist"), ["bridge", "portmap", PLUGIN]);
+    assert_eq!(plugins(&node, "20-others.conflist"), ["bridge", "portmap"]);
+    let mode = fs::metadata(node.configurations.join("10-pods.conflist")).expect("it").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(!node.install_entry(&settings()).expect("it is there"), "nothing to change");
+    // The other plugins' installer writes its file again.
+    write("10-pods.conflist", LIST);
+    assert!(node.install_entry(&settings()).expect("it is chained again"));
+    let moved = Settings { socket: "/run/other.sock".into(), ..settings() };
+    assert!(node.install_entry(&moved).expect("it is corrected"));
+    assert_eq!(plugins(&node, "10-pods.conflist"), ["bridge", "portmap", PLUGIN]);
+    node.remove().expect("it is removed");
+    assert_eq!(list(&node, "10-pods.conflist"), serde_json::from_str::<Value>(LIST).expect("JSON"));
+    assert_eq!(fs::read_dir(&node.configurations).expect("a directory").count(), 3);
+}
+
+#[test]
+fn what_cannot_be_chained_is_named() {
+    let check = |name: &str, text: &str, expected: &str| {
+        let folder = tempfile::tempdir().expect("a directory");
+        let node = node(&folder);
+        fs::write(node.configurations.join(name), text).expect("a file");
+        let error = node.install_entry(&settings()).expect_err("it cannot be chained").to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(fs::read_to_string(node.configurations.join(name)).expect("a file"), text);
+    };
+    check("10-one.conf", &json!({"type": "bridge"}).to_string(), "configuration of a single plugin");
+    check("10-pods.conflist", "{", "10-pods.conflist: ");
+    check("10-pods.conflist", "{}", "no list `plugins`");
+}
+
+#[test]
+fn the_program_is_replaced_as_a_whole() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let node = node(&folder);
+    let source = folder.path().join("evenkeel");
+    for content in ["first", "second"] {
+        fs::write(&source, content).expect("a file");
+        node.install_program(&source).expect("it is copied");
+        let copy = node.programs.join(PLUGIN);
+        assert_eq!(fs::read_to_string(&copy).expect("it"), content);
+        assert_eq!(fs::metadata(&copy).expect("it").permissions().mode() & 0o777, 0o755);
+    }
+    assert_eq!(fs::read_dir(&node.programs).expect("a directory").count(), 1);
+    fs::write(node.configurations.join("10-pods.conflist"), LIST).expect("a file");
+    node.remove().expect("it is removed");
+    assert_eq!(fs::read_dir(&node.programs).expect("a directory").count(), 0);
+}

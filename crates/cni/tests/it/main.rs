@@ -1,0 +1,4 @@
+//! The CNI plugin as a container runtime sees it, and what it leaves on a node.
+
+mod install;
+mod plugin;
