@@ -8,12 +8,14 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 13] = [
+const WITHOUT: [(&[&str], &str); 15] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["inject"], "it prints manifests, for `kubectl apply -f -`"),
     (&["istio-iptables"], "it loads rules into the kernel; --dry-run prints them"),
     (&["exec"], "it prints what the command prints"),
-    (&["load"], "its flags are Fortio's; -json - prints the result as JSON"),
+    (&["load", "curl"], "it prints the response"),
+    (&["load", "compare"], "its exit status is 1 if something differs"),
+    (&["load", "report"], "it prints a page of results that are JSON"),
     (&["dashboard"], "it prints an address; the pages below /api there are JSON (docs/dashboard.md)"),
     (&["echo"], "it is a server; /debug shows a request"),
     (&["completion"], "it prints a script"),

@@ -9,6 +9,8 @@
 
 mod codec;
 mod command;
+mod compare;
+mod curl;
 pub mod flags;
 pub mod go_numbers;
 pub mod grpc;
@@ -16,6 +18,7 @@ pub mod histogram;
 mod link;
 mod live;
 mod outcome;
+mod page;
 mod request;
 pub mod results;
 mod run;

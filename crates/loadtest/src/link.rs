@@ -43,6 +43,8 @@ pub struct Link {
     turn: usize,
     uses_left: Option<u32>,
     random: Random,
+    /// What has come, if somebody wants to see it.
+    recorded: Option<Vec<u8>>,
 }
 
 /// What a link found in the bytes that came.
@@ -70,7 +72,18 @@ impl Link {
             turn: number,
             uses_left: None,
             random: Random::new(number as u64 + 1),
+            recorded: None,
         }
+    }
+
+    /// Keeps a copy of what comes.
+    pub fn record(&mut self) {
+        self.recorded = Some(Vec::new());
+    }
+
+    /// What has come since [`Self::record`].
+    pub fn recorded(&mut self) -> Vec<u8> {
+        self.recorded.take().unwrap_or_default()
     }
 
     /// Whether there is a socket.
@@ -184,6 +197,9 @@ impl Link {
             match transport.read(buffer) {
                 Ok(0) => return Received::Ended(self.codec.end(events)),
                 Ok(count) => {
+                    if let Some(recorded) = &mut self.recorded {
+                        recorded.extend_from_slice(&buffer[..count]);
+                    }
                     if let Err(fault) = self.codec.receive(&buffer[..count], events, &mut self.out) {
                         return Received::Ended(fault);
                     }

@@ -9,7 +9,7 @@ use crate::histogram::HistogramData;
 
 /// What all kinds of runs have.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[serde(rename_all = "PascalCase", default)]
 pub struct RunResult {
     /// `HTTP`, `GRPC Ping`, `TCP` and so on.
     pub run_type: String,

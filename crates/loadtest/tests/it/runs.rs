@@ -128,3 +128,34 @@ fn connections_are_replaced_as_often_as_wanted() {
     check("-connection-reuse 5:5", 4);
     check("-connection-reuse 10", 2);
 }
+
+#[test]
+fn one_request_is_printed() {
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let check = |answer: &'static str, status: Result<u8, String>, head: &str, body: &str| {
+        let run = load(&format!("curl -timeout 200ms -H a:b http://{}/", server(move |_| Some(answer))));
+        assert_eq!((run.status, run.text.as_str(), run.standard.as_str()), (status, head, body));
+    };
+    check(OK, Ok(0), "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n", "ok");
+    check(chunked, Ok(0), "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "abc");
+    let busy = "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n";
+    check(busy, Ok(1), busy, "");
+    check("", Err("no response: timeout".to_owned()), "", "");
+}
+
+#[test]
+fn saved_results_are_compared_and_made_a_page() {
+    let (server, folder) = (server(|_| Some(OK)), tempfile::tempdir().expect("a folder"));
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let run = load(&format!("-n 50 -c 2 -qps 0 -labels first -json {} http://{server}/", path("a.json")));
+    assert_eq!(run.status, Ok(0), "{}", run.text);
+    let same = load(&format!("compare {0} {0}", path("a.json")));
+    assert_eq!(same.status, Ok(0), "{}", same.standard);
+    assert!(same.standard.ends_with("Nothing differs beyond noise\n"), "{}", same.standard);
+    let report = load(&format!("report -html {} {}", path("a.html"), path("a.json")));
+    assert_eq!(report.status, Ok(0), "{}", report.text);
+    let page = std::fs::read_to_string(path("a.html")).expect("a page");
+    assert!(page.contains("first") && page.contains("<svg"), "{page}");
+    std::fs::write(path("b.json"), "{").expect("written");
+    assert!(load(&format!("compare {} {}", path("a.json"), path("b.json"))).status.is_err());
+}
