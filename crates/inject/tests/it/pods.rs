@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use evenkeel_api::istio::ProxyConfig;
 use evenkeel_capture::Capture;
 use evenkeel_inject::container::{Container, Variable};
-use evenkeel_inject::{InitContainer, Injection, SidecarForm, Template, canonical_name, canonical_revision};
+use evenkeel_inject::{
+    InitContainer, Injection, SidecarForm, Template, VALIDATION, VALIDATION_FLAGS, canonical_name, canonical_revision,
+};
 use evenkeel_testkit::golden;
 
 use crate::agent::read;
@@ -82,10 +84,11 @@ fn the_form_is_by_annotation_or_by_what_programs_need() {
 fn rules_are_those_of_annotations() {
     let check = |annotations: &str, mesh: &Template, expected: Option<&str>| {
         let injection = of(&format!("annotations: {{{annotations}}}"), mesh);
-        let arguments = named(&injection.init_containers, "istio-init").map(|init| init.args.clone());
+        let name = if mesh.init == InitContainer::Cni { VALIDATION } else { "istio-init" };
+        let arguments = named(&injection.init_containers, name).map(|init| init.args.clone());
         assert_eq!(arguments.as_ref().map(|words| words.join(" ")).as_deref(), expected, "{annotations}");
         if let Some(words) = arguments {
-            let words = words.iter().skip(1).map(String::as_str);
+            let words = words.iter().skip(1).map(String::as_str).filter(|word| !VALIDATION_FLAGS.contains(word));
             assert!(Capture::from_arguments(words, &[]).is_ok(), "{annotations}");
         }
     };
