@@ -173,7 +173,7 @@ fn load(arguments: &RunArguments, text: &mut dyn Write, standard: &mut dyn Write
     // What cannot be written to standard error is lost; the result still counts.
     _ = summary::announce(text, &report);
     let before = &mut || {
-        if !request.quiet {
+        if !request.is_quiet() {
             _ = summary::starting(text, &setup);
         }
     };

@@ -93,9 +93,42 @@ pub struct RequestFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set)]
     pub quiet: bool,
 
+    /// Fortio's level of logging: Debug, Verbose, Info, Warning; from Error on the same as -quiet.
+    #[arg(long, value_name = "LEVEL", default_value = "Info", ignore_case = true, value_parser = LEVELS)]
+    pub loglevel: String,
+
+    /// Accepted for Fortio's sake: a buffer is as large as it has to be.
+    #[arg(long, value_name = "KIB", hide = true)]
+    pub httpbufferkb: Option<u32>,
+
+    /// Accepted for Fortio's sake: errors are counted by kind and not logged.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set, hide = true)]
+    pub log_errors: bool,
+
     /// Accepted for Fortio's sake: there is one client, which is fast.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", action = ArgAction::Set, hide = true)]
     pub stdclient: bool,
+}
+
+/// Fortio's levels of logging.
+const LEVELS: [&str; 7] = ["Debug", "Verbose", "Info", "Warning", "Error", "Critical", "Fatal"];
+
+impl RequestFlags {
+    /// Whether only the result and errors are printed.
+    pub fn is_quiet(&self) -> bool {
+        let is = |level: &str| self.loglevel.eq_ignore_ascii_case(level);
+        self.quiet || LEVELS[4..].iter().any(|level| is(level))
+    }
+
+    /// Flags of Fortio's that were used and have no effect here, with the reason.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let all = [
+            (self.stdclient, "-stdclient has no effect: there is one client, for HTTP/1.1 and HTTP/2"),
+            (self.httpbufferkb.is_some(), "-httpbufferkb has no effect: a buffer is as large as it has to be"),
+            (self.log_errors, "-log-errors has no effect: errors are counted by kind and not logged"),
+        ];
+        all.into_iter().filter(|(is_used, _)| *is_used).map(|(_, reason)| reason).collect()
+    }
 }
 
 /// Flags of a run.
@@ -291,6 +324,21 @@ mod tests {
             assert_eq!((request.headers, run.percentiles), (vec!["-qps:1".to_owned()], vec![50.0, 99.0]));
             assert_eq!((run.json, url.as_str()), (Some("-".into()), "http://a/"));
         }
+    }
+
+    #[test]
+    fn fortios_other_flags_are_accepted_and_named() {
+        let check = |line: &str, is_quiet: bool, named: &[&str]| {
+            let Test { request, .. } =
+                parse(&format!("{line} http://a")).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let found = request.without_effect();
+            let found: Vec<_> = found.iter().filter_map(|reason| reason.split(' ').next()).collect();
+            assert_eq!((request.is_quiet(), found.as_slice()), (is_quiet, named), "{line}");
+        };
+        check("-loglevel Warning -log-errors=false", false, &[]);
+        check("-loglevel error", true, &[]);
+        check("-quiet -stdclient -httpbufferkb 64 -log-errors", true, &["-stdclient", "-httpbufferkb", "-log-errors"]);
+        assert!(parse("-loglevel loud http://a").is_err());
     }
 
     #[test]

@@ -64,10 +64,7 @@ impl Setup {
     /// # Errors
     /// A flag's value is wrong; says which.
     pub fn new(target: &Target, request: &RequestFlags, run: &RunFlags) -> Result<Self, String> {
-        let mut warnings = Vec::new();
-        if request.stdclient {
-            warnings.push("-stdclient has no effect: there is one client, for HTTP/1.1 and HTTP/2".to_owned());
-        }
+        let mut warnings: Vec<String> = request.without_effect().into_iter().map(str::to_owned).collect();
         let protocol = protocol(target, request, run)?;
         let connector = connector(target, request, run)?;
         let streams = streams(run, &protocol)?;
@@ -84,7 +81,7 @@ impl Setup {
             from_sent: run.latency_from_sent,
             stop: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
-            progress: Progress::new(!request.quiet && run::is_watched()),
+            progress: Progress::new(!request.is_quiet() && run::is_watched()),
         };
         let cores = available_parallelism().map_or(1, usize::from);
         let threads = usize::try_from(run.gomaxprocs).ok().filter(|threads| *threads > 0).unwrap_or(cores);

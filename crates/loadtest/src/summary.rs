@@ -286,7 +286,7 @@ impl Report<'_> {
 
     /// The result as text.
     pub fn write(&self, out: &mut dyn Write, measured: &Measured, result: &RunResult) -> io::Result<()> {
-        let (quiet, tally) = (self.request.quiet, &measured.tally);
+        let (quiet, tally) = (self.request.is_quiet(), &measured.tally);
         let (durations, errors) = (&result.duration_histogram, &result.errors_duration_histogram);
         if quiet {
             text::counter(out, "Aggregated Function Time", durations)?;
@@ -330,7 +330,7 @@ impl Report<'_> {
     }
 
     fn write_http(&self, out: &mut dyn Write, measured: &Measured, result: &RunResult) -> io::Result<()> {
-        let (quiet, tally, pace) = (self.request.quiet, &measured.tally, &self.setup.plan.pace);
+        let (quiet, tally, pace) = (self.request.is_quiet(), &measured.tally, &self.setup.plan.pace);
         text::sockets(out, tally)?;
         if !quiet {
             text::histogram(out, "Connection time histogram (s)", &self.export(&tally.connections))?;
