@@ -136,6 +136,9 @@ kinds! {
     GatewayClass: "gateway.networking.k8s.io" ["v1", "v1beta1"] Cluster => gateway_api::GatewayClass;
     KubernetesGateway as "Gateway": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::Gateway;
     HttpRoute as "HTTPRoute": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::HttpRoute;
+    GrpcRoute as "GRPCRoute": "gateway.networking.k8s.io" ["v1", "v1alpha2"] Namespaced => gateway_api::GrpcRoute;
+    TlsRoute as "TLSRoute": "gateway.networking.k8s.io" ["v1", "v1alpha3", "v1alpha2"] Namespaced => gateway_api::TlsRoute;
+    TcpRoute as "TCPRoute": "gateway.networking.k8s.io" ["v1", "v1alpha2"] Namespaced => gateway_api::TcpRoute;
     ReferenceGrant: "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::ReferenceGrant;
 }
 

@@ -4,8 +4,10 @@
 
 mod gateway;
 mod gateway_class;
+mod grpc_route;
 mod http_filter;
 mod http_route;
+mod l4_route;
 mod limits;
 mod listener;
 mod reference;
@@ -13,6 +15,7 @@ mod reference_grant;
 
 pub use gateway::{AddressType, Gateway, GatewayAddress, GatewaySpec};
 pub use gateway_class::{GatewayClass, GatewayClassSpec};
+pub use grpc_route::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http_filter::{
     CorsFilter, FilterType, HeaderModifier, HeaderValue, HttpFilter, MirrorFraction, PathModifier, PathModifierType,
     RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
@@ -21,6 +24,7 @@ pub use http_route::{
     HttpBackendRef, HttpHeaderMatch, HttpMethod, HttpPathMatch, HttpQueryParamMatch, HttpRetry, HttpRoute,
     HttpRouteMatch, HttpRouteRule, HttpRouteSpec, HttpTimeouts, PathMatchType, ValueMatchType,
 };
+pub use l4_route::{BackendRef, L4RouteRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
 pub use limits::{GatewayDuration, SectionName};
 pub use listener::{
     AllowedKind, AllowedRoutes, FromNamespaces, Listener, ListenerTls, ListenerTlsMode, RouteNamespaces,

@@ -52,6 +52,9 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("GatewayClass", gateway_api::GatewayClass::schema()),
         ("Gateway (gateway.networking.k8s.io)", gateway_api::Gateway::schema()),
         ("HTTPRoute", gateway_api::HttpRoute::schema()),
+        ("GRPCRoute", gateway_api::GrpcRoute::schema()),
+        ("TLSRoute", gateway_api::TlsRoute::schema()),
+        ("TCPRoute", gateway_api::TcpRoute::schema()),
         ("ReferenceGrant", gateway_api::ReferenceGrant::schema()),
     ]
 }

@@ -123,11 +123,10 @@ fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Convert
             (virtual_services::route_set(cx, object, &written.spec, found), delegates)
         }
         Resource::Ingress(written) => (ingresses::whole(cx, object, written, found)?, BTreeSet::new()),
-        Resource::HttpRoute(written) => {
-            elsewhere = gateway_api::http_parts(cx, object, &written.spec, found);
-            (gateway_api::http_in_mesh(object, &elsewhere), BTreeSet::new())
+        _ => {
+            elsewhere = gateway_api::parts(cx, object, found)?;
+            (gateway_api::in_mesh(object, &elsewhere), BTreeSet::new())
         }
-        _ => return None,
     };
     Some(ConvertedObject { place: place.clone(), object: object.clone(), service, elsewhere, delegates })
 }
@@ -259,7 +258,7 @@ fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(RouteSetRank, Arc<RouteSet>)> {
             parts.iter_mut().for_each(|part| part.gateways = gateways_of_host(cx, part));
             parts.into_iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
         }
-        Resource::HttpRoute(_) => {
+        Resource::HttpRoute(_) | Resource::GrpcRoute(_) | Resource::TlsRoute(_) | Resource::TcpRoute(_) => {
             elsewhere.iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part.clone()))).collect()
         }
         _ if service.hosts.is_empty() => Vec::new(),

@@ -53,14 +53,14 @@ fn document(random: &mut Random) -> String {
     let drawn = Drawn { namespace, name, other, host, long, export, selector, number };
     match random.below(16) {
         kind @ 0..6 if !random.once_in(6) => drawn.workload(kind, random),
-        0..6 => match random.below(6) {
+        0..6 => match random.below(3) {
             0 => drawn.workload_entry(random),
             1 => drawn.ingress(random),
-            2..5 => drawn.gateway_api(random),
             _ => drawn.ingress_class(random),
         },
         kind @ 6..14 => drawn.traffic(kind, random),
-        14 => drawn.peer_authentication(random),
+        14 if random.once_in(3) => drawn.peer_authentication(random),
+        14 => drawn.gateway_api(random),
         _ => drawn.of_the_mesh(random),
     }
 }
@@ -140,7 +140,15 @@ impl Drawn {
     fn gateway_api(&self, random: &mut Random) -> String {
         let Self { namespace, name, other, long, .. } = self;
         let version = "gateway.networking.k8s.io/v1";
-        match random.below(6) {
+        match random.below(9) {
+            6..9 => {
+                let kind = random.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
+                let parent = random.pick(&["{name: a, namespace: shop}", "{group: '', kind: Service, name: a}"]);
+                let meta = self.meta(kind, version);
+                format!(
+                    "{meta}spec: {{parentRefs: [{parent}], rules: [{{backendRefs: [{{name: {other}, port: 80}}]}}]}}\n"
+                )
+            }
             0 => {
                 let controller = random.pick(&["istio.io/gateway-controller", "example.com/other"]);
                 format!(

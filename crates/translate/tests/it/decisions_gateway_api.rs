@@ -429,3 +429,60 @@ fn a_route_for_a_service_entry() {
     let got = mesh.client().decide(HTTP, "GET far.test /");
     assert_eq!(got, "far.test/ to ratings.shop:80");
 }
+
+#[test]
+fn calls_of_grpc() {
+    let check = |conditions: &str, request: &str, expected: &str| {
+        let rules = format!("[{{matches: [{conditions}], backendRefs: [{{name: ratings, port: 80}}]}}]");
+        let route = object_of(API, "GRPCRoute", "r", "shop", &format!("parentRefs: [{{name: gate}}]\nrules: {rules}"));
+        let got = gateway(&Mesh::new(&(gate(PLAIN) + &route))).decide(to(80, None), request);
+        assert!(got.ends_with(expected), "{conditions}: {request}: {got}");
+    };
+    let ratings = "ratings.shop:80";
+    check("{method: {service: a.B, method: C}}", "POST a.test /a.B/C", ratings);
+    check("{method: {service: a.B, method: C}}", "POST a.test /a.B/D", "404");
+    check("{method: {service: a.B}}", "POST a.test /a.B/D", ratings);
+    check("{method: {service: a.B}}", "POST a.test /a.BC/D", "404");
+    check("{method: {method: C}}", "POST a.test /x.Y/C", ratings);
+    check("{method: {method: C}}", "POST a.test /x.Y/D", "404");
+    check("{method: {type: RegularExpression, service: 'a\\..*'}}", "POST a.test /a.B/D", ratings);
+    check("{method: {type: RegularExpression, service: 'a\\..*'}}", "POST a.test /b.B/D", "404");
+    check("{headers: [{name: x-a, value: b}]}", "POST a.test /a.B/C x-a=b", ratings);
+    check("{headers: [{name: x-a, value: b}]}", "POST a.test /a.B/C", "404");
+}
+
+/// Connections go where the listener and the server name say.
+#[test]
+fn connections() {
+    let listeners = "{name: tcp, port: 9000, protocol: TCP}, \
+                     {name: pass, port: 8443, protocol: TLS, hostname: '*.test', tls: {mode: Passthrough}}, \
+                     {name: end, port: 443, protocol: TLS, hostname: b.test, tls: {mode: Terminate, certificateRefs: [{name: a}]}}";
+    let route = |kind: &str, section: &str, rest: &str| {
+        let spec = format!("parentRefs: [{{name: gate, sectionName: {section}}}]\n{rest}");
+        object_of(API, kind, &format!("{}-{section}", kind.to_lowercase()), "shop", &spec)
+    };
+    let backends = |backends: &str| format!("rules: [{{backendRefs: [{backends}]}}]");
+    let ratings = backends("{name: ratings, port: 9000}");
+    let check = |route: &str, port: u16, sni: Option<&'static str>, expected: &str| {
+        let mesh = Mesh::new(&(gate(listeners) + route));
+        let got = gateway(&mesh).decide(to(port, sni), "");
+        assert!(got.ends_with(expected), "{route}: {port} {sni:?}: {got} {:?}", mesh.codes);
+    };
+    let tcp = route("TCPRoute", "tcp", &ratings);
+    check(&tcp, 9000, None, "ratings.shop:9000");
+    check(&route("TCPRoute", "tcp", &backends("{name: ledger, namespace: stock, port: 80}")), 9000, None, "no cluster");
+    check(&route("TCPRoute", "tcp", &backends("{name: ratings, port: 9000, weight: 0}")), 9000, None, "no cluster");
+    check(&route("TCPRoute", "pass", &ratings), 8443, Some("a.test"), "no listener");
+    check(&route("TCPRoute", "end", &ratings), 443, Some("b.test"), "ratings.shop:9000");
+    let named = |host: &str| format!("hostnames: [{host}]\n{ratings}");
+    let passed = route("TLSRoute", "pass", &named("a.test"));
+    check(&passed, 8443, Some("a.test"), "ratings.shop:9000");
+    check(&passed, 8443, Some("c.test"), "closed");
+    check(&route("TLSRoute", "pass", &named("a.other")), 8443, Some("a.other"), "no listener");
+    check(&route("TLSRoute", "end", &named("b.test")), 443, Some("b.test"), "ratings.shop:9000");
+    // In the mesh.
+    let service = "parentRefs: [{group: '', kind: Service, name: reviews, port: 9000}]\n";
+    let mesh = Mesh::new(&object_of(API, "TCPRoute", "r", "shop", &format!("{service}{ratings}")));
+    let arrival = Arrival { listener: "10.96.0.1_9000", to: "10.96.0.1:9000", ..HTTP };
+    assert_eq!(mesh.client().decide(arrival, ""), "ratings.shop:9000");
+}

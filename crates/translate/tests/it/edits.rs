@@ -41,7 +41,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         app: random.pick(&["a", "b", "c"]),
         random,
     };
-    let (file, text) = match draw.random.below(16) {
+    let (file, text) = match draw.random.below(17) {
         0 | 1 => draw.service(),
         2 | 3 => draw.service_entry(),
         4 => draw.pod(),
@@ -53,8 +53,8 @@ pub fn edit(random: &mut Random) -> (String, String) {
         12 => draw.of_the_cluster(),
         13 => draw.secret(),
         14 if draw.random.once_in(3) => draw.ingress(),
-        14 if draw.random.once_in(3) => draw.gateway_api(),
         14 => draw.workload_entry(),
+        15 => draw.gateway_api(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ if draw.random.once_in(4) => draw.request_authentication(),
         _ if draw.random.once_in(4) => draw.proxy_config(),
@@ -88,7 +88,15 @@ impl Draw<'_> {
 
     fn gateway_api(&mut self) -> (String, String) {
         const API: &str = "gateway.networking.k8s.io/v1";
-        match self.random.below(6) {
+        match self.random.below(10) {
+            6..9 => {
+                let kind = self.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
+                let n = self.n;
+                let parent = self
+                    .pick(&["{name: k0, namespace: shop}", "{group: '', kind: Service, name: s0, namespace: shop}"]);
+                let spec = format!("{{parentRefs: [{parent}], rules: [{{backendRefs: [{{name: s{n}, port: 80}}]}}]}}");
+                self.object(API, kind, 'l', &spec)
+            }
             0 => {
                 let grant = "{from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}], to: [{group: '', kind: Service}]}";
                 self.object(API, "ReferenceGrant", 'r', grant)
@@ -105,6 +113,8 @@ impl Draw<'_> {
                 let listener = self.pick(&[
                     "port: 80, protocol: HTTP",
                     "port: 8080, protocol: HTTP, hostname: '*.example.com'",
+                    "port: 9000, protocol: TCP",
+                    "port: 9443, protocol: TLS, tls: {mode: Passthrough}",
                     "port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: s0}]}",
                 ]);
                 let spec = format!(

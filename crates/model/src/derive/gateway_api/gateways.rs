@@ -92,7 +92,7 @@ impl Reader<'_, '_> {
                     object.namespace, object.name
                 );
                 let help = "deploy a gateway proxy with this label, or name the Service of one in `addresses` with `type: Hostname`";
-                let finding = Diagnostic::warning("selects-nothing", object.origin.clone(), message);
+                let finding = Diagnostic::info("selects-nothing", object.origin.clone(), message);
                 self.push(finding.with_help(help));
             }
             return Some(Proxies { namespace: object.namespace.clone(), selector });

@@ -65,12 +65,16 @@ pub(super) fn host_of(listener: &Listener) -> Option<Hostname> {
     listener.hostname.as_ref().map_or_else(|| Hostname::parse("*").ok(), |host| Some(host.value.clone()))
 }
 
+/// Whether a listener passes TLS on.
+pub(super) fn passes_tls(listener: &Listener) -> bool {
+    listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Passthrough))
+}
+
 /// The kinds of routes that a listener of this protocol can have.
 pub(super) fn kinds_of_protocol(listener: &Listener) -> &'static [&'static str] {
-    let passes = listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Passthrough));
     match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
-        "TLS" if passes => &["TLSRoute"],
+        "TLS" if passes_tls(listener) => &["TLSRoute"],
         "TLS" => &["TLSRoute", "TCPRoute"],
         "TCP" => &["TCPRoute"],
         _ => &[],

@@ -4,11 +4,16 @@
 mod backends;
 mod gateways;
 mod grants;
+mod grpc_routes;
 mod http_filters;
 mod http_routes;
+mod http_rules;
+mod l4_routes;
 mod listeners;
+mod outline;
 mod parents;
+mod route_sets;
 
 pub(super) use self::gateways::gateways;
-pub(super) use self::http_routes::{http_in_mesh, http_parts};
 pub(super) use self::listeners::names_of_gateways;
+pub(super) use self::route_sets::{in_mesh, parts};

@@ -10,7 +10,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::super::shared;
 use super::super::tracking::Cx;
-use super::listeners::{Class, class_of, gateway, gateway_name, host_of, is_anothers, refusal};
+use super::listeners::{Class, class_of, gateway, gateway_name, host_of, is_anothers, passes_tls, refusal};
 use crate::{GatewayRef, Visibility};
 
 /// A place where a route applies.
@@ -20,6 +20,8 @@ pub(super) struct Attached {
     pub(super) hosts: Vec<Spanned<Hostname>>,
     /// The gateway of a listener, or the mesh.
     pub(super) at: GatewayRef,
+    /// TLS is passed on: at a listener, and in the mesh.
+    pub(super) passes_tls: bool,
     /// In the mesh: only calls of this port.
     pub(super) port: Option<u16>,
     /// The namespaces whose clients follow it.
@@ -124,7 +126,13 @@ impl<'t> RouteParents<'_, 't> {
         hosts.retain(|host| !is_anothers(&of.gateway.spec, listener, &host.value));
         let at =
             GatewayRef::Named { namespace: of.object.namespace.clone(), name: gateway_name(&of.object.name, listener) };
-        (!hosts.is_empty()).then_some(Attached { hosts, at, port: None, export_to: Visibility::Public })
+        (!hosts.is_empty()).then_some(Attached {
+            hosts,
+            at,
+            passes_tls: passes_tls(listener),
+            port: None,
+            export_to: Visibility::Public,
+        })
     }
 
     fn note_missing_gateway(&self, parent: &ParentRef, namespace: &str, found: &mut Diagnostics) {
@@ -184,6 +192,12 @@ impl<'t> RouteParents<'_, 't> {
     fn in_mesh(&self, parent: &ParentRef, namespace: &Arc<str>, hosts: Vec<Spanned<Hostname>>) -> Attached {
         let own = &self.object.namespace;
         let export_to = if own == namespace { Visibility::Public } else { Visibility::from_export_to(["."], own) };
-        Attached { hosts, at: GatewayRef::Mesh, port: parent.port.as_ref().map(|port| port.0), export_to }
+        Attached {
+            hosts,
+            at: GatewayRef::Mesh,
+            passes_tls: true,
+            port: parent.port.as_ref().map(|port| port.0),
+            export_to,
+        }
     }
 }
