@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|image|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|image|browser|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, Kubernetes, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -12,6 +12,8 @@ tools=${CARGO_TARGET_DIR:-$root/target}/tools
 envoy_version=1.40.0
 cargo_deny_version=0.20.2
 fortio_version=1.68.0
+playwright_version=1.65.1
+playwright_sha512=hqPpz7blSMPxWVdoeE1yiBSzXsKiVOd2k+kjCvmUywD2GPO2Dd9HfcWnq9NN0GHbNZDFgZ9JfBFr+X5/BLo0qw==
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
 main() {
@@ -21,8 +23,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | image | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, image or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | image | browser | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, image, browser or spire" ;;
         esac
     done
 }
@@ -53,7 +55,25 @@ need_test() {
     need_authz_server
     need_protojson_reference
     need_re2_reference
+    need_browser
     wait "$kubernetes"
+}
+
+# The browser that opens the dashboard, and what drives it.
+need_browser() {
+    debian chromium:chromium node:nodejs npm:npm openssl:openssl
+    [ -f "$tools/playwright-core/package.json" ] && return
+    say "installing playwright-core $playwright_version"
+    local staging archive
+    mkdir -p "$tools"
+    staging=$(mktemp -d "$tools/playwright.XXXXXX")
+    archive=$staging/$(cd "$staging" && npm pack --silent "playwright-core@$playwright_version")
+    [ "$(openssl dgst -sha512 -binary "$archive" | base64 --wrap 0)" = "$playwright_sha512" ] ||
+        fail "playwright-core $playwright_version is not the package that was expected"
+    tar -xzf "$archive" -C "$staging"
+    rm -rf "$tools/playwright-core"
+    mv "$staging/package" "$tools/playwright-core"
+    rm -rf "$staging"
 }
 
 need_clippy() {

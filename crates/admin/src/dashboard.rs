@@ -12,6 +12,8 @@ pub const GRAPH: &str = "/api/graph";
 pub const WORKLOAD: &str = "/api/workload";
 /// The path of [`Status`].
 pub const STATUS: &str = "/api/status";
+/// The path of [`Objects`].
+pub const OBJECTS: &str = "/api/objects";
 /// The path of [`Requests`].
 pub const REQUESTS: &str = "/api/requests";
 
@@ -206,7 +208,9 @@ pub struct WorkloadPage {
     pub edges: Vec<Edge>,
     /// Its replicas.
     pub replicas: Vec<Replica>,
-    /// Where it comes from: findings about objects of its name and namespace.
+    /// The Services that lead to it, and the routing and policy objects of its namespace and of the mesh's root namespace.
+    pub objects: Vec<ConfigObject>,
+    /// Findings about objects of its name, and about its Services.
     pub findings: Vec<Finding>,
     /// What is unknown.
     pub notes: Vec<Note>,
@@ -316,6 +320,32 @@ pub struct Status {
     pub not_ready: Vec<String>,
     /// Findings about the configuration.
     pub findings: Vec<Finding>,
+}
+
+/// The objects in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Objects {
+    /// Services, and routing and policy objects, sorted.
+    pub objects: Vec<ConfigObject>,
+    /// Objects that are missing, because there are too many.
+    pub left_out: usize,
+    /// Why there are none: the control plane cannot be read.
+    pub unreachable: Option<String>,
+}
+
+/// An object in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigObject {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name; of a Service its host.
+    pub name: String,
+    /// The position in the user's files, `FILE:LINE:COLUMN`.
+    pub origin: String,
 }
 
 /// Recent slow and failed requests.

@@ -12,7 +12,7 @@ const PANEL_MS = 2000;
 const MANY_NODES = 80;
 
 const state = {
-  graph: null, status: null, view: 'graph', node: null, chosen: null, pair: null, find: '',
+  graph: null, status: null, objects: null, objectsOf: null, view: 'graph', node: null, chosen: null, pair: null, find: '',
   hidden: new Set(), folded: new Set(), hasFolded: false, failed: new Map(),
 };
 
@@ -151,7 +151,7 @@ const readGraph = () => read('graph', '/api/graph', (graph) => {
 const readStatus = () => read('status', '/api/status', (status) => {
   state.status = status;
   live(byId('live'), status);
-  if (state.view === 'configuration') configuration(byId('configuration'), status);
+  if (state.view === 'configuration') configuration(byId('configuration'), status, state.objects);
 });
 
 /** What only some views need. */
@@ -160,7 +160,13 @@ async function refresh() {
     const query = state.node ? `?id=${encodeURIComponent(state.node)}` : '';
     await read('requests', `/api/requests${query}`, (page) => requests(byId('requests'), page, { node: state.node, names }));
   } else if (state.view === 'configuration' && state.status) {
-    configuration(byId('configuration'), state.status);
+    // They change with the generation.
+    if (state.objectsOf !== state.status.generation) {
+      await read('objects', '/api/objects', (objects) => {
+        if (!objects.unreachable) [state.objects, state.objectsOf] = [objects, state.status.generation];
+      });
+    }
+    configuration(byId('configuration'), state.status, state.objects);
   } else if (state.view === 'graph' && state.node) {
     await panel.load(state.node, names);
   }

@@ -20,7 +20,7 @@ function tiles(traffic) {
   const tcp = traffic.bytes_received + traffic.bytes_sent;
   if (traffic.requests || !tcp) {
     rows.push(tile(rate(traffic.requests), 'requests'), tile(percent(traffic.error_share), 'failed', traffic.requests ? kindOf(traffic.error_share) : ''));
-    if (traffic.client_error_share > 0) rows.push(tile(percent(traffic.client_error_share), 'answered 4xx'));
+    if (traffic.client_error_share > 0) rows.push(tile(percent(traffic.client_error_share), '4xx'));
     rows.push(tile(duration(traffic.p50_ms), 'p50'), tile(duration(traffic.p95_ms), 'p95'), tile(duration(traffic.p99_ms), 'p99'));
   }
   if (tcp) rows.push(tile(bytes(traffic.bytes_received), 'received'), tile(bytes(traffic.bytes_sent), 'sent'));
@@ -32,14 +32,14 @@ function figures(edge) {
   if (!edge.active) return [edge.total ? 'idle' : 'refused'];
   if (!traffic.requests) return [bytes(traffic.bytes_received + traffic.bytes_sent)];
   const bad = traffic.error_share > 0 ? el('span', { class: 'bad' }, ` ✕ ${percent(traffic.error_share)}`) : null;
-  return [`${rate(traffic.requests)} · ${duration(traffic.p50_ms)}`, bad];
+  return [[rate(traffic.requests), traffic.p50_ms === null ? '' : duration(traffic.p50_ms)].filter(Boolean).join(' · '), bad];
 }
 
 /** Edges of a node, as links to the node at the other end. */
 function edgeRows(edges, other, names) {
   if (!edges.length) return el('p', { class: 'none' }, 'none');
   const row = (edge) => {
-    const more = [edge.protocol, edge.service, secured(edge.security.mode), edge.last_error && `last failure: ${edge.last_error}`];
+    const more = [edge.protocol, edge.service, secured(edge.security.mode), edge.last_error && `last error: ${edge.last_error}`];
     return el('li', {}, el('a', { href: `#graph/${encodeURIComponent(edge[other])}` }, icon(lock(edge.security.mode)),
       el('span', {}, names(edge[other])), el('span', { class: 'figures' }, ...figures(edge)), el('span', { class: 'more' }, more.filter(Boolean).join(' · '))));
   };
@@ -65,7 +65,7 @@ function chart(holder, history, columns) {
     height: 150,
     cursor: { y: false },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
-    axes: [{ ...axis, values: (_, times) => times.map((time) => clock(time * 1000).slice(0, 5)) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? '0' : value(tick))) }],
+    axes: [{ ...axis, space: 76, values: (_, times) => times.map((time) => (history.step_s === 1 ? clock(time * 1000) : clock(time * 1000).slice(0, 5))) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? '0' : value(tick))) }],
     series: [{ label: 'at', value: (_, raw) => (raw === null ? '–' : clock(raw * 1000)) }, ...series],
   }, [history.time, ...columns.map(({ name }) => history[name])], holder);
 }
@@ -102,6 +102,10 @@ function replica(one) {
   return el('li', {}, el('div', {}, icon(mark(one.ready ? 'healthy' : 'failing')), el('span', {}, one.pod), el('span', { class: 'bars' }, ...bars),
     ...lines.map((text) => el('span', { class: 'more' }, text))));
 }
+
+/** An object in force, with its place in the user's files. */
+const object = (one) => el('li', {}, el('div', {}, el('span'), el('span', {}, `${one.kind} ${one.name}`), el('span', { class: 'figures' }, one.namespace),
+  el('span', { class: 'more' }, el('code', {}, one.origin))));
 
 export const finding = (one) => el('div', { class: `finding ${one.severity}` }, el('b', {}, `${one.severity}: `), one.message,
   el('p', {}, el('code', {}, `${one.file}${one.line ? `:${one.line}` : ''}`), ` ${one.code}`), one.help ? el('p', {}, one.help) : null);
@@ -166,6 +170,7 @@ export class Panel {
       node.inbound ? tiles(node.inbound) : '', holders,
       el('h3', {}, 'Called by'), edgeRows(incoming, 'from', names), el('h3', {}, 'Calls'), edgeRows(outgoing, 'to', names),
       ...(page.replicas.length ? [el('h3', {}, 'Replicas'), el('ul', { class: 'rows' }, ...page.replicas.map(replica))] : []),
+      ...(page.objects.length ? [el('h3', {}, 'Configuration'), el('ul', { class: 'rows' }, ...page.objects.map(object))] : []),
       ...(page.findings.length ? [el('h3', {}, 'Findings'), ...page.findings.map(finding)] : []),
       ...page.notes.map((note) => el('p', { class: 'sub' }, `${note.subject}: ${note.message}`)),
       node.replicas ? el('p', {}, el('a', { href: `#requests/${encodeURIComponent(node.id)}` }, 'Its recent failed and slow requests')) : '');
@@ -202,7 +207,7 @@ export class Panel {
       const { security } = edge;
       const facts = [['Security', secured(security.mode)], ['Client', security.client_identities.join(', ')], ['Server', security.server_identities.join(', ')],
         ['TLS', security.parameters.join(', ')], ['Refused', security.refused ? plural(security.refused, 'connection') : ''],
-        ['Last failure', edge.last_error], ['Since the start', `${edge.total} ${edge.protocol === 'tcp' ? 'connections' : 'requests'}`]];
+        ['Last error', edge.last_error], ['Since the start', `${edge.total} ${edge.protocol === 'tcp' ? 'connections' : 'requests'}`]];
       return [el('h3', {}, `${edge.protocol}${edge.service ? ` · ${edge.service}` : ''}`), tiles(edge.traffic),
         el('p', {}), el('dl', {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]))];
     });

@@ -7,6 +7,9 @@ const LABEL = { width: 116, height: 22 };
 /** With more nodes only one direction is tried. */
 const MAX_TRIED = 120;
 const MAX_PULSES = 60;
+/** Areas that are narrower, in pixels, show at least this scale. */
+const NARROW = 700;
+const READABLE = 0.68;
 const ORDER = ['unknown', 'mutual', 'tls', 'mixed', 'plain'];
 const HEALTH = ['unknown', 'healthy', 'degraded', 'failing'];
 const KINDS = {
@@ -90,7 +93,7 @@ function figures(edge) {
   if (!edge.requests) return [[bytes(edge.bytes)]];
   if (edge.errors >= WARNED) return [[rate(edge.requests)], ['✕ ' + percent(edge.errors), 'bad']];
   if (edge.refusals >= WARNED) return [[rate(edge.requests)], ['4xx ' + percent(edge.refusals), 'soft']];
-  return [[rate(edge.requests)], [duration(edge.p50), 'soft']];
+  return edge.p50 === null ? [[rate(edge.requests)]] : [[rate(edge.requests)], [duration(edge.p50), 'soft']];
 }
 
 function words(edge, names) {
@@ -103,7 +106,7 @@ function detail(node) {
   if (node.reason && node.health !== 'healthy') return node.reason;
   if (KINDS[node.kind]) return KINDS[node.kind];
   const parts = [node.kind === 'gateway' ? 'gateway' : node.version];
-  if (node.inbound?.requests) parts.push(rate(node.inbound.requests), duration(node.inbound.p50_ms));
+  if (node.inbound?.requests) parts.push(rate(node.inbound.requests), node.inbound.p50_ms === null ? '' : duration(node.inbound.p50_ms));
   else if (node.inbound && node.inbound.bytes_received + node.inbound.bytes_sent > 0) parts.push(bytes(node.inbound.bytes_received + node.inbound.bytes_sent));
   else if (node.replicas) parts.push(`${node.ready} of ${node.replicas} ready`);
   return parts.filter(Boolean).join(' · ');
@@ -304,9 +307,11 @@ export class Picture {
     this.moved = false;
     if (!this.size || !Number.isFinite(this.size.width)) return;
     const { clientWidth: w, clientHeight: h } = this.root;
-    // Small meshes are not blown up.
-    const scale = Math.min(1.15, w / this.size.width, h / this.size.height);
-    this.box = { x: (this.size.width - w / scale) / 2, y: (this.size.height - h / scale) / 2, w: w / scale, h: h / scale };
+    // Small meshes are not blown up, and on a phone names stay readable: the rest is a drag away.
+    const whole = Math.min(1.15, w / this.size.width, h / this.size.height);
+    const scale = w < NARROW ? Math.max(whole, READABLE) : whole;
+    const [width, height] = [w / scale, h / scale];
+    this.box = { x: (this.size.width - width) / 2, y: Math.min(0, (this.size.height - height) / 2), w: width, h: height };
     this.apply();
   }
 

@@ -36,7 +36,7 @@ export function requests(root, page, { node, names }) {
 const tile = (value, name, kind = '') => el('div', { class: `tile ${kind}` }, el('b', {}, value), el('span', {}, name));
 
 /** Whether the configuration is live, what is wrong with it, and how the control plane is. */
-export function configuration(root, status) {
+export function configuration(root, status, objects) {
   const top = root.scrollTop;
   if (status.unreachable) {
     root.replaceChildren(el('div', { class: 'page' }, el('h2', {}, 'Configuration'), el('p', { class: 'why failing' },
@@ -54,6 +54,13 @@ export function configuration(root, status) {
   if (status.late.length) parts.push(el('h3', {}, 'Not live, and why'), ...notes(status.late));
   if (status.not_ready.length) parts.push(el('h3', {}, 'Receive no traffic'), el('p', { class: 'sub' }, status.not_ready.join(', ')));
   parts.push(el('h3', {}, 'Findings'), ...(status.findings.length ? status.findings.map(finding) : [el('p', { class: 'none' }, 'No findings: every object is in force as written.')]));
+  if (objects) {
+    const row = (one) => el('tr', {}, el('td', { class: 'narrow soft' }, one.namespace), el('td', { class: 'narrow' }, one.kind), el('td', { class: 'wide' }, one.name),
+      el('td', { class: 'wide' }, el('code', {}, one.origin)));
+    const heads = ['Namespace', 'Kind', 'Name', 'Where'].map((name) => el('th', {}, name));
+    parts.push(el('h3', {}, 'Objects in force'), el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, ...heads)), el('tbody', {}, ...objects.objects.map(row)))));
+    if (objects.left_out) parts.push(el('p', { class: 'none' }, `and ${objects.left_out} more`));
+  }
   root.replaceChildren(el('div', { class: 'page' }, el('h2', {}, 'Configuration'),
     el('p', { class: 'sub' }, 'Age: from a change to its being applied, at the proxy where it took longest.'), tiles, ...parts));
   root.scrollTop = top;

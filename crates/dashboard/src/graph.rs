@@ -17,12 +17,15 @@ const FAILING_SHARE: f64 = 0.2;
 pub(crate) fn graph(collector: &Collector) -> Graph {
     let mut keys: BTreeSet<NodeKey> = collector.inventory.replicas.iter().map(NodeKey::of).collect();
     keys.extend(collector.edges.keys().flat_map(|edge| [edge.from.clone(), edge.to.clone()]));
+    let outside = from_outside(collector);
+    keys.extend((!outside.is_empty()).then_some(NodeKey::Outside));
+    let edges = collector.edges.iter().map(|(key, memory)| edge(collector, key, memory));
     Graph {
         sampled_ms: collector.sampled_ms,
         window_s: collector.ticks.window(),
         proxies: collector.answered,
         nodes: keys.iter().map(|key| node(collector, key)).collect(),
-        edges: collector.edges.iter().map(|(key, memory)| edge(collector, key, memory)).collect(),
+        edges: edges.chain(outside).collect(),
         left_out: collector.left_out,
         notes: collector.notes.clone(),
     }
@@ -32,7 +35,7 @@ pub(crate) fn graph(collector: &Collector) -> Graph {
 pub(crate) fn find(collector: &Collector, id: &str) -> Option<NodeKey> {
     let of_replicas = collector.inventory.replicas.iter().map(NodeKey::of);
     let of_edges = collector.edges.keys().flat_map(|edge| [edge.from.clone(), edge.to.clone()]);
-    of_replicas.chain(of_edges).find(|key| key.to_string() == id)
+    of_replicas.chain(of_edges).chain([NodeKey::Outside]).find(|key| key.to_string() == id)
 }
 
 /// One node.
@@ -107,11 +110,36 @@ pub(crate) fn edge(collector: &Collector, key: &EdgeKey, memory: &EdgeMemory) ->
     }
 }
 
+/// What gateways receive from clients outside the mesh, whom no proxy reports: all of it, unless workloads call the gateway, too.
+fn from_outside(collector: &Collector) -> Vec<Edge> {
+    let is_entry = |key: &NodeKey| {
+        collector.inventory.kind(key) == NodeKind::Gateway && collector.edges.keys().all(|edge| edge.to != *key)
+    };
+    let window = collector.ticks.window();
+    let entries = collector.inbound.iter().filter(|(key, series)| is_entry(key) && !series.totals.is_empty());
+    let mut edges: Vec<Edge> = entries
+        .map(|(key, series)| Edge {
+            id: format!("{}>{key}", NodeKey::Outside),
+            from: NodeKey::Outside.to_string(),
+            to: key.to_string(),
+            protocol: if series.totals.requests > 0 { "http" } else { "tcp" }.to_owned(),
+            traffic: series.rates(window),
+            total: series.totals.requests.max(series.totals.connections),
+            active: series.is_active(),
+            ..Edge::default()
+        })
+        .collect();
+    edges.sort_by(|a, b| a.id.cmp(&b.id));
+    edges
+}
+
 /// The edges of a node.
 pub(crate) fn edges_of(collector: &Collector, key: &NodeKey) -> Vec<Edge> {
     let all: BTreeMap<&EdgeKey, &EdgeMemory> =
         collector.edges.iter().filter(|(edge, _)| edge.from == *key || edge.to == *key).collect();
-    all.into_iter().map(|(key, memory)| edge(collector, key, memory)).collect()
+    let id = key.to_string();
+    let outside = from_outside(collector).into_iter().filter(|edge| edge.from == id || edge.to == id);
+    all.into_iter().map(|(key, memory)| edge(collector, key, memory)).chain(outside).collect()
 }
 
 #[cfg(test)]
@@ -119,6 +147,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::series::Series;
     use crate::source::{ProxyRole, ReplicaKey, ReplicaStatus};
 
     fn replica(pod: &str, ready: bool) -> ReplicaStatus {
@@ -149,6 +178,26 @@ mod tests {
         check(&[false], 0.0, Health::Failing, "none of 1 ready: killed by SIGKILL");
         check(&[true], 0.05, Health::Degraded, "5.0 % of requests fail");
         check(&[true, false], 0.5, Health::Failing, "50.0 % of requests fail");
+    }
+
+    /// A gateway's clients are in no proxy's report, unless they have proxies themselves.
+    #[test]
+    fn a_gateway_that_no_workload_calls_is_called_from_outside() {
+        let check = |caller: Option<NodeKey>, expected: &[&str]| {
+            let gateway = ReplicaStatus { proxy: ProxyRole::Gateway, ..replica("web-0", true) };
+            let mut collector = Collector::default();
+            collector.add(Inventory::new(vec![gateway.clone()]), Vec::new(), 1000);
+            let mut series = Series::default();
+            series.totals.requests = 3;
+            collector.inbound.insert(NodeKey::of(&gateway), series);
+            let called =
+                |from| EdgeKey { from, to: NodeKey::of(&gateway), service: String::new(), protocol: "http".into() };
+            collector.edges.extend(caller.map(|from| (called(from), EdgeMemory::default())));
+            let graph = graph(&collector);
+            assert_eq!(graph.edges.iter().map(|edge| edge.from.as_str()).collect::<Vec<_>>(), expected);
+        };
+        check(None, &["outside"]);
+        check(Some(NodeKey::Workload { namespace: "a".into(), name: "b".into() }), &["a/b"]);
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl Watched {
     }
 
     async fn read_all(&self, source: &Arc<dyn Source>) {
+        // Readings begin at least a second apart, so each has a second of its own.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let inventory = Inventory::new(source.replicas());
         let with_proxies = inventory.replicas.iter().filter(|replica| replica.proxy != ProxyRole::None);
         let pending: Vec<_> = with_proxies
@@ -78,8 +81,6 @@ impl Watched {
             })
             .collect();
         let readings: Vec<Reading> = stream::iter(pending).buffer_unordered(AT_A_TIME).collect().await;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         self.collector.lock().unwrap_or_else(PoisonError::into_inner).add(inventory, readings, now_ms);
         self.read.send_replace(Some(Instant::now()));
     }

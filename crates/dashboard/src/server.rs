@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_admin::dashboard::{GRAPH, REQUESTS, STATUS, WORKLOAD};
+use evenkeel_admin::dashboard::{GRAPH, OBJECTS, REQUESTS, STATUS, WORKLOAD};
 use evenkeel_process::newest::serve_newest;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::poll::Watched;
 use crate::source::Source;
 use crate::status::Reachability;
-use crate::{assets, graph, requests, status, workload};
+use crate::{assets, graph, objects, requests, status, workload};
 
 /// Connections at a time. A further one takes the place of the oldest.
 const MAX_CONNECTIONS: usize = 64;
@@ -114,6 +114,7 @@ impl Dashboard {
         match path {
             GRAPH => json(&self.watched.look(graph::graph).await),
             STATUS => json(&status::status(&*self.source, &self.reachability).await),
+            OBJECTS => json(&objects::objects(&*self.source).await),
             REQUESTS => json(&requests::requests(&*self.source, id.as_deref()).await),
             WORKLOAD => {
                 let id = id.unwrap_or_default();

@@ -65,7 +65,8 @@ pub(crate) async fn findings(source: &dyn Source) -> Result<Vec<Finding>, String
     Ok(findings)
 }
 
-async fn read<T: DeserializeOwned>(source: &dyn Source, path: &str) -> Result<T, String> {
+/// A page of the control plane.
+pub(crate) async fn read<T: DeserializeOwned>(source: &dyn Source, path: &str) -> Result<T, String> {
     let body = source.control_page(path).await?;
     serde_json::from_slice(&body).map_err(|error| format!("{path}: {error}"))
 }

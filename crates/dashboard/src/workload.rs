@@ -1,6 +1,6 @@
 //! One workload: its signals over time, its replicas with their workers and certificates, and its edges.
 
-use evenkeel_admin::dashboard::{Certificate, Note, Replica, Worker, WorkloadPage};
+use evenkeel_admin::dashboard::{Certificate, ConfigObject, Note, Replica, Worker, WorkloadPage};
 use evenkeel_admin::diagnostics::Finding;
 use evenkeel_admin::syncz::Syncz;
 use serde_json::Value;
@@ -8,9 +8,12 @@ use serde_json::Value;
 use crate::collector::Collector;
 use crate::graph;
 use crate::node::NodeKey;
+use crate::objects;
 use crate::source::{ProxyRole, ReplicaStatus, Source};
 use crate::status;
 
+/// The usual namespace of the mesh-wide objects.
+const ROOT_NAMESPACE: &str = "istio-system";
 /// Maximum number of replicas whose proxies are read.
 const MAX_REPLICAS: usize = 20;
 
@@ -42,6 +45,8 @@ pub(crate) async fn complete(page: &mut WorkloadPage, source: &dyn Source) {
     };
     let findings = status::findings(source).await.unwrap_or_default();
     page.findings = findings.into_iter().filter(|finding| is_about(finding, page)).collect();
+    let objects = objects::in_force(source).await.unwrap_or_default();
+    page.objects = objects.into_iter().filter(|object| concerns(object, page)).collect();
     for replica in all.iter().take(MAX_REPLICAS) {
         page.replicas.push(shown(source, replica, &streams).await);
     }
@@ -58,6 +63,17 @@ fn is_about(finding: &Finding, page: &WorkloadPage) -> bool {
     let host = format!("{}.{}.svc.", object.name, object.namespace);
     let serves = page.edges.iter().any(|edge| edge.to == page.node.id && edge.service.starts_with(&host));
     in_namespace && (object.name == page.node.name || object.name == page.node.app || serves)
+}
+
+/// Whether an object may say something about the workload: a Service that leads to it, another object of its namespace, or one of the
+/// mesh's root namespace.
+fn concerns(object: &ConfigObject, page: &WorkloadPage) -> bool {
+    match &*object.kind {
+        "Service" | "ServiceEntry" => {
+            page.edges.iter().any(|edge| edge.to == page.node.id && edge.service == object.name)
+        }
+        _ => object.namespace == page.node.namespace || object.namespace == ROOT_NAMESPACE,
+    }
 }
 
 async fn shown(source: &dyn Source, replica: &ReplicaStatus, streams: &Syncz) -> Replica {

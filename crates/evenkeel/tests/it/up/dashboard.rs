@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_admin::dashboard::{Edge, Graph, Health, NodeKind, Requests, SecurityMode, Status, WorkloadPage};
-use evenkeel_testkit::{Connection, Process, Signal, eventually};
+use evenkeel_testkit::{Connection, Process, Signal, eventually, workspace};
 use serde::de::DeserializeOwned;
 
 use super::proxy_settings::inside;
@@ -140,6 +142,10 @@ fn the_dashboard_shows_who_calls_whom_and_how_it_is_secured() {
     assert!(page.recent.requests.iter().any(|rate| *rate > 0.0), "{page:#?}");
     assert_eq!(page.edges.len(), 2, "{page:#?}");
 
+    let objects: Vec<_> = page.objects.iter().map(|object| (object.kind.as_str(), object.name.as_str())).collect();
+    assert_eq!(objects, [("Service", "web.shop.svc.cluster.local")]);
+    assert!(page.objects[0].origin.contains("objects.yaml:"), "{:?}", page.objects);
+
     let status: Status = mesh.page("/api/status");
     assert_eq!((status.live, status.proxies, status.late.len(), status.unreachable), (2, 2, 0, None));
     assert!(
@@ -156,5 +162,40 @@ fn the_dashboard_shows_who_calls_whom_and_how_it_is_secured() {
     assert_eq!(mesh.get("/api/graph", "stranger.example").0, 403);
     let printed = mesh.user.evenkeel(&["dashboard", "--state"]).arg(mesh.user.state.path()).output().expect("it runs");
     assert_eq!(String::from_utf8_lossy(&printed.stdout), format!("http://{}/\n", mesh.address));
+    mesh.stop();
+}
+
+/// A path that a browser would take for an image, if it read it as HTML.
+const HTML: &str = "http://web.shop/<img/src=x/onerror=alert(1)>";
+
+/// `scripts/setup.sh test` installs Chromium, Node.js and Playwright; the pictures are kept in `target/dashboard`.
+#[test]
+fn the_page_shows_the_mesh_in_a_browser() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let mesh = Mesh::start();
+    let root = workspace::root();
+    let (playwright, pictures) = (root.join("target/tools/playwright-core"), root.join("target/dashboard"));
+    assert!(playwright.is_dir(), "{} is missing: run scripts/setup.sh test", playwright.display());
+    fs::create_dir_all(&pictures).expect("target can be written");
+    let is_over = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        for client in ["client", "plain"] {
+            let (mesh, is_over) = (&mesh, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    mesh.call(client, "http://web.shop/", 15);
+                    // Proxies keep only the latest requests.
+                    mesh.call(client, HTML, 1);
+                }
+            });
+        }
+        let mut node = Command::new("node");
+        node.arg(root.join("crates/evenkeel/tests/it/up/dashboard.mjs")).arg(format!("http://{}/", mesh.address));
+        let output = node.arg(&pictures).arg(&playwright).output();
+        is_over.store(true, Ordering::Relaxed);
+        output.expect("Node.js runs")
+    });
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
     mesh.stop();
 }
