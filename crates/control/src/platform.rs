@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_store::Store;
+use tokio::sync::watch;
 
 use crate::authentication::TokenAuthenticator;
 use crate::source::LiveSource;
@@ -17,4 +18,6 @@ pub struct Platform {
     pub tokens: Option<Arc<dyn TokenAuthenticator>>,
     /// Where state is kept; `None`: in the state directory.
     pub store: Option<Store>,
+    /// Who gets the roots of the control plane's own certificate, PEM, whenever they change: those who call its webhooks.
+    pub roots: Option<watch::Sender<Arc<str>>>,
 }

@@ -181,6 +181,8 @@ struct Parts {
     federation: Federation,
     /// Who verifies tokens for debug pages; `None`: they need none.
     tokens: Option<Arc<dyn TokenAuthenticator>>,
+    /// Who gets the roots of the server's certificate.
+    roots: Option<watch::Sender<Arc<str>>>,
 }
 
 impl ControlPlane {
@@ -284,6 +286,7 @@ impl ControlPlane {
             fetcher,
             federation,
             tokens: platform.tokens,
+            roots: platform.roots,
         };
         Ok(Self { addresses, parts })
     }
@@ -320,6 +323,9 @@ impl ControlPlane {
         tasks.spawn("federation", self.parts.federation.keep(world.subscribe(), trusted));
         tasks.spawn("registrations", registrations.keep());
         tasks.spawn("token keys", self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));
+        if let Some(roots) = self.parts.roots {
+            tasks.spawn("roots of the webhooks", publish_roots(authorities.subscribe(), roots));
+        }
         tasks.spawn("authorities", authorities.keep());
         let discovery = Arc::new(discovery);
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
@@ -432,6 +438,21 @@ async fn spread_trust(
             changed = other_signer => changed.is_ok(),
         };
         if !changed {
+            return;
+        }
+    }
+}
+
+/// Hands the roots of the server's certificate to the platform.
+async fn publish_roots(mut authorities: watch::Receiver<Arc<Signing>>, roots: watch::Sender<Arc<str>>) {
+    loop {
+        let current = authorities.borrow_and_update().roots.clone();
+        roots.send_if_modified(|before| {
+            let is_new = *before != current;
+            *before = current;
+            is_new
+        });
+        if authorities.changed().await.is_err() {
             return;
         }
     }

@@ -21,6 +21,7 @@ use evenkeel_process::confinement::{self, Writes};
 use evenkeel_process::secrets;
 
 use crate::apply::{self, Change, ChangeArguments};
+use crate::cluster::{self, ClusterCommand};
 use crate::formats::Output;
 use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
@@ -88,6 +89,8 @@ enum Command {
     /// Add sidecars to manifests, as the admission webhook adds them to Pods.
     #[command(after_help = inject::EXAMPLES)]
     Inject(Box<inject::InjectArguments>),
+    #[command(flatten)]
+    Cluster(ClusterCommand),
     /// Load the rules that redirect a Pod's connections to its proxy (the init container of injected Pods runs it).
     #[command(name = evenkeel_capture::COMMAND)]
     IstioIptables(istio_iptables::CaptureArguments),
@@ -456,6 +459,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(validate::run(&[paths, files].concat(), options, output, &mut io::stdout().lock())?)
         }
         Command::Inject(arguments) => inject::run(&arguments, &mut io::stdout().lock()),
+        Command::Cluster(command) => cluster::run(&command),
         Command::IstioIptables(arguments) => istio_iptables::run(&arguments, &mut io::stdout().lock()),
         Command::Cni => cni::run_plugin(),
         Command::CniNode { arguments, log } => {

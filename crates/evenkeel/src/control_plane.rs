@@ -4,7 +4,7 @@ use anyhow::Context;
 use evenkeel_control::Options;
 use evenkeel_k8s::client::{ExecPlugins, KubernetesOptions};
 use evenkeel_k8s::last_objects::LastObjects;
-use evenkeel_k8s::replica::{Replica, ReplicaOptions};
+use evenkeel_k8s::replica::{self, Replica, ReplicaOptions};
 use evenkeel_k8s::revision::DEFAULT;
 use evenkeel_k8s::source::Scope;
 use evenkeel_model::MeshConfig;
@@ -42,15 +42,19 @@ async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Resul
         named => named.to_owned(),
     };
     let scope = Scope { root: root.to_string(), revision, shared_settings: variable("SHARED_MESH_CONFIG") };
+    let config = kubernetes.cluster.config(ExecPlugins::Refuse).await?;
     let client = kubernetes.cluster.client(ExecPlugins::Refuse).await?;
     let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &scope);
     // Proxies that are connected to another control plane must not get an empty mesh from this one.
     let last = LastObjects::new(Store::from(&options.state));
     watching.synced_or_restored(&last).await?;
     let keeping = watching.keep(last);
-    let replica = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
-    let replica = ReplicaOptions { revision: scope.revision, ..replica };
-    let (replica, platform) = Replica::start(client, source, &replica);
+    let this = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
+    let this = ReplicaOptions { revision: scope.revision, ..this };
+    let (replica, mut platform) = Replica::start(client, source, &this);
+    if kubernetes.state_in_cluster {
+        platform.store = Some(replica::store(config, &this, &options.state)?);
+    }
     let ended = tokio::select! {
         ended = evenkeel_control::run_on(options, platform) => ended.map_err(anyhow::Error::from),
         stopped = watching.stopped() => Err(stopped.into()),

@@ -8,10 +8,18 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 15] = [
+const WITHOUT: [(&[&str], &str); 23] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["inject"], "it prints manifests, for `kubectl apply -f -`"),
+    (&["install"], "--dry-run prints the objects; `check -o json` says what works"),
+    (&["uninstall"], "it prints what it deletes"),
+    (&["crds"], "it prints manifests, for `kubectl apply --server-side -f -`"),
+    (&["tag", "set"], "`tag list -o json` lists them"),
+    (&["tag", "generate"], "it prints a manifest, for `kubectl apply -f -`"),
+    (&["tag", "remove"], "`tag list -o json` lists them"),
     (&["istio-iptables"], "it loads rules into the kernel; --dry-run prints them"),
+    (&["cni"], "it answers the container runtime, in JSON"),
+    (&["cni-node"], "it is a server; its port has metrics"),
     (&["exec"], "it prints what the command prints"),
     (&["load", "curl"], "it prints the response"),
     (&["load", "compare"], "its exit status is 1 if something differs"),

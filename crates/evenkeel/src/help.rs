@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use clap::Command;
 
 /// The groups, in order.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["dashboard", "proxy-status", "proxy-config", "mtls", "ca", "history"]),
-    ("Put it into Pods", &["inject", "istio-iptables", "cni", "cni-node"]),
+    ("Install it into a cluster", &["install", "uninstall", "check", "tag", "crds"]),
+    ("Put it into Pods", &["inject", "check-inject", "injector", "istio-iptables", "cni", "cni-node"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
     ("Put it under load", &["load", "echo"]),
     ("Other", &["completion", "version", "help"]),

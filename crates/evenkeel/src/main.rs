@@ -6,6 +6,7 @@ mod analyze;
 mod apply;
 mod authz;
 mod ca;
+mod cluster;
 mod cni;
 mod commands;
 mod compiled;

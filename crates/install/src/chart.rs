@@ -21,6 +21,7 @@ pub(crate) const HELPERS: Template =
 
 /// Templates of objects.
 pub(crate) const TEMPLATES: &[Template] = templates![
+    "crds.yaml",
     "serviceaccount.yaml",
     "clusterrole.yaml",
     "role.yaml",

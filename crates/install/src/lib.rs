@@ -4,11 +4,18 @@
 #![forbid(unsafe_code)]
 
 mod chart;
+pub mod checks;
+pub mod crds;
+pub mod injectors;
 mod order;
 mod release;
 mod set;
+pub mod tags;
 mod template;
 mod values;
+
+/// Field manager of what `evenkeel install` applies, and the label `app.kubernetes.io/managed-by` of its objects.
+pub const MANAGER: &str = "evenkeel";
 
 pub use order::{in_install_order, in_uninstall_order};
 pub use release::{InstallError, Release, Rendered};

@@ -25,6 +25,11 @@ pub struct KubernetesOptions {
     #[arg(long)]
     pub kubernetes: bool,
 
+    /// Keep the state, the authority's key among it, in Secrets and ConfigMaps of the control plane's namespace, so that all replicas
+    /// share it; only the history and the ledger of certificates stay in the directory `--state`.
+    #[arg(long)]
+    pub state_in_cluster: bool,
+
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterOptions,
@@ -73,7 +78,8 @@ impl ClusterOptions {
         Ok(Client::try_from(config)?)
     }
 
-    async fn config(&self, plugins: ExecPlugins) -> Result<Config, ClientError> {
+    /// Says where the cluster is, and who asks.
+    pub async fn config(&self, plugins: ExecPlugins) -> Result<Config, ClientError> {
         let Some(file) = self.file()? else { return Ok(Config::incluster()?) };
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = Config::from_custom_kubeconfig(file, &options).await?;

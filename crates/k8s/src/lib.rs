@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod cluster;
 mod convert;
 mod discovery;
 pub mod last_objects;
@@ -18,3 +19,4 @@ pub mod store_backend;
 pub mod token_review;
 mod watch;
 mod watched;
+pub mod webhooks;

@@ -10,13 +10,14 @@ use evenkeel_control::Platform;
 use evenkeel_control::source::feed::ObjectSource;
 use evenkeel_store::Store;
 use kube::{Client, Config};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::lease::{Candidate, LeaseTimes};
 use crate::status::{StatusQueue, StatusWriter};
 use crate::store_backend::KubernetesStore;
 use crate::token_review::TokenReviews;
+use crate::webhooks::WebhookConfigurations;
 
 /// Name of the Lease, and of the field manager, of statuses; a revision other than the default one adds its name.
 const STATUS: &str = "evenkeel-status";
@@ -46,6 +47,11 @@ impl ReplicaOptions {
         }
     }
 
+    /// The revision's name, as the label `istio.io/rev` has it.
+    fn revision(&self) -> &str {
+        if self.revision.is_empty() { "default" } else { &self.revision }
+    }
+
     /// The name of the Lease and field manager of this revision.
     fn status_name(&self) -> String {
         match self.revision.as_str() {
@@ -61,6 +67,7 @@ pub struct Replica {
     stop: oneshot::Sender<()>,
     candidate: JoinHandle<()>,
     writer: JoinHandle<()>,
+    webhooks: JoinHandle<()>,
 }
 
 impl Replica {
@@ -69,16 +76,21 @@ impl Replica {
         let (queue, name) = (StatusQueue::default(), options.status_name());
         let candidate = Candidate::new(client.clone(), &options.namespace, &name, &options.name, LeaseTimes::default());
         let writer = StatusWriter::new(client.clone(), queue.clone(), candidate.leadership(), &name);
+        let (roots, published) = watch::channel::<Arc<str>>("".into());
+        let webhooks =
+            WebhookConfigurations::new(client.clone(), options.revision(), candidate.leadership(), published);
         let (stop, stopped) = oneshot::channel::<()>();
         let replica = Self {
             stop,
             candidate: tokio::spawn(candidate.run(async move { drop(stopped.await) })),
             writer: tokio::spawn(writer.run()),
+            webhooks: tokio::spawn(webhooks.run()),
         };
         let platform = Platform {
             sources: vec![Box::new(source.with_statuses(Box::new(queue)))],
             tokens: Some(Arc::new(TokenReviews::new(client))),
             store: None,
+            roots: Some(roots),
         };
         (replica, platform)
     }
@@ -86,6 +98,7 @@ impl Replica {
     /// Ends the tasks. Another replica need not wait for the Lease of this one.
     pub async fn end(self) {
         self.writer.abort();
+        self.webhooks.abort();
         drop(self.stop);
         // Otherwise it ends by itself.
         let _ = tokio::time::timeout(RELEASE, self.candidate).await;

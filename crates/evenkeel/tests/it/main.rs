@@ -6,6 +6,7 @@ mod authorities;
 mod auto_sni;
 mod bootstrap_spelling;
 mod certificates_any_order;
+mod cluster;
 mod completion;
 mod control_planes;
 mod differential;

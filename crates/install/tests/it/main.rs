@@ -1,3 +1,5 @@
-//! The charts, rendered by Helm and by this program, and installed into a real API server.
+//! The charts, rendered by Helm and by this program, and installed into a real API server; definitions and checks.
 
 mod charts;
+mod checks;
+mod crds;

@@ -4,6 +4,7 @@ mod addresses;
 /// What every backend of the store does.
 #[path = "../../../store/tests/it/backend.rs"]
 mod backend;
+mod cluster;
 mod discovery;
 mod fixture;
 mod interruptions;
@@ -17,3 +18,4 @@ mod serving;
 mod status;
 mod store_backend;
 mod token_review;
+mod webhooks;

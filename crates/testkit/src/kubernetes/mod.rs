@@ -197,6 +197,16 @@ impl ApiServer {
         self.kubectl_with_input(&["apply", "--server-side", "--force-conflicts", "-f", "-"], yaml)
     }
 
+    /// Asks the server for its verdict about an object in YAML, without storing it. Unknown fields are errors.
+    ///
+    /// # Errors
+    /// The server's reason.
+    pub fn accepts(&self, yaml: &str) -> Result<(), String> {
+        let output = self.run_kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", "-"], yaml);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(error) }
+    }
+
     /// Installs custom resource definitions, and waits until the API server serves them.
     ///
     /// # Panics
