@@ -38,7 +38,9 @@ impl Finished {
 pub fn load(line: &str) -> Finished {
     let words = line.split_whitespace().map(OsString::from).collect();
     let words = flags::with_two_dashes(&Cli::command(), words);
-    let cli = Cli::parse_from([OsString::from("load")].into_iter().chain(words));
+    // A wrong flag fails the test; clap's own end of the process would leave servers behind.
+    let cli = Cli::try_parse_from([OsString::from("load")].into_iter().chain(words));
+    let cli = cli.unwrap_or_else(|error| panic!("{line}: {error}"));
     let (mut text, mut standard) = (Vec::new(), Vec::new());
     let status = evenkeel_loadtest::run(&cli.load, &mut text, &mut standard).map_err(|error| error.to_string());
     let utf8 = |bytes| String::from_utf8(bytes).expect("text");
