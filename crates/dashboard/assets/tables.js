@@ -1,6 +1,6 @@
 // The views beside the graph: recent requests, and the configuration.
 
-import { clock, duration, el, percent, plural } from './dom.js';
+import { clock, duration, el } from './dom.js';
 import { finding } from './panel.js';
 
 const notes = (all) => all.map((note) => el('p', { class: 'sub' }, el('b', {}, note.subject), `: ${note.message}`));
@@ -76,5 +76,5 @@ export function live(pill, status) {
   else if (!status.proxies) set('', 'no proxy connected');
   else if (status.late.length) set('warn', `▲ live on ${status.live} of ${status.proxies}`);
   else set('good', `● live on ${status.live} of ${status.proxies}`);
-  pill.title = status.unreachable ?? (status.late.length ? plural(status.late.length, 'proxy') + ' late' : `generation ${status.generation}, ${percent(1)} live`);
+  pill.title = status.unreachable ?? `generation ${status.generation}`;
 }

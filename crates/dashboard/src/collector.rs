@@ -10,7 +10,7 @@ use crate::series::{Series, Tick, Ticks, Totals};
 use crate::source::ReplicaKey;
 use crate::traffic::{Counted, Report};
 
-/// Maximum number of edges; a series takes up to 100 KiB.
+/// Maximum number of edges; a series takes up to 32 KiB.
 const MAX_EDGES: usize = 2000;
 /// Maximum number of workloads whose traffic is kept.
 const MAX_WORKLOADS: usize = 2000;

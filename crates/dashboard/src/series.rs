@@ -122,11 +122,32 @@ pub(crate) struct Tick {
     pub(crate) elapsed: f64,
 }
 
-/// A point of a series: what was counted in a tick.
+/// A point of a series: the rates in a tick, in 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Point {
     second: u64,
-    traffic: Traffic,
+    requests: f32,
+    errors: f32,
+    /// Not a number if there was no request, as the other quantiles.
+    p50_ms: f32,
+    p95_ms: f32,
+    p99_ms: f32,
+    bytes: f32,
+}
+
+impl Point {
+    fn new(second: u64, traffic: &Traffic) -> Self {
+        let quantile = |quantile: Option<f64>| quantile.map_or(f32::NAN, |ms| ms as f32);
+        Self {
+            second,
+            requests: traffic.requests as f32,
+            errors: (traffic.requests * traffic.error_share) as f32,
+            p50_ms: quantile(traffic.p50_ms),
+            p95_ms: quantile(traffic.p95_ms),
+            p99_ms: quantile(traffic.p99_ms),
+            bytes: (traffic.bytes_received + traffic.bytes_sent) as f32,
+        }
+    }
 }
 
 /// The traffic of an edge or a workload over the last hour. Seconds without traffic take no memory.
@@ -146,11 +167,7 @@ impl Series {
     /// Adds what was counted in a tick.
     pub(crate) fn add(&mut self, tick: Tick, counted: &Totals) {
         self.recent.push_back((tick.second, counted.clone()));
-        push_bounded(
-            &mut self.fine,
-            Point { second: tick.second, traffic: counted.traffic(tick.elapsed) },
-            FINE_POINTS,
-        );
+        push_bounded(&mut self.fine, Point::new(tick.second, &counted.traffic(tick.elapsed)), FINE_POINTS);
         self.gathering.add(counted);
     }
 
@@ -158,7 +175,7 @@ impl Series {
     pub(crate) fn end_coarse(&mut self, second: u64, elapsed: f64) {
         let gathered = std::mem::take(&mut self.gathering);
         if !gathered.is_empty() {
-            push_bounded(&mut self.coarse, Point { second, traffic: gathered.traffic(elapsed) }, COARSE_POINTS);
+            push_bounded(&mut self.coarse, Point::new(second, &gathered.traffic(elapsed)), COARSE_POINTS);
         }
     }
 
@@ -226,15 +243,16 @@ fn history(ticks: &VecDeque<Tick>, points: &VecDeque<Point>, step_s: u64) -> His
     let mut points = points.iter().peekable();
     for tick in ticks.iter().filter(|tick| tick.elapsed > 0.0) {
         while points.next_if(|point| point.second < tick.second).is_some() {}
-        let traffic =
-            points.next_if(|point| point.second == tick.second).map(|point| point.traffic).unwrap_or_default();
+        let point = points.next_if(|point| point.second == tick.second).copied();
+        let point = point.unwrap_or_else(|| Point::new(tick.second, &Traffic::default()));
+        let quantile = |ms: f32| Some(f64::from(ms)).filter(|ms| !ms.is_nan());
         history.time.push(tick.second as f64);
-        history.requests.push(traffic.requests);
-        history.errors.push(traffic.requests * traffic.error_share);
-        history.p50_ms.push(traffic.p50_ms);
-        history.p95_ms.push(traffic.p95_ms);
-        history.p99_ms.push(traffic.p99_ms);
-        history.bytes.push(traffic.bytes_received + traffic.bytes_sent);
+        history.requests.push(f64::from(point.requests));
+        history.errors.push(f64::from(point.errors));
+        history.p50_ms.push(quantile(point.p50_ms));
+        history.p95_ms.push(quantile(point.p95_ms));
+        history.p99_ms.push(quantile(point.p99_ms));
+        history.bytes.push(f64::from(point.bytes));
     }
     history
 }
