@@ -43,7 +43,7 @@ need_demo() {
 
 need_test() {
     need_demo
-    debian iptables:iptables nginx:nginx-light haproxy:haproxy h2load:nghttp2-client valgrind:valgrind setpriv:util-linux
+    debian iptables:iptables nginx:nginx-light haproxy:haproxy h2load:nghttp2-client promtool:prometheus valgrind:valgrind setpriv:util-linux
     prepare_kubernetes
     # It takes longest, and most of that is the compiler's: the others are downloaded meanwhile.
     obtain_kubernetes &

@@ -10,6 +10,7 @@
 
 pub mod buffer;
 pub mod callouts;
+pub mod cel;
 pub mod connection_limit;
 pub mod cors;
 pub mod decide;
@@ -27,6 +28,7 @@ mod info;
 pub mod istio_stats;
 pub mod jwt_authn;
 pub mod network;
+pub mod peer_metadata;
 pub mod rbac;
 mod remark;
 mod resolution;

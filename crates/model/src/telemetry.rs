@@ -252,4 +252,6 @@ pub struct LogRule {
     pub providers: Vec<Arc<str>>,
     /// Whether nothing is written to them.
     pub disabled: bool,
+    /// The expression (CEL) that is true for what is written; `None`: everything.
+    pub filter: Option<Arc<str>>,
 }

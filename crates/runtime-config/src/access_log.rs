@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::expression::Expression;
 use crate::grpc_access_log::GrpcLog;
 use crate::matching::HeaderMatcher;
 use crate::substitution_format::Format;
@@ -85,6 +86,8 @@ pub enum LogFilter {
         /// Matches all but these.
         exclude: bool,
     },
+    /// Those for which an expression is true (`envoy.access_loggers.extension_filters.cel`).
+    Expression(Expression),
     /// Matches if all of these match.
     And(Vec<LogFilter>),
     /// Matches if any of these matches.

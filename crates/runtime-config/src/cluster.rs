@@ -54,6 +54,8 @@ pub struct Cluster {
     pub mutual_addresses: MutualAddresses,
     /// The service behind it, as its metadata names it (`istio`: `services`).
     pub service: Option<Arc<DestinationService>>,
+    /// Whether it is outside the mesh, as its metadata says (`istio`: `external`).
+    pub external: bool,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
@@ -115,6 +117,7 @@ impl Cluster {
             transport_matches: Vec::new(),
             mutual_addresses: MutualAddresses::default(),
             service: None,
+            external: false,
             http: UpstreamHttp::default(),
             http_filters: Arc::default(),
             mirrors: None,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::extensions::filters::http as messages;
 use evenkeel_xds::pb::google::protobuf::Any;
+use evenkeel_xds::typed_struct;
 use prost::Name;
 
 use crate::compile::{Cx, type_name};
@@ -12,7 +13,7 @@ use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
 use crate::filters::{
     buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
-    jwt_authn, rbac, stateful_session,
+    jwt_authn, peer_metadata, rbac, stateful_session,
 };
 use crate::route_filters::PerRoute;
 use crate::support::message::MessageSupport;
@@ -63,6 +64,8 @@ macro_rules! http_filters {
 
         /// Compiles the message of any filter; `Some(None)`: the filter is unknown and `optional`.
         pub(crate) fn http_filter(cx: &mut Cx<'_>, any: &Any, optional: bool) -> Option<Option<HttpFilterConfig>> {
+            let opened = typed_struct::opened(any);
+            let any = opened.as_ref().unwrap_or(any);
             let name = type_name(&any.type_url);
             $(
                 if name == <$message>::full_name() {
@@ -129,6 +132,8 @@ http_filters! {
     /// `envoy.filters.http.jwt_authn`.
     JwtAuthn = jwt_authn::JwtAuthn, messages::jwt_authn::v3::JwtAuthentication, compile::jwt_authn,
         per route messages::jwt_authn::v3::PerRouteConfig, compile::per_route;
+    /// Istio's `envoy.filters.http.peer_metadata`.
+    PeerMetadata = peer_metadata::PeerMetadata, evenkeel_xds::istio::peer_metadata::Config, peer_metadata;
     /// `envoy.filters.http.rbac`.
     Rbac = rbac::RbacFilter, messages::rbac::v3::Rbac, compile::http_filter,
         per route messages::rbac::v3::RbacPerRoute, compile::per_route;

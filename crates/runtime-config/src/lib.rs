@@ -23,6 +23,7 @@ pub mod demand;
 pub mod dns;
 pub mod domains;
 pub mod dynamic_metadata;
+pub mod expression;
 pub mod filter_chain_match;
 mod filter_needs;
 mod filters;
@@ -75,7 +76,7 @@ pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
 pub use filters::{
     buffer, connection_limit, cors, custom, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, istio_stats, jwt_authn, rbac, stateful_session,
+    header_mutation, istio_stats, jwt_authn, peer_metadata, rbac, stateful_session,
 };
 
 pub use compile::source::{Reference, Source};

@@ -7,9 +7,12 @@ use prost::{Message, Name};
 use crate::context::Context;
 use crate::pb::config::accesslog::access_log::ConfigType;
 use crate::pb::config::accesslog::access_log_filter::FilterSpecifier;
-use crate::pb::config::accesslog::{AccessLog, AccessLogFilter, ResponseFlagFilter};
+use crate::pb::config::accesslog::{
+    AccessLog, AccessLogFilter, AndFilter, ExtensionFilter, ResponseFlagFilter, extension_filter,
+};
 use crate::pb::core::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use crate::pb::core::{ApiVersion, DataSource, GrpcService, data_source};
+use crate::pb::expression_filter::ExpressionFilter;
 use crate::pb::file_access_log::FileAccessLog;
 use crate::pb::grpc_access_log::{CommonGrpcAccessLogConfig, HttpGrpcAccessLogConfig, TcpGrpcAccessLogConfig};
 use crate::proto::{OrderedStruct, OrderedValue, any, any_named};
@@ -78,6 +81,24 @@ impl Subject {
         (self == Self::Unmatched).then_some(AccessLogFilter { filter_specifier: Some(no_route) })
     }
 
+    /// The log's own filter, and that of an expression (CEL).
+    fn filter_with(self, expression: Option<&str>) -> Option<AccessLogFilter> {
+        let by_expression = expression.map(|expression| {
+            let config = ExpressionFilter { expression: expression.to_owned(), ..Default::default() };
+            let config = extension_filter::ConfigType::TypedConfig(any(&config));
+            let name = "envoy.access_loggers.extension_filters.cel".to_owned();
+            let filter = ExtensionFilter { name, config_type: Some(config) };
+            AccessLogFilter { filter_specifier: Some(FilterSpecifier::ExtensionFilter(filter)) }
+        });
+        match (self.filter(), by_expression) {
+            (Some(own), Some(other)) => {
+                let both = AndFilter { filters: vec![own, other] };
+                Some(AccessLogFilter { filter_specifier: Some(FilterSpecifier::AndFilter(both)) })
+            }
+            (own, other) => own.or(other),
+        }
+    }
+
     /// Istio's name of the log at a service.
     fn log_name(self) -> &'static str {
         match self {
@@ -96,8 +117,11 @@ fn logs(context: Context<'_>, subject: Subject) -> Vec<AccessLog> {
     let mesh = context.snapshot.mesh();
     if let Some(choices) = context.logs() {
         let log = |choice: &LogChoice| match &*choice.target {
-            AccessLogTarget::File(file) => Some(file_log(file, subject.filter())),
-            AccessLogTarget::Service(service) => at_provider(context, service, subject),
+            AccessLogTarget::File(file) => Some(file_log(file, subject.filter_with(choice.filter.as_deref()))),
+            AccessLogTarget::Service(service) => {
+                let log = at_provider(context, service, subject)?;
+                Some(AccessLog { filter: subject.filter_with(choice.filter.as_deref()), ..log })
+            }
         };
         return choices.iter().filter_map(log).collect();
     }

@@ -88,6 +88,8 @@ pub fn unknown_hosts_manager(context: Context<'_>, stat: &str) -> Filter {
         ..Default::default()
     };
     let mut slots = FilterSlots::default();
+    slots.add(Slot::First, metrics::peer_metadata(context, Direction::Outbound));
+    slots.add(Slot::First, metrics::grpc_stats(context));
     // The routes are complete, so there is nothing to ask for.
     slots.add(Slot::First, rbac::outbound_http_filter(context));
     slots.add(Slot::Statistics, metrics::http_filter(context, Direction::Outbound));
@@ -110,6 +112,8 @@ pub fn manager_with_routes(
 /// The HTTP filters.
 fn filters(context: Context<'_>, side: Direction, calls: Calls, lookup: HostLookup) -> Vec<HttpFilter> {
     let mut slots = FilterSlots::default();
+    slots.add(Slot::First, metrics::peer_metadata(context, side));
+    slots.add(Slot::First, metrics::grpc_stats(context));
     match side {
         Direction::Outbound => {
             slots.add(Slot::First, rbac::outbound_http_filter(context));

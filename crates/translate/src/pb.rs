@@ -16,9 +16,11 @@ pub mod config {
 pub use evenkeel_xds::pb::envoy::config::common::matcher::v3 as common_matcher;
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
+pub use evenkeel_xds::pb::envoy::extensions::access_loggers::filters::cel::v3 as expression_filter;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::grpc::v3 as grpc_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::ext_authz::v3 as http_ext_authz;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_stats::v3 as grpc_stats;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
 pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3 as client_side_weighted_round_robin;
 pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::common::v3 as load_balancing;

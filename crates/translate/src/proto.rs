@@ -55,6 +55,11 @@ pub fn text_value(text: &str) -> wkt::Value {
     wkt::Value { kind: Some(wkt::value::Kind::StringValue(text.to_owned())) }
 }
 
+/// A true or false value in metadata.
+pub fn flag_value(flag: bool) -> wkt::Value {
+    wkt::Value { kind: Some(wkt::value::Kind::BoolValue(flag)) }
+}
+
 /// A list of one struct with these string fields.
 pub fn list_of_one(fields: &[(&str, &str)]) -> wkt::Value {
     let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), text_value(value))).collect();

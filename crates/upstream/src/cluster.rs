@@ -179,7 +179,10 @@ impl Cluster {
 
     /// The filters' shared state and statistics for this cluster on this worker.
     pub fn filter_scope(&self) -> Rc<ClusterScope> {
-        let make = || Rc::new(ClusterScope::new(Arc::clone(&self.registry), &self.config.borrow().stat_name));
+        let make = || {
+            let config = self.config.borrow();
+            Rc::new(ClusterScope::new(Arc::clone(&self.registry), &config.stat_name).outside(config.external))
+        };
         Rc::clone(self.filter_scope.get_or_init(make))
     }
 

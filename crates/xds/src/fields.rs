@@ -6,6 +6,7 @@ use std::fmt::{self, Write as _};
 use prost_reflect::{DynamicMessage, MapKey, ReflectMessage, Value};
 
 use crate::schema::Schema;
+use crate::typed_struct::{self, is_typed_struct};
 use crate::{Any, type_url};
 
 /// Deepest nesting of messages that a walk follows (route match trees of real meshes stay below 20).
@@ -60,7 +61,7 @@ pub enum Visit<'a> {
         /// Its type URL.
         type_url: &'a str,
     },
-    /// A `TypedStruct`: untyped values under a type URL.
+    /// A `TypedStruct`, untyped values under a type URL, that is no message of the schema.
     TypedStruct {
         /// The type URL inside.
         type_url: &'a str,
@@ -138,17 +139,22 @@ impl Walk<'_> {
                 (self.visit)(&self.path, Visit::OpaqueAny { type_url: url });
             }
             Some(message) if is_typed_struct(message.descriptor().full_name()) => {
+                if let Some(inside) = typed_struct::inside(self.schema, &message) {
+                    return self.extension(&inside, depth);
+                }
                 let inner = message.get_field_by_name("type_url");
                 let inner = inner.as_deref().and_then(Value::as_str).unwrap_or_default();
                 (self.visit)(&self.path, Visit::TypedStruct { type_url: inner });
             }
-            Some(message) => {
-                let descriptor = message.descriptor();
-                let visit = Visit::Extension { message: descriptor.full_name() };
-                if depth == 0 || (self.visit)(&self.path, visit) == Descend::Yes {
-                    self.message(&message, depth);
-                }
-            }
+            Some(message) => self.extension(&message, depth),
+        }
+    }
+
+    fn extension(&mut self, message: &DynamicMessage, depth: usize) {
+        let descriptor = message.descriptor();
+        let visit = Visit::Extension { message: descriptor.full_name() };
+        if depth == 0 || (self.visit)(&self.path, visit) == Descend::Yes {
+            self.message(message, depth);
         }
     }
 
@@ -222,10 +228,6 @@ impl Walk<'_> {
         self.path.push_str(name);
         end
     }
-}
-
-fn is_typed_struct(full_name: &str) -> bool {
-    matches!(full_name, "udpa.type.v1.TypedStruct" | "xds.type.v3.TypedStruct")
 }
 
 pub(crate) fn map_key(key: &MapKey) -> String {

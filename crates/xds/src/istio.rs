@@ -12,6 +12,16 @@ pub mod nds {
     }
 }
 
+/// `io.istio.http.peer_metadata`: proxies tell each other which workload they are for.
+pub mod peer_metadata {
+    include!("generated/io.istio.http.peer_metadata.rs");
+
+    impl prost::Name for Config {
+        const NAME: &'static str = "Config";
+        const PACKAGE: &'static str = "io.istio.http.peer_metadata";
+    }
+}
+
 /// `stats`: the configuration of Istio's metrics.
 pub mod stats {
     include!("generated/stats.rs");

@@ -32,6 +32,7 @@ pub mod server;
 #[cfg(test)]
 mod simulation;
 pub mod type_url;
+pub mod typed_struct;
 
 pub use evenkeel_envoy_api as pb;
 pub use fields::{UnsupportedField, check_supported};

@@ -27,8 +27,8 @@ use twox_hash::XxHash64;
 
 const ROOTS: &str = "roots.txt";
 /// The packages of `crates/xds/protos` that crate `xds` has Rust types of; of the others it needs the descriptors alone.
-const OWN_TYPES: [&str; 5] =
-    ["evenkeel.scope.v1", "evenkeel.xds.v1", "istio.networking.nds.v1", "istio.v1.auth", "stats"];
+const OWN_TYPES: [&str; 6] =
+    ["evenkeel.scope.v1", "evenkeel.xds.v1", "io.istio.http.peer_metadata", "istio.networking.nds.v1", "istio.v1.auth", "stats"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -78,7 +78,7 @@ fn own_messages(package: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     files.sort();
     let mut schema = protox::compile(&files, [&protos])?;
     let folder = tempfile::tempdir()?;
-    tonic_prost_build::configure().out_dir(folder.path()).compile_fds(schema.clone())?;
+    tonic_prost_build::configure().btree_map("dimensions").out_dir(folder.path()).compile_fds(schema.clone())?;
     for name in OWN_TYPES {
         let file = generated.join(format!("{name}.rs"));
         fs::copy(folder.path().join(format!("{name}.rs")), &file)?;

@@ -434,7 +434,7 @@ fn check(config: &ProxyConfig, _: &Node, cx: &mut Context) {
 fn check_headers(headers: &ProxyHeaders, _: &Node, cx: &mut Context) {
     let mode = headers.metadata_exchange_headers.as_ref().and_then(|exchange| exchange.mode.as_ref());
     if let Some(mode) = mode.filter(|mode| mode.value == MetadataExchangeMode::Undefined) {
-        let message = "Evenkeel's proxies send no headers about workloads to anybody";
+        let message = "Evenkeel's proxies send headers about workloads to services in the mesh only";
         let help = "leave it out; services outside the mesh get none, as with IN_MESH";
         cx.at_field("metadataExchangeHeaders", |cx| {
             cx.at_field("mode", |cx| cx.note("no-effect", &mode.span, message, help));

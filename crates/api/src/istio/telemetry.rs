@@ -151,8 +151,37 @@ object! {
         providers: Vec<ProviderRef> = "providers",
         /// Whether nothing is logged there.
         disabled: Option<bool> = "disabled",
+        /// Which requests and connections are logged; all if not given.
+        filter: Option<TelemetryLogFilter> = "filter",
     }
-    later: ["filter" = "everything is logged"];
+}
+
+object! {
+    /// Which requests and connections are logged.
+    pub struct TelemetryLogFilter {
+        /// The expression (CEL) that is true for them; all if not given.
+        expression: Option<Spanned<String>> = "expression",
+    }
+    check: check_log_filter;
+}
+
+fn check_log_filter(filter: &TelemetryLogFilter, _: &Node, cx: &mut Context) {
+    if let Some(expression) = filter.expression.as_ref().filter(|text| !text.is_empty()) {
+        cx.at_field("expression", |cx| check_expression(expression, cx));
+    }
+}
+
+/// Reports an expression that does not compile.
+fn check_expression(text: &Spanned<String>, cx: &mut Context) {
+    if let Err(error) = evenkeel_cel::Expression::compile(text) {
+        let message = format!("the expression does not compile: {error}");
+        cx.error(
+            "bad-value",
+            &text.span,
+            message,
+            "e.g. `response.code >= 400`; docs/telemetry.md lists the attributes",
+        );
+    }
 }
 
 object! {
@@ -282,6 +311,14 @@ choices! {
     }
 }
 
+impl TagOverride {
+    /// The expression of the label's value; `None`: the label is removed.
+    pub fn expression(&self) -> Option<&str> {
+        let value = self.value.as_ref().filter(|_| self.operation != Some(TagOperation::Remove));
+        value.map(|value| value.as_str())
+    }
+}
+
 fn check_tag_override(tag: &TagOverride, node: &Node, cx: &mut Context) {
     let removes = tag.operation == Some(TagOperation::Remove);
     match &tag.value {
@@ -290,11 +327,7 @@ fn check_tag_override(tag: &TagOverride, node: &Node, cx: &mut Context) {
             cx.at_field("value", |cx| cx.error("conflict", &value.span, "a label that is removed has no value", help));
         }
         None if !removes => cx.error("missing-field", &node.span, "the label has no `value`", "write an expression"),
-        Some(value) => {
-            let message = "values of labels are not supported yet; the label stays as it is";
-            let help = "`operation: REMOVE` works";
-            cx.at_field("value", |cx| cx.warning("unsupported-field", &value.span, message, help));
-        }
+        Some(value) => cx.at_field("value", |cx| check_expression(value, cx)),
         None => {}
     }
 }

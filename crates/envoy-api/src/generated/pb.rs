@@ -88,9 +88,21 @@ pub mod envoy {
                     include!("envoy.extensions.access_loggers.file.v3.rs");
                 }
             }
+            pub mod filters {
+                pub mod cel {
+                    pub mod v3 {
+                        include!("envoy.extensions.access_loggers.filters.cel.v3.rs");
+                    }
+                }
+            }
             pub mod grpc {
                 pub mod v3 {
                     include!("envoy.extensions.access_loggers.grpc.v3.rs");
+                }
+            }
+            pub mod open_telemetry {
+                pub mod v3 {
+                    include!("envoy.extensions.access_loggers.open_telemetry.v3.rs");
                 }
             }
             pub mod stream {
@@ -588,6 +600,15 @@ pub mod io {
     pub mod prometheus {
         pub mod client {
             include!("io.prometheus.client.rs");
+        }
+    }
+}
+pub mod opentelemetry {
+    pub mod proto {
+        pub mod common {
+            pub mod v1 {
+                include!("opentelemetry.proto.common.v1.rs");
+            }
         }
     }
 }

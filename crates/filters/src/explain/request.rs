@@ -97,7 +97,8 @@ impl Services for Numbers<'_> {
 
 impl Clusters for Numbers<'_> {
     fn scope(&self, name: &str) -> Option<Rc<ClusterScope>> {
-        self.config.clusters.get(name).map(|_| Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+        let cluster = self.config.clusters.get(name)?;
+        Some(Rc::new(ClusterScope::new(Arc::clone(&self.registry), name).outside(cluster.external)))
     }
 
     fn forward_proxy(&self, cluster: &str) -> Option<ForwardProxyFacts> {

@@ -30,6 +30,9 @@ pub trait HeadLookup {
         self.lookup(name).map(Cow::Borrowed)
     }
 
+    /// Calls `visit` with the name and value of each header; not with pseudo headers.
+    fn each(&self, _visit: &mut dyn FnMut(&[u8], &[u8])) {}
+
     /// Bytes of names and values, pseudo headers included, as Envoy counts a header map's.
     fn bytes(&self) -> u64 {
         0
@@ -66,11 +69,19 @@ impl HeadLookup for HeadView<'_> {
         if name.starts_with(':') || name == "host" { self.lookup(name).map(Cow::Borrowed) } else { self.header(name) }
     }
 
+    fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        each(&self.head.headers, visit);
+    }
+
     fn bytes(&self) -> u64 {
         let pseudo = [":method", ":path", ":authority", ":scheme"].into_iter();
         let pseudo = pseudo.filter_map(|name| Some(name.len() + self.lookup(name)?.len()));
         pseudo.sum::<usize>() as u64 + bytes(&self.head.headers)
     }
+}
+
+fn each(headers: &Headers, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    headers.iter().for_each(|(_, name, value)| visit(name, value));
 }
 
 fn bytes(headers: &Headers) -> u64 {
@@ -114,6 +125,10 @@ impl HeadLookup for ResponseView<'_> {
         }
     }
 
+    fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        each(&self.0.headers, visit);
+    }
+
     fn bytes(&self) -> u64 {
         let status = self.lookup(":status").map_or(0, |status| ":status".len() + status.len());
         status as u64 + bytes(&self.0.headers)
@@ -142,6 +157,10 @@ impl HeadLookup for Trailers<'_> {
 
     fn joined(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         Some(Cow::Owned(joined(self.0, name)?.into_owned()))
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        each(self.0, visit);
     }
 
     fn bytes(&self) -> u64 {

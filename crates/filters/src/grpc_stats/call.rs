@@ -56,6 +56,16 @@ impl StateObject for Messages {
         true
     }
 
+    fn field(&self, name: &str, out: &mut Vec<u8>) -> bool {
+        let count = match name {
+            "request_message_count" => self.request.get(),
+            "response_message_count" => self.response.get(),
+            _ => return false,
+        };
+        out.extend_from_slice(count.to_string().as_bytes());
+        true
+    }
+
     fn message(&self) -> Option<(&'static str, Vec<u8>)> {
         let mut message = Vec::new();
         for (field, count) in [(1, self.request.get()), (2, self.response.get())] {

@@ -37,6 +37,14 @@ fn counted(methods: Methods, path: &str, status: &str) -> Vec<String> {
         assert!(messages.write(form, &mut text));
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
+    // Istio's metrics read them by these names.
+    for (name, expected) in
+        [("request_message_count", Some("2")), ("response_message_count", Some("1")), ("other", None)]
+    {
+        let mut text = Vec::new();
+        let is_known = messages.field(name, &mut text);
+        assert_eq!(is_known.then(|| String::from_utf8(text).unwrap()).as_deref(), expected, "{name}");
+    }
     assert!(!Messages::default().write(Form::Plain, &mut Vec::new()), "nothing to say");
     shown(&registry)
 }

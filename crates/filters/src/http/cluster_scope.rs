@@ -14,6 +14,8 @@ pub struct ClusterScope {
     pub registry: Arc<Registry>,
     /// The cluster's statistics (`cluster.NAME.`).
     pub name: ScopeName,
+    /// Whether the cluster is outside the mesh.
+    pub external: bool,
     kept: RefCell<Vec<Rc<dyn Any>>>,
 }
 
@@ -21,7 +23,12 @@ impl ClusterScope {
     /// The scope of a cluster, by its name in statistics.
     pub fn new(registry: Arc<Registry>, cluster: &str) -> Self {
         let name = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
-        Self { registry, name, kept: RefCell::default() }
+        Self { registry, name, external: false, kept: RefCell::default() }
+    }
+
+    /// The scope of a cluster that is outside the mesh, or in it.
+    pub fn outside(self, external: bool) -> Self {
+        Self { external, ..self }
     }
 
     /// A filter's state of this type, created on first use.

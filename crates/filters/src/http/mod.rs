@@ -27,7 +27,7 @@ use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 use crate::{
     buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
-    jwt_authn, rbac, stateful_session,
+    jwt_authn, peer_metadata, rbac, stateful_session,
 };
 
 pub(crate) use chain::FilterDecision;
@@ -133,6 +133,8 @@ filters! {
     IstioStats => istio_stats::HttpFilter,
     /// `envoy.filters.http.jwt_authn`.
     JwtAuthn => jwt_authn::HttpFilter,
+    /// `envoy.filters.http.peer_metadata`.
+    PeerMetadata => peer_metadata::HttpFilter,
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
-use evenkeel_runtime_config::peer::DestinationService;
+use evenkeel_runtime_config::peer::{DestinationService, Peer};
 
 use super::{ResponseFlags, Times};
 
@@ -110,6 +110,11 @@ pub trait StateObject {
     fn message(&self) -> Option<(&'static str, Vec<u8>)> {
         None
     }
+
+    /// The workload that it describes, if it does.
+    fn peer(&self) -> Option<&Peer> {
+        None
+    }
 }
 
 impl StreamInfo {
@@ -198,6 +203,11 @@ impl StreamInfo {
         let key = key.into();
         self.objects.retain(|(known, _)| *known != key);
         self.objects.push((key, object));
+    }
+
+    /// All objects, with their keys.
+    pub fn objects(&self) -> impl Iterator<Item = (&str, &dyn StateObject)> {
+        self.objects.iter().map(|(key, object)| (&**key, &**object))
     }
 
     /// The object under a key.

@@ -3,23 +3,24 @@
 use std::fmt::Write;
 
 use evenkeel_base::grpc::is_grpc;
-use evenkeel_runtime_config::istio_stats::IstioStats;
+use evenkeel_runtime_config::istio_stats::{Dimension, IstioStats};
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::peer::{DestinationService, Peer};
 use evenkeel_stats::LabelValues;
 use evenkeel_tls::{PeerCertificate, Session};
 
 use crate::format::Record;
-use crate::info::ResponseFlags;
+use crate::info::{ResponseFlags, StateObject};
+use crate::peer_metadata::{DOWNSTREAM, UPSTREAM, namespace_of};
 
 /// The value of a label that is not known.
-const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 /// The revision of a workload that names none.
 const LATEST: &str = "latest";
 /// Clusters that stand for no service; the label of the service names them.
 const WITHOUT_SERVICE: [&str; 3] = ["BlackHoleCluster", "PassthroughCluster", "InboundPassthroughCluster"];
 /// Ends a value in a key. No text in UTF-8 has this byte.
-const END: u8 = 0xff;
+pub(super) const END: u8 = 0xff;
 
 /// The labels of series of requests.
 pub(super) const LABELS: [&str; 25] = [
@@ -57,8 +58,8 @@ pub(super) const CONNECTION_LABELS: usize = LABELS.len() - 2;
 pub(super) struct Facts<'r> {
     /// The server reports; otherwise the client.
     by_server: bool,
-    /// The workload behind the other end, as its metadata names it.
-    peer: Option<&'r str>,
+    /// The workload behind the other end.
+    peer: Other<'r>,
     /// The SPIFFE ids of both ends; empty: not known.
     peer_principal: &'r str,
     own_principal: &'r str,
@@ -69,6 +70,37 @@ pub(super) struct Facts<'r> {
     flags: ResponseFlags,
     /// `None`: it is a connection.
     response: Option<Response<'r>>,
+}
+
+/// The workload behind the other end.
+#[derive(Clone, Copy)]
+enum Other<'r> {
+    Unknown,
+    /// As it has announced.
+    Announced(&'r Peer),
+    /// As the control plane says, in the endpoint's metadata.
+    Listed(&'r str),
+}
+
+/// How the labels of a group differ from Istio's.
+pub(super) struct Labels<'l> {
+    /// Those that it does not have.
+    pub(super) without: &'l [Box<str>],
+    /// Those whose values are expressions.
+    pub(super) dimensions: &'l [Dimension],
+    /// Their values.
+    pub(super) values: &'l [String],
+}
+
+impl Labels<'_> {
+    fn is_removed(&self, name: &str) -> bool {
+        self.without.iter().any(|removed| **removed == *name)
+    }
+
+    fn value_of(&self, name: &str) -> Option<&str> {
+        let place = self.dimensions.iter().position(|dimension| *dimension.label == *name)?;
+        self.values.get(place).map(String::as_str)
+    }
 }
 
 /// The response to a request.
@@ -101,7 +133,7 @@ impl<'r> Facts<'r> {
         let (peer_principal, own_principal) = session.map(principals).unwrap_or_default();
         Self {
             by_server,
-            peer: upstream.and_then(|upstream| upstream.endpoint.workload.as_deref()).filter(|_| !by_server),
+            peer: Other::of(record, by_server, peer_principal),
             peer_principal,
             own_principal,
             cluster: record.stream.cluster_name.as_deref().unwrap_or_default(),
@@ -121,11 +153,16 @@ impl<'r> Facts<'r> {
     pub(super) fn write_key(&self, key: &mut Vec<u8>) {
         key.clear();
         key.push(u8::from(self.by_server));
-        let texts = [self.peer.unwrap_or_default(), self.peer_principal, self.own_principal, self.cluster];
-        for text in texts {
+        let mut add = |text: &str| {
             key.extend_from_slice(text.as_bytes());
             key.push(END);
+        };
+        match self.peer {
+            Other::Unknown => add(""),
+            Other::Listed(text) => add(text),
+            Other::Announced(peer) => peer.parts().into_iter().for_each(&mut add),
         }
+        [self.peer_principal, self.own_principal, self.cluster].into_iter().for_each(add);
         if let Some(service) = self.service {
             key.extend_from_slice(service.host.as_bytes());
         }
@@ -140,20 +177,29 @@ impl<'r> Facts<'r> {
         }
     }
 
-    /// Writes the labels, except those named in `without`.
-    pub(super) fn write_labels(&self, own: &Peer, without: &[Box<str>], labels: &mut LabelValues) {
+    /// Writes the labels.
+    pub(super) fn write_labels(&self, own: &Peer, changed: &Labels<'_>, labels: &mut LabelValues) {
         let values = self.values(own);
         let count = if self.response.is_some() { LABELS.len() } else { CONNECTION_LABELS };
-        for (name, value) in LABELS.iter().zip(values).take(count) {
-            if !without.iter().any(|removed| **removed == **name) {
-                labels.named(name, &value);
+        let standard = LABELS.iter().zip(values).take(count);
+        for (name, value) in standard.filter(|(name, _)| !changed.is_removed(name)) {
+            labels.named(name, changed.value_of(name).unwrap_or(&value));
+        }
+        let further = changed.dimensions.iter().zip(changed.values);
+        for (dimension, value) in further.filter(|(dimension, _)| !changed.is_removed(&dimension.label)) {
+            if !LABELS.iter().take(count).any(|known| **known == *dimension.label) {
+                labels.named(&dimension.label, value);
             }
         }
     }
 
     /// The values of [`LABELS`].
     fn values(&self, own: &Peer) -> Vec<String> {
-        let peer = self.peer.and_then(Peer::parse).unwrap_or_default();
+        let peer = match self.peer {
+            Other::Unknown => Peer::default(),
+            Other::Announced(peer) => peer.clone(),
+            Other::Listed(text) => Peer::parse(text).unwrap_or_default(),
+        };
         let peer_namespace = namespace_of(self.peer_principal).unwrap_or(&peer.namespace);
         let own_end = End { peer: own, namespace: &own.namespace, principal: self.own_principal };
         let peer_end = End { peer: &peer, namespace: peer_namespace, principal: self.peer_principal };
@@ -211,6 +257,23 @@ impl<'r> Facts<'r> {
     }
 }
 
+impl<'r> Other<'r> {
+    /// `principal`: its identity; what it tells counts only if that was proved.
+    fn of(record: &Record<'r>, by_server: bool, principal: &str) -> Self {
+        let announced = record.stream.object(if by_server { DOWNSTREAM } else { UPSTREAM });
+        let announced = announced.and_then(StateObject::peer).filter(|_| !principal.is_empty());
+        let announced =
+            announced.filter(|peer| namespace_of(principal).is_none_or(|namespace| *namespace == *peer.namespace));
+        let listed = record.upstream.filter(|_| !by_server);
+        let listed = listed.and_then(|upstream| upstream.endpoint.workload.as_deref());
+        match (announced, listed) {
+            (Some(peer), _) => Self::Announced(peer),
+            (None, Some(text)) => Self::Listed(text),
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
 /// One end of the traffic.
 struct End<'e> {
     peer: &'e Peer,
@@ -250,12 +313,6 @@ fn principals(session: &Session) -> (&str, &str) {
 
 fn principal(certificate: Option<&PeerCertificate>) -> &str {
     certificate.and_then(|certificate| certificate.uri_sans.first()).map_or("", |uri| uri.as_str())
-}
-
-/// `spiffe://DOMAIN/ns/NAMESPACE/sa/…`.
-fn namespace_of(principal: &str) -> Option<&str> {
-    let (_, rest) = principal.split_once("/ns/")?;
-    rest.split('/').next().filter(|namespace| !namespace.is_empty())
 }
 
 fn flags_text(flags: ResponseFlags) -> String {

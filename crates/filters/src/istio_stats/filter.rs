@@ -37,7 +37,7 @@ impl Filter for HttpFilter {
     fn complete(&self, (): &mut (), end: &Record<'_>) {
         let facts = Facts::of_request(end, self.series.config());
         let is_grpc = facts.is_grpc();
-        self.series.count(&facts, |metrics, series| {
+        self.series.count(&facts, end, |metrics, series| {
             count_request(end, metrics, series);
             if is_grpc {
                 count_messages(end, metrics, series);
@@ -114,7 +114,7 @@ impl network::Filter for NetworkFilter {
             (Metrics::TCP_SENT, Counter::tcp_sent_bytes_total, since.sent),
             (Metrics::TCP_RECEIVED, Counter::tcp_received_bytes_total, since.received),
         ];
-        self.series.count(&facts, |metrics, series| {
+        self.series.count(&facts, record, |metrics, series| {
             for (metric, counter, value) in counts {
                 if metrics.has(metric) {
                     series.add(counter, value);

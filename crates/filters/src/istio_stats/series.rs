@@ -9,7 +9,9 @@ use std::time::Duration;
 use evenkeel_runtime_config::istio_stats::{Group, IstioStats, Metrics};
 use evenkeel_stats::{Families, FamiliesOptions, Layout, Registry, Reported, SeriesHandles, Writer, layout};
 
-use super::facts::{CONNECTION_LABELS, Facts, LABELS};
+use super::facts::{CONNECTION_LABELS, END, Facts, LABELS, Labels, UNKNOWN};
+use crate::cel;
+use crate::format::Record;
 
 /// Most series of requests, and of connections, of a proxy. Further ones are counted together.
 const MAX_SERIES: usize = 4096;
@@ -108,14 +110,36 @@ impl<L: Layout> SeriesOf<L> {
     }
 
     /// Calls `count` with the series of each group, and the group's metrics.
-    pub(super) fn count(&self, facts: &Facts<'_>, count: impl Fn(Metrics, &Writer<L>)) {
+    pub(super) fn count(&self, facts: &Facts<'_>, record: &Record<'_>, count: impl Fn(Metrics, &Writer<L>)) {
         let mut key = self.key.borrow_mut();
         facts.write_key(&mut key);
+        let length = key.len();
         for (index, handles) in &self.groups {
-            let Some(Group { metrics, without }) = self.config.groups.get(*index) else { continue };
+            let Some(group) = self.config.groups.get(*index) else { continue };
+            let values = values(group, record);
+            key.truncate(length);
+            for value in &values {
+                key.extend_from_slice(value.as_bytes());
+                key.push(END);
+            }
+            let labels = Labels { without: &group.without, dimensions: &group.values, values: &values };
             let series: Rc<Writer<L>> =
-                handles.get(key.as_slice(), |labels| facts.write_labels(&self.config.own, without, labels));
-            count(*metrics, &series);
+                handles.get(key.as_slice(), |out| facts.write_labels(&self.config.own, &labels, out));
+            count(group.metrics, &series);
         }
     }
+}
+
+/// The values of the labels that are expressions. As in Istio, one that has none is `unknown`.
+fn values(group: &Group, record: &Record<'_>) -> Vec<String> {
+    let values = group.values.iter().map(|dimension| cel::evaluate(&dimension.value, record));
+    values.map(|value| value.map_or_else(|_| UNKNOWN.to_owned(), |value| shortened(value.to_text()))).collect()
+}
+
+/// The longest value of a label, in bytes.
+const MAX_VALUE_BYTES: usize = 1024;
+
+fn shortened(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_VALUE_BYTES));
+    text
 }

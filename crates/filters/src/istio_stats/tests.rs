@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use evenkeel_runtime_config::expression::Expression;
 use evenkeel_runtime_config::hcm::HttpFilterConfig;
-use evenkeel_runtime_config::istio_stats::{Group, IstioStats, Metrics};
+use evenkeel_runtime_config::istio_stats::{Dimension, Group, IstioStats, Metrics};
 use evenkeel_runtime_config::peer::{DestinationService, Peer};
 use evenkeel_runtime_config::view::PlainRequest;
 
@@ -25,7 +26,11 @@ fn config(host_fallback: bool, groups: Vec<Group>) -> HttpFilterConfig {
 }
 
 fn all(without: &[&str]) -> Vec<Group> {
-    vec![Group { metrics: Metrics::ALL, without: without.iter().map(|label| Box::from(*label)).collect() }]
+    vec![Group {
+        metrics: Metrics::ALL,
+        without: without.iter().map(|label| Box::from(*label)).collect(),
+        values: Vec::new(),
+    }]
 }
 
 /// The lines about these metrics after one request to this cluster.
@@ -92,4 +97,31 @@ fn metrics_and_labels_can_be_removed() {
     assert_eq!(counts(all(&[]), "istio_request_duration_milliseconds_count"), 1);
     assert_eq!(counts(all(&[]), "istio_tcp"), 0);
     assert_eq!(counts(Vec::new(), "istio_"), 0);
+}
+
+#[test]
+fn labels_can_be_expressions() {
+    let dimension = |label: &str, text: &str| Dimension {
+        label: label.into(),
+        value: Expression {
+            compiled: Arc::new(evenkeel_cel::Expression::compile(text).unwrap()),
+            node: Arc::default(),
+        },
+    };
+    let check = |label: &str, text: &str, removed: &[&str], expected: Option<&str>| {
+        let group = Group { values: vec![dimension(label, text)], ..all(removed).remove(0) };
+        let found = counted(config(false, vec![group]), "c", None, "istio_requests_total");
+        let [line] = found.as_slice() else { panic!("{found:?}") };
+        let value = line.split(&['{', ',', '}'][..]).find_map(|part| part.strip_prefix(&format!("{label}=")));
+        assert_eq!(value, expected, "{label} {text}: {line}");
+        assert!(line.matches(&format!(",{label}=")).count() <= 1, "{line}");
+    };
+    check("request_host", "request.host", &[], Some("\"reviews:9080\""));
+    check("request_method", "request.method == 'GET' ? 'read' : 'write'", &[], Some("\"read\""));
+    check("source_app", "'replaced'", &[], Some("\"replaced\""));
+    check("source_app", "'replaced'", &["source_app"], None);
+    check("outcome", "response.code", &[], Some("\"unknown\""));
+    check("cluster", "xds.cluster_name", &[], Some("\"c\""));
+    check("reported", "listener_direction", &[], Some("\"0\""));
+    check("long", "['x', 'x'].map(a, 'x').size() > 1 ? request.path + 'y' : ''", &[], Some("\"/y\""));
 }

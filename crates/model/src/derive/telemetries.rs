@@ -109,6 +109,12 @@ fn log_rule(rule: &TelemetryLogging) -> LogRule {
         side: side(rule.r#match.as_ref()),
         providers: rule.providers.iter().map(|provider| shared(&provider.name)).collect(),
         disabled: rule.disabled.unwrap_or_default(),
+        filter: rule
+            .filter
+            .as_ref()
+            .and_then(|filter| filter.expression.as_ref())
+            .filter(|text| !text.is_empty())
+            .map(|text| shared(text)),
     }
 }
 
@@ -124,12 +130,14 @@ fn metrics_override(change: &istio::MetricsOverride) -> MetricsOverride {
     let everything = MetricSelector { metric: None, custom_metric: None, mode: None };
     let selector = change.r#match.as_ref().unwrap_or(&everything);
     let removed = change.tag_overrides.iter().filter(|(_, tag)| tag.operation == Some(TagOperation::Remove));
+    let values = change.tag_overrides.iter().filter_map(|(name, tag)| Some((name, tag.expression()?)));
     MetricsOverride {
         side: selector.mode.and_then(side_of),
         metrics: selector.names(),
         is_for_all: selector.custom_metric.is_none() && matches!(selector.metric, None | Some(StandardMetric::All)),
         disabled: change.disabled,
         without: removed.map(|(name, _)| shared(name)).collect(),
+        values: values.map(|(name, text)| (shared(name), shared(text))).collect(),
     }
 }
 

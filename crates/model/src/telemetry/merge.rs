@@ -26,6 +26,8 @@ pub struct LogChoice {
     pub provider: Arc<str>,
     /// The log.
     pub target: Arc<AccessLogTarget>,
+    /// The expression (CEL) that is true for what is written; `None`: everything.
+    pub filter: Option<Arc<str>>,
 }
 
 fn is_for(of_rule: Option<Side>, side: Side) -> bool {
@@ -77,17 +79,24 @@ impl TelemetrySettings {
         if layers.is_empty() && !defaults.iter().any(is_log) {
             return None;
         }
-        let names = if layers.is_empty() { defaults.clone() } else { enabled(defaults, &layers, side) };
-        let choice = |name: Arc<str>| match self.providers.get(&name)? {
-            Provider::Log(target) => Some(LogChoice { target: target.clone(), provider: name }),
+        let all = || defaults.iter().map(|name| Enabled { name: name.clone(), filter: None }).collect();
+        let enabled = if layers.is_empty() { all() } else { enabled(defaults, &layers, side) };
+        let choice = |Enabled { name, filter }: Enabled| match self.providers.get(&name)? {
+            Provider::Log(target) => Some(LogChoice { target: target.clone(), provider: name, filter }),
             _ => None,
         };
-        Some(names.into_iter().filter_map(choice).collect())
+        Some(enabled.into_iter().filter_map(choice).collect())
     }
 }
 
+/// A log that gets entries.
+struct Enabled {
+    name: Arc<str>,
+    filter: Option<Arc<str>>,
+}
+
 /// The logs that several layers leave, the outermost first.
-fn enabled(defaults: &[Arc<str>], layers: &[&[LogRule]], side: Side) -> Vec<Arc<str>> {
+fn enabled(defaults: &[Arc<str>], layers: &[&[LogRule]], side: Side) -> Vec<Enabled> {
     let of_side = |layer: &&[LogRule]| -> Vec<Arc<str>> {
         let rules = layer.iter().filter(|rule| is_for(rule.side, side));
         rules.flat_map(|rule| rule.providers.iter().cloned()).collect()
@@ -95,13 +104,14 @@ fn enabled(defaults: &[Arc<str>], layers: &[&[LogRule]], side: Side) -> Vec<Arc<
     // The innermost layer that names logs determines which there are; rules of others about these still count.
     let in_scope = layers.iter().rev().map(of_side).find(|names| !names.is_empty());
     let in_scope = in_scope.unwrap_or_else(|| defaults.to_vec());
-    let mut written: BTreeMap<&Arc<str>, bool> = BTreeMap::new();
+    let mut written: BTreeMap<&Arc<str>, &LogRule> = BTreeMap::new();
     let mut inherited = defaults;
     for rule in layers.iter().copied().flatten() {
         inherited = if rule.providers.is_empty() { inherited } else { &rule.providers };
         if is_for(rule.side, side) {
-            written.extend(inherited.iter().filter(|name| in_scope.contains(name)).map(|name| (name, !rule.disabled)));
+            written.extend(inherited.iter().filter(|name| in_scope.contains(name)).map(|name| (name, rule)));
         }
     }
-    written.into_iter().filter(|(_, enabled)| *enabled).map(|(name, _)| name.clone()).collect()
+    let enabled = written.into_iter().filter(|(_, rule)| !rule.disabled);
+    enabled.map(|(name, rule)| Enabled { name: name.clone(), filter: rule.filter.clone() }).collect()
 }

@@ -30,6 +30,8 @@ pub struct MetricsOverride {
     pub disabled: Option<bool>,
     /// Labels that they do not have.
     pub without: Vec<Arc<str>>,
+    /// Labels with the expressions (CEL) of their values.
+    pub values: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// How the metrics of one side of a workload differ from Istio's.
@@ -48,6 +50,8 @@ pub struct MetricChange {
     pub disabled: bool,
     /// Labels that it does not have.
     pub without: Vec<Arc<str>>,
+    /// Labels with the expressions (CEL) of their values.
+    pub values: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 impl TelemetrySettings {
@@ -84,6 +88,9 @@ impl MetricsChoice {
         for metric in &change.metrics {
             let own = self.changes.entry(metric).or_default();
             own.disabled = change.disabled.unwrap_or(own.disabled);
+            own.values.retain(|label, _| !change.without.contains(label));
+            own.without.retain(|label| change.values.iter().all(|(set, _)| set != label));
+            own.values.extend(change.values.iter().cloned());
             own.without.extend(change.without.iter().cloned());
             own.without.sort_unstable();
             own.without.dedup();

@@ -1,6 +1,7 @@
 //! Access log filters: which records are logged, and which local replies `local_reply_config` changes.
 
 use evenkeel_base::grpc::{parse_status, status, status_of_http};
+use evenkeel_filters::cel;
 use evenkeel_filters::format::Record;
 use evenkeel_runtime_config::access_log::{Comparison, LogFilter, Operation};
 
@@ -16,6 +17,7 @@ pub fn admits(filter: &LogFilter, record: &Record<'_>) -> bool {
         LogFilter::Duration(comparison) => holds(*comparison, record.duration().as_millis() as u64),
         LogFilter::Header(header) => record.request.matches(header),
         LogFilter::GrpcStatus { statuses, exclude } => statuses.contains(&grpc_status(record)) != *exclude,
+        LogFilter::Expression(expression) => cel::holds(expression, record),
         LogFilter::And(filters) => filters.iter().all(|filter| admits(filter, record)),
         LogFilter::Or(filters) => filters.iter().any(|filter| admits(filter, record)),
     }

@@ -7,10 +7,12 @@ use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file;
+use evenkeel_xds::pb::envoy::extensions::access_loggers::filters::cel::v3 as cel;
 use evenkeel_xds::pb::envoy::extensions::access_loggers::stream::v3 as stream;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
+use super::expression::expression;
 use super::{Cx, extension_type, grpc_access_log, matcher, type_name};
 use crate::access_log::{AccessLog, Comparison, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
@@ -18,6 +20,7 @@ use crate::substitution_format::Format;
 
 /// The operator is always available, so the formatter needs no support of its own.
 const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";
+const CEL_FILTER: &str = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter";
 const FILE_ACCESS_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
 const STDOUT_ACCESS_LOG: &str = "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog";
 const STDERR_ACCESS_LOG: &str = "envoy.extensions.access_loggers.stream.v3.StderrAccessLog";
@@ -116,10 +119,24 @@ pub(super) fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -
         }
         // Envoy's filter for health checks marks them; there is none here.
         Some(FilterSpecifier::NotHealthCheckFilter(_)) => Some(LogFilter::All),
+        Some(FilterSpecifier::ExtensionFilter(filter)) => cx.at("extension_filter", |cx| extension_filter(cx, filter)),
         Some(FilterSpecifier::AndFilter(and)) => several(cx, "and_filter", &and.filters).map(LogFilter::And),
         Some(FilterSpecifier::OrFilter(or)) => several(cx, "or_filter", &or.filters).map(LogFilter::Or),
         _ => cx.fail("a kind of filter that is supported is required"),
     }
+}
+
+fn extension_filter(cx: &mut Cx<'_>, filter: &accesslog::ExtensionFilter) -> Option<LogFilter> {
+    let Some(accesslog::extension_filter::ConfigType::TypedConfig(any)) = &filter.config_type else {
+        return cx.fail_at("typed_config", "is required");
+    };
+    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+        CEL_FILTER => {
+            let config: cel::ExpressionFilter = cx.unpack(any)?;
+            expression(cx, "expression", &config.expression).map(LogFilter::Expression)
+        }
+        name => cx.fail(format!("{name} is no filter of access logs")),
+    })
 }
 
 /// Recursion depth is bounded by the decoder of the containing message.

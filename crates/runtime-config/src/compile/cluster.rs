@@ -22,7 +22,7 @@ use super::headers::{self, KeyFormat};
 use super::health_check::health_checks;
 use super::http2::max_requests;
 use super::load_balancer::balancing;
-use super::metadata::{origin, service_of, string_fields, text_of};
+use super::metadata::{is_external, origin, service_of, string_fields, text_of};
 use super::mirror::cluster_mirrors;
 use super::outlier_detection::{self, outlier_detection};
 use super::source::Reference;
@@ -108,6 +108,7 @@ pub(crate) fn cluster(
         transport_matches,
         mutual_addresses: mutual_addresses?,
         service: service_of(c.metadata.as_ref()).map(Arc::new),
+        external: is_external(c.metadata.as_ref()),
         http,
         http_filters,
         mirrors,

@@ -51,6 +51,12 @@ pub(crate) fn service_of(metadata: Option<&core::Metadata>) -> Option<Destinatio
     Some(DestinationService { host: text("host"), name: text("name"), namespace: text("namespace") })
 }
 
+/// Whether `istio`: `external` is true.
+pub(crate) fn is_external(metadata: Option<&core::Metadata>) -> bool {
+    let value = metadata.and_then(|metadata| metadata.filter_metadata.get("istio")?.fields.get("external"));
+    value.is_some_and(|value| matches!(value.kind, Some(Kind::BoolValue(true))))
+}
+
 /// The string fields of a struct, sorted by name.
 pub(crate) fn string_fields(fields: &evenkeel_xds::pb::google::protobuf::Struct) -> Vec<(Box<str>, Box<str>)> {
     let mut labels: Vec<(Box<str>, Box<str>)> = fields

@@ -10,6 +10,7 @@ pub(crate) mod cluster;
 mod discovery;
 pub(crate) mod dns;
 pub(crate) mod endpoint;
+pub(crate) mod expression;
 pub(crate) mod fraction;
 pub(crate) mod grpc_access_log;
 pub(crate) mod grpc_service;

@@ -6,12 +6,17 @@ use evenkeel_xds::istio::stats::{MetricConfig, PluginConfig, Reporter};
 use evenkeel_xds::pb::google::protobuf::Duration;
 
 use crate::compile::Cx;
+use crate::compile::expression::expression;
+use crate::expression::Expression;
 use crate::filter_needs::FilterNeeds;
 use crate::peer::Peer;
 use crate::support::message::{MessageSupport, extension, part};
 
 /// How often connections are reported while they live, if the configuration says nothing.
 const TCP_INTERVAL: time::Duration = time::Duration::from_secs(5);
+
+/// Most labels of a metric whose values are expressions.
+const MAX_DIMENSIONS: usize = 32;
 
 /// The filter's configuration.
 #[derive(Debug)]
@@ -33,7 +38,26 @@ pub struct Group {
     pub metrics: Metrics,
     /// Labels that they do not have.
     pub without: Vec<Box<str>>,
+    /// Labels whose values are expressions, sorted by name; further ones, and replaced ones.
+    pub values: Vec<Dimension>,
 }
+
+/// A label whose value is an expression.
+#[derive(Debug, Clone)]
+pub struct Dimension {
+    /// The label's name.
+    pub label: Box<str>,
+    /// Its value.
+    pub value: Expression,
+}
+
+impl PartialEq for Dimension {
+    fn eq(&self, other: &Self) -> bool {
+        self.label == other.label && self.value.compiled == other.value.compiled
+    }
+}
+
+impl Eq for Dimension {}
 
 /// A set of Istio's metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,14 +149,36 @@ pub(crate) fn istio_stats(cx: &mut Cx<'_>, config: &PluginConfig) -> Option<Isti
 struct Change<'c> {
     metrics: Metrics,
     config: &'c MetricConfig,
+    values: Vec<Dimension>,
 }
 
 fn change<'c>(cx: &mut Cx<'_>, config: &'c MetricConfig) -> Option<Change<'c>> {
     let metrics = if config.name.is_empty() { Some(Metrics::ALL) } else { Metrics::named(&config.name) };
-    match metrics {
-        Some(metrics) => Some(Change { metrics, config }),
-        None => cx.fail_at("name", format!("{} is none of Istio's metrics", config.name)),
+    let Some(metrics) = metrics else {
+        return cx.fail_at("name", format!("{} is none of Istio's metrics", config.name));
+    };
+    let mut named: Vec<(&String, &String)> = config.dimensions.iter().collect();
+    named.sort_unstable();
+    let mut values = Vec::new();
+    for (label, text) in named {
+        if !is_label(label) {
+            return cx.fail_at("dimensions", format!("{label:?} is no name of a label"));
+        }
+        values.push(Dimension {
+            label: label.as_str().into(),
+            value: expression(cx, &format!("dimensions[{label:?}]"), text)?,
+        });
     }
+    if values.len() > MAX_DIMENSIONS {
+        return cx.fail_at("dimensions", format!("there may be {MAX_DIMENSIONS} at most"));
+    }
+    Some(Change { metrics, config, values })
+}
+
+/// Prometheus' names of labels.
+fn is_label(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_part)
 }
 
 /// Metrics with equal labels form one group.
@@ -141,18 +187,22 @@ fn groups(changes: &[Change<'_>]) -> Vec<Group> {
     for place in 0..METRICS.len() {
         let own = changes.iter().filter(|change| change.metrics.has(place));
         let (mut dropped, mut without) = (false, Vec::new());
+        let mut values: Vec<Dimension> = Vec::new();
         for change in own {
             dropped = change.config.drop;
             without.extend(change.config.tags_to_remove.iter().map(|tag| Box::from(tag.as_str())));
+            values.retain(|known| change.values.iter().all(|new| new.label != known.label));
+            values.extend(change.values.iter().cloned());
         }
+        values.sort_by(|a, b| a.label.cmp(&b.label));
         without.sort_unstable();
         without.dedup();
         if dropped {
             continue;
         }
-        match groups.iter_mut().find(|group| group.without == without) {
+        match groups.iter_mut().find(|group| group.without == without && group.values == values) {
             Some(group) => group.metrics.0 |= 1 << place,
-            None => groups.push(Group { metrics: Metrics(1 << place), without }),
+            None => groups.push(Group { metrics: Metrics(1 << place), without, values }),
         }
     }
     groups
@@ -168,7 +218,7 @@ pub(crate) const FIELDS: &[MessageSupport] = &[
         ..extension("stats.PluginConfig",
             &["disable_host_header_fallback", "tcp_reporting_duration", "metrics", "reporter"])
     },
-    part("stats.MetricConfig", &["name", "tags_to_remove", "drop"]),
+    part("stats.MetricConfig", &["name", "tags_to_remove", "drop", "dimensions"]),
 ];
 
 /// The same for connections.
@@ -191,8 +241,10 @@ mod tests {
                 })
                 .collect();
             let all = |name: &str| if name.is_empty() { Some(Metrics::ALL) } else { Metrics::named(name) };
-            let changes: Vec<_> =
-                configs.iter().map(|config| Change { metrics: all(&config.name).unwrap(), config }).collect();
+            let changes: Vec<_> = configs
+                .iter()
+                .map(|config| Change { metrics: all(&config.name).unwrap(), config, values: Vec::new() })
+                .collect();
             let found = groups(&changes);
             let found: Vec<(u16, Vec<&str>)> =
                 found.iter().map(|group| (group.metrics.0, group.without.iter().map(|tag| &**tag).collect())).collect();

@@ -13,5 +13,6 @@ pub mod grpc_web;
 pub mod header_mutation;
 pub mod istio_stats;
 pub mod jwt_authn;
+pub mod peer_metadata;
 pub mod rbac;
 pub mod stateful_session;

@@ -6,6 +6,7 @@ use super::message::{MessageSupport, extension, part};
 #[rustfmt::skip]
 pub(super) static MESSAGES: &[MessageSupport] = &[
     // Listener filters
+    extension("envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter", &["expression"]),
     extension("envoy.extensions.filters.listener.original_dst.v3.OriginalDst", &[]),
     extension("envoy.extensions.filters.listener.original_src.v3.OriginalSrc", &["mark"]),
     MessageSupport {

@@ -1,5 +1,6 @@
 //! Tests of the test kit, and the workspace's own rules.
 
+mod alert_rules;
 mod clocks;
 mod file_circles;
 mod kit;

@@ -414,7 +414,7 @@ fn settings_of_a_proxy_that_do_not_work_are_named() {
         assert!(found.iter().any(|f| f.code == code && f.message.contains(part)), "{config}: {found}");
     };
     check("{interceptionMode: NONE}", "not-captured", "no connection of the workload is captured");
-    check("{proxyHeaders: {metadataExchangeHeaders: {mode: UNDEFINED}}}", "no-effect", "to anybody");
+    check("{proxyHeaders: {metadataExchangeHeaders: {mode: UNDEFINED}}}", "no-effect", "in the mesh only");
     check("{proxyStatsMatcher: {inclusionRegexps: [(]}}", "bad-regex", "invalid regular expression");
     check("{proxyMetadata: {ISTIO_META_X: y}}", "no-effect", "no setting of the agent");
     check("{holdApplicationUntilProxyStarts: false}", "no-effect", "in any case");

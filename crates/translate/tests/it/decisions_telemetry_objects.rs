@@ -55,7 +55,9 @@ fn logs(manager: &Value) -> String {
     let logs = manager["access_log"].as_array().cloned().unwrap_or_default();
     let name = |log: &Value| {
         let config = &log["typed_config"];
-        config["path"].as_str().or(config["common_config"]["log_name"].as_str()).unwrap_or_default().to_owned()
+        let name = config["path"].as_str().or(config["common_config"]["log_name"].as_str()).unwrap_or_default();
+        let filter = log["filter"]["extension_filter"]["typed_config"]["expression"].as_str();
+        format!("{name}{}", filter.map(|filter| format!("[{filter}]")).unwrap_or_default())
     };
     logs.iter().map(name).collect::<Vec<_>>().join(" ")
 }
@@ -79,7 +81,7 @@ fn metrics(defaults: &str, telemetries: &[&str]) -> [String; 3] {
         .map(|found| found.unwrap_or_else(|| "none".to_owned()))
 }
 
-/// `METRIC!` for one that is dropped, `METRIC-LABEL` for a label that is removed, and further settings.
+/// `METRIC!` for one that is dropped, `METRIC-LABEL` for a label that is removed, `METRIC+LABEL=TEXT` for one with a value, and further settings.
 fn changes(config: &Value) -> String {
     let mut parts: Vec<String> = Vec::new();
     for metric in config["metrics"].as_array().into_iter().flatten() {
@@ -87,6 +89,8 @@ fn changes(config: &Value) -> String {
         parts.extend((metric["drop"] == true).then(|| format!("{name}!")));
         let removed = metric["tags_to_remove"].as_array().into_iter().flatten().filter_map(Value::as_str);
         parts.extend(removed.map(|label| format!("{name}-{label}")));
+        let values = metric["dimensions"].as_object().into_iter().flatten();
+        parts.extend(values.map(|(label, text)| format!("{name}+{label}={}", text.as_str().unwrap_or_default())));
     }
     parts.extend(config["tcp_reporting_duration"].as_str().map(str::to_owned));
     parts.extend((config["disable_host_header_fallback"] == true).then(|| "no-host".to_owned()));
@@ -120,6 +124,19 @@ fn metrics_follow_all_objects_from_the_outermost() {
                   {match: {metric: REQUEST_COUNT, mode: SERVER}, tagOverrides: {reporter: {operation: REMOVE}}}]}]}";
     let server = "request_bytes! requests_total-reporter requests_total-source_app 15s no-host";
     check("", &[drops, of_web], ["15s", server, "15s"]);
+    // What is said later of a label replaces what was said before.
+    let tag = |namespace: &str, selector: &str, tag: &str| {
+        format!(
+            "{namespace} {{{selector}metrics: [{{overrides: [{{match: {{metric: REQUEST_COUNT, mode: CLIENT}}, tagOverrides: {{a: {tag}}}}}]}}]}}"
+        )
+    };
+    let outer = tag("istio-system", "", "{value: request.host}");
+    let set = "requests_total+a=request.host";
+    check("", &[&outer], [set, "no-host", set]);
+    check("", &[&outer, &tag("shop", "", "{operation: REMOVE}")], ["requests_total-a", "no-host", "requests_total-a"]);
+    let removed = tag("istio-system", "", "{operation: REMOVE}");
+    let set = "requests_total+a=request.path";
+    check("", &[&removed, &tag("shop", "", "{value: request.path}")], [set, "no-host", set]);
 }
 
 /// Tags that spans have unless something else is said.
@@ -219,9 +236,34 @@ fn logs_follow_the_innermost_object_that_names_some() {
     check("", &[&rule("shop", "match: {mode: SERVER}, providers: [{name: file}]")], "", "/tmp/log");
     // An inner object names others: what is said of `file` no longer counts.
     check("", &[&rule("istio-system", "providers: [{name: file}], disabled: true"), &named("shop", "als")], http, http);
+    // The filter of the last rule that is about a log.
+    let filtered = |code: &str| format!("providers: [{{name: file}}], filter: {{expression: response.code >= {code}}}");
+    let of_mesh = rule("istio-system", &filtered("400"));
+    check("", &[&of_mesh], "/tmp/log[response.code >= 400]", "/tmp/log[response.code >= 400]");
+    check("", &[&of_mesh, &rule("shop", "disabled: false")], "/tmp/log", "/tmp/log");
+    let of_client = rule("shop", &format!("match: {{mode: CLIENT}}, {}", filtered("500")));
+    check("", &[&of_mesh, &of_client], "/tmp/log[response.code >= 500]", "/tmp/log[response.code >= 400]");
     for name in ["lost", "unknown", "otel"] {
         check(file, &[&named("shop", name)], "", "");
     }
+}
+
+#[test]
+fn expressions_that_do_not_compile_are_findings() {
+    let check = |spec: &str, expected: &str| {
+        let text = format!("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: t}}\nspec: {spec}\n");
+        let (_, found) = evenkeel_api::load(&[("t.yaml".into(), text.as_str().into())]);
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(found.iter().any(|text| text.contains(expected)), "{spec}: {expected}: {found:?}");
+        assert!(found.iter().all(|text| text.contains("t.yaml:4:")), "{found:?}");
+    };
+    let log =
+        |text: &str| format!("{{accessLogging: [{{providers: [{{name: file}}], filter: {{expression: {text:?}}}}}]}}");
+    check(&log("response.code >"), "the expression does not compile:");
+    check(&log("true &&  nothing"), "`nothing` is no attribute; there are request,");
+    check(&log("true &&  nothing"), "(line 1, column 10)");
+    let tag = "{metrics: [{overrides: [{tagOverrides: {a: {value: request.hast}}}]}]}";
+    check(tag, "`request` has no `hast`; it has path,");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MetricConfig {
     /// Labels with the expressions of their values.
-    #[prost(map = "string, string", tag = "1")]
-    pub dimensions: ::std::collections::HashMap<
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub dimensions: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,

@@ -13,6 +13,13 @@ const CLIENT: &str = "import sys, urllib.request
 print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode('latin-1'))
 ";
 
+/// A gRPC call with one message, over HTTP/1.1.
+const CALL: &str = "import http.client
+connection = http.client.HTTPConnection('web', timeout=20)
+connection.request('POST', '/a.Service/Method', bytes(5), {'content-type': 'application/grpc', 'te': 'trailers'})
+print(connection.getresponse().status)
+";
+
 const SERVICES: &str = "apiVersion: v1
 kind: Service
 metadata: {name: web}
@@ -27,6 +34,9 @@ spec:
   - overrides:
     - {match: {metric: RESPONSE_SIZE, mode: CLIENT}, disabled: true}
     - {match: {metric: REQUEST_COUNT}, tagOverrides: {source_cluster: {operation: REMOVE}}}
+    - {match: {metric: REQUEST_COUNT}, tagOverrides: {request_host: {value: 'request.host + request.method'}}}
+  accessLogging:
+  - {providers: [{name: envoy}], filter: {expression: 'request.url_path == \"/client.py\" && response.code == 200'}}
 ";
 
 fn workload(name: &str) -> String {
@@ -44,6 +54,7 @@ fn both_sides_report_what_telemetry_objects_leave() {
     let (user, folder) = (User::present(), state());
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("it can be written");
     write("client.py", CLIENT);
+    write("call.py", CALL);
     write("objects.yaml", &(SERVICES.to_owned() + &workload("client") + &workload("web")));
     let mut up = Process::spawn(user.evenkeel(&["up"]).arg(folder.path()).arg("--state").arg(user.state.path()));
     wait_ready(&mut up, 2);
@@ -72,6 +83,12 @@ fn both_sides_report_what_telemetry_objects_leave() {
     called("the client's report", "http://web/", "client", &|page| line(page, "istio_requests_total{", &client));
     let server = [
         "reporter=\"destination\"",
+        "source_workload=\"client\"",
+        "source_app=\"client\"",
+        "source_version=\"v1\"",
+        "source_canonical_service=\"client\"",
+        "source_canonical_revision=\"v1\"",
+        "source_cluster=\"Kubernetes\"",
         "source_workload_namespace=\"default\"",
         "source_principal=\"spiffe://cluster.local/ns/default/sa/default\"",
         "destination_workload=\"web\"",
@@ -84,6 +101,12 @@ fn both_sides_report_what_telemetry_objects_leave() {
     called("connections", "http://web:9000/", "client", &|page| {
         line(page, "istio_tcp_connections_closed_total{", &tcp)
     });
+    let messages = ["reporter=\"source\"", "destination_workload=\"web\"", "request_protocol=\"grpc\""];
+    eventually("messages of a gRPC call", || {
+        inside(&user, user.state.path(), "client", &["python3", "call.py"]);
+        let page = get("client", "http://127.0.0.1:15090/stats/prometheus");
+        line(&page, "istio_request_messages_total{", &messages).then_some(())
+    });
 
     write("telemetry.yaml", TELEMETRY);
     let before = |page: &str| {
@@ -93,8 +116,19 @@ fn both_sides_report_what_telemetry_objects_leave() {
             .collect::<Vec<_>>()
     };
     called("fewer labels", "http://web/", "client", &|page| {
-        page.lines().any(|line| line.starts_with("istio_requests_total{") && !line.contains("source_cluster"))
+        line(page, "istio_requests_total{", &["request_host=\"webGET\""])
+            && page.lines().any(|line| line.starts_with("istio_requests_total{") && !line.contains("source_cluster"))
     });
+    let log = || {
+        let state = user.state.path().display().to_string();
+        let output = user.evenkeel(&["logs", "client", "--proxy", "--state", &state]).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    eventually("the request that the expression wants", || {
+        get("client", "http://web/client.py");
+        log().contains("\"GET /client.py HTTP/1.1\" 200").then_some(())
+    });
+    assert!(!log().contains("\"GET / HTTP/1.1\""), "{}", log());
     let sizes = before(&get("client", "http://127.0.0.1:15090/stats/prometheus"));
     called("one more request", "http://web/", "client", &|page| before(page) == sizes);
     up.signal(Signal::SIGINT);
