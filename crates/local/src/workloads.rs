@@ -696,6 +696,19 @@ mod tests {
         check(&(own.clone() + &inside), &["local-gateway"], &[]);
         let outside = inside.replace("ports:", "type: NodePort, ports:");
         check(&(own + &outside), &["local-gateway"], &["local-gateway 80→8081", "local-gateway 81→81"]);
+        // Gateways of the Gateway API.
+        let listener = |name: &str, port: u16| format!("{{name: {name}, port: {port}, protocol: HTTP}}");
+        let of_class = |class: &str, namespace: &str, listeners: &str| {
+            format!(
+                "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: door, namespace: {namespace}}}\n\
+                 spec: {{gatewayClassName: {class}, listeners: [{listeners}]}}\n---\n"
+            )
+        };
+        let two = format!("{}, {}", listener("a", 80), listener("b", 8080));
+        check(&of_class("istio", "hall", &two), &["door-istio"], &["door-istio 80→80", "door-istio 8080→8080"]);
+        let both = of_class("istio", "hall", &listener("a", 80)) + &of_class("evenkeel", "yard", &listener("a", 81));
+        check(&both, &["door-istio", "door-evenkeel"], &["door-istio 80→80", "door-evenkeel 81→81"]);
+        check(&of_class("other", "hall", &two), &[], &[]);
         // A program that is no gateway has the labels.
         let unknown = gateways(&(deployment(RUN, "") + "---\n" + &gateway("a", "app: web", &server(80))));
         assert!(

@@ -33,10 +33,18 @@ struct GatewayServers<'a> {
     selector: &'a BTreeMap<String, String>,
     /// The object's namespace.
     namespace: String,
+    /// Only gateways of this namespace offer them.
+    is_local: bool,
     servers: Vec<Server>,
     /// The object, for findings.
     object: String,
     span: Span,
+}
+
+impl GatewayServers<'_> {
+    fn selects(&self, workload: &Workload) -> bool {
+        selects(self.selector, &workload.labels) && (!self.is_local || workload.namespace == self.namespace)
+    }
 }
 
 /// A server without the gateway that offers it.
@@ -60,13 +68,12 @@ pub(super) fn settle(
     diagnostics: &mut Diagnostics,
 ) -> Vec<GatewayPort> {
     let of_gateways = objects.iter().filter_map(|object| of_gateway(objects, object));
-    let wanted: Vec<GatewayServers<'_>> = of_gateways.chain(of_ingresses(proxies)).collect();
+    let wanted: Vec<GatewayServers<'_>> = of_gateways.chain(converted(proxies)).collect();
     for one in &wanted {
-        let selects = |labels: &BTreeMap<String, String>| selects(one.selector, labels);
-        if workloads.iter().any(|workload| workload.sidecar == Sidecar::Gateway && selects(&workload.labels)) {
+        if workloads.iter().any(|workload| workload.sidecar == Sidecar::Gateway && one.selects(workload)) {
             continue;
         }
-        match workloads.iter().find(|workload| selects(&workload.labels)) {
+        match workloads.iter().find(|workload| one.selects(workload)) {
             Some(program) => diagnostics.push(not_served(one, program)),
             None => {
                 let provided = Provided::of(one.selector, &one.namespace, objects);
@@ -81,7 +88,7 @@ pub(super) fn settle(
             continue;
         }
         let mut numbers = BTreeSet::new();
-        let of_it = wanted.iter().filter(|one| selects(one.selector, &gateway.labels));
+        let of_it = wanted.iter().filter(|one| one.selects(gateway));
         for server in of_it.flat_map(|one| &one.servers) {
             if numbers.insert(server.number) {
                 ports.push(server.at(gateway, target_port(&in_front, gateway, server.number)));
@@ -117,6 +124,7 @@ fn of_gateway<'a>(objects: &[Object], object: &'a Object) -> Option<GatewayServe
     Some(GatewayServers {
         selector: &gateway.spec.selector,
         namespace: object.namespace.to_string(),
+        is_local: false,
         servers,
         object: object.to_string(),
         span: object.origin.clone(),
@@ -141,9 +149,9 @@ fn servers(gateway: &Gateway, path: &str) -> Vec<Server> {
     servers.collect()
 }
 
-/// The Gateways that the control plane makes of Ingresses.
-fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = GatewayServers<'_>> {
-    proxies.ingress_gateways().map(|gateway| {
+/// The gateways that the control plane makes of Ingresses and of the Gateway API.
+fn converted(proxies: &ProxyConfigs) -> impl Iterator<Item = GatewayServers<'_>> {
+    proxies.made_gateways().map(|gateway| {
         let servers = gateway.servers.iter().map(|server| Server {
             number: server.port,
             protocol: server.protocol.to_string(),
@@ -156,9 +164,10 @@ fn of_ingresses(proxies: &ProxyConfigs) -> impl Iterator<Item = GatewayServers<'
         let span = gateway.origin.clone();
         GatewayServers {
             selector: &gateway.selector,
-            namespace: gateway.namespace.to_string(),
+            namespace: gateway.proxy_namespace.as_ref().unwrap_or(&gateway.namespace).to_string(),
+            is_local: gateway.proxy_namespace.is_some(),
             servers: servers.collect(),
-            object: format!("the Ingress at {span}"),
+            object: format!("the object at {span}"),
             span,
         }
     })

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use evenkeel_api::annotations::CaptureRules;
 use evenkeel_api::{Object, Resource};
 use evenkeel_model::labels::selects;
+use evenkeel_model::selection::GATEWAY_NAME;
 
 use super::proxy_config::ProxyConfigs;
 use super::{Sidecar, Workload, WorkloadKind};
@@ -37,7 +38,8 @@ pub(super) struct Provided {
 }
 
 impl Provided {
-    /// The gateway for a selector. One of Istio's installation if that has the labels; else the one that a Service with these
+    /// The gateway for a selector. One of Istio's installation if that has the labels; else that of a Gateway of the Gateway API,
+    /// with the name that Istio gives its Deployment and its service account; else the one that a Service with these
     /// labels in its selector leads to, under the Service's name and in its namespace; else one in the Gateway's own namespace,
     /// where the Secrets with its certificates are.
     pub fn of(selector: &BTreeMap<String, String>, namespace: &str, objects: &[Object]) -> Self {
@@ -45,6 +47,7 @@ impl Provided {
         of_istio
             .into_iter()
             .find(|gateway| selects(selector, &gateway.labels))
+            .or_else(|| Self::of_gateway_api(selector, namespace, objects))
             .or_else(|| Self::behind_a_service(selector, namespace, objects))
             .unwrap_or_else(|| Self::alone(selector, namespace))
     }
@@ -58,6 +61,18 @@ impl Provided {
             service_account: format!("{}-service-account", gateway.name),
             labels: labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         }
+    }
+
+    fn of_gateway_api(selector: &BTreeMap<String, String>, namespace: &str, objects: &[Object]) -> Option<Self> {
+        let wanted = selector.get(GATEWAY_NAME)?;
+        let class = objects.iter().find_map(|object| match &object.resource {
+            Resource::KubernetesGateway(gateway) if *object.name == **wanted && *object.namespace == *namespace => {
+                Some(gateway.spec.gateway_class_name.value.clone())
+            }
+            _ => None,
+        })?;
+        let name = format!("{wanted}-{class}");
+        Some(Self { service_account: name.clone(), name, namespace: namespace.to_owned(), labels: selector.clone() })
     }
 
     /// Of several Services the one in the Gateway's namespace, then that in Istio's, then the first by name.

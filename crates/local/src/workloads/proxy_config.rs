@@ -7,24 +7,28 @@ use evenkeel_api::{Kind, Object};
 use evenkeel_inject::ProxySettings;
 use evenkeel_model::{AddressBook, Gateway, MeshConfig, Snapshot};
 
-/// The ProxyConfigs in the files, and what the control plane makes of Ingresses.
+/// The ProxyConfigs in the files, and the gateways that the control plane makes of Ingresses and of the Gateway API.
 #[derive(Debug, Default)]
 pub(super) struct ProxyConfigs(Snapshot);
 
 impl ProxyConfigs {
-    /// Reads the mesh's settings, ProxyConfigs, namespaces and Ingresses.
+    /// Reads the mesh's settings, ProxyConfigs, namespaces, Ingresses and Gateways of the Gateway API.
     pub(super) fn of(objects: &[Object]) -> Self {
+        let has_gateways = objects.iter().any(|object| object.kind() == Kind::KubernetesGateway);
         let says = |object: &&Object| {
             let ingress = [Kind::Ingress, Kind::IngressClass];
+            let of_gateways = [Kind::KubernetesGateway, Kind::GatewayClass, Kind::ReferenceGrant, Kind::Service]
+                .contains(&object.kind());
             matches!(object.kind(), Kind::ConfigMap | Kind::ProxyConfig | Kind::Namespace)
                 || ingress.contains(&object.kind())
+                || has_gateways && of_gateways
         };
         let said = objects.iter().filter(says);
         Self(evenkeel_model::build(said, &MeshConfig::default(), &mut AddressBook::default()).0)
     }
 
-    /// The Gateways that the control plane makes of Ingresses.
-    pub(super) fn ingress_gateways(&self) -> impl Iterator<Item = &Gateway> {
+    /// The gateways that the control plane makes of Ingresses and of the Gateway API.
+    pub(super) fn made_gateways(&self) -> impl Iterator<Item = &Gateway> {
         self.0.gateways.iter().map(|gateway| &**gateway)
     }
 
