@@ -2,7 +2,7 @@
 
 import { byId, clock, el, icon, load, lock, mark, svg } from './dom.js';
 import { Panel } from './panel.js';
-import { Picture, namespaces, select } from './picture.js';
+import { Picture, around, matching, namespaces, select } from './picture.js';
 import { configuration, live, requests } from './tables.js';
 
 const GRAPH_MS = 1000;
@@ -10,6 +10,8 @@ const STATUS_MS = 2000;
 const PANEL_MS = 2000;
 /** With more nodes, namespaces are folded at first. */
 const MANY_NODES = 80;
+/** Of a large mesh so many of the nodes that are searched for are shown. */
+const MANY_FOUND = 20;
 
 const state = {
   graph: null, status: null, objects: null, objectsOf: null, view: 'graph', node: null, chosen: null, pair: null, find: '',
@@ -55,10 +57,10 @@ function draw() {
   if (!state.hasFolded && graph.nodes.length > MANY_NODES) all.forEach((name) => state.folded.add(name));
   state.hasFolded ||= graph.nodes.length > 0;
   drawNamespaces(all);
-  const searching = state.find.trim() !== '';
-  // What is searched for may be in a folded namespace.
-  const folded = searching && graph.nodes.length <= 4 * MANY_NODES ? new Set() : state.folded;
-  const view = select(graph, { hidden: state.hidden, folded, idle: byId('idle').checked });
+  const found = state.find.trim() ? matching(graph.nodes, state.find) : [];
+  // What is searched for may be in a folded namespace. Of a large mesh only it and its neighbours are shown.
+  const part = found.length && graph.nodes.length > MANY_NODES ? around(graph, found.slice(0, MANY_FOUND)) : graph;
+  const view = select(part, { hidden: state.hidden, folded: found.length ? new Set() : state.folded, idle: byId('idle').checked });
   picture.show(view, { labels: byId('labels').checked, find: state.find, chosen: state.chosen });
   if (state.pair) {
     const pair = view.edges.find((edge) => edge.key === state.pair.key);
@@ -125,14 +127,15 @@ function route() {
 
 /** Reads a page and uses it; what cannot be read is named until it can be again. */
 async function read(name, path, use) {
+  let page = null;
   try {
-    const page = await load(path);
+    page = await load(path);
     state.failed.delete(name);
-    use(page);
   } catch (error) {
     if (!state.failed.has(name)) state.failed.set(name, { since: Date.now(), reason: error.message });
   }
   drawBanner();
+  if (page) use(page);
 }
 
 function drawBanner() {
@@ -175,8 +178,11 @@ async function refresh() {
 /** Repeats work while the page is visible; the next time begins when the last has ended. */
 function every(ms, work) {
   const turn = async () => {
-    if (!document.hidden) await work();
-    setTimeout(turn, ms);
+    try {
+      if (!document.hidden) await work();
+    } finally {
+      setTimeout(turn, ms);
+    }
   };
   turn();
 }

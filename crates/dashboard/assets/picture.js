@@ -61,6 +61,20 @@ function merge(edges) {
 /** The namespaces of a graph, sorted. */
 export const namespaces = (graph) => [...new Set(graph.nodes.map((node) => node.namespace).filter(Boolean))].sort();
 
+/** The nodes whose name, namespace or app has this text in it. */
+export function matching(nodes, find) {
+  const text = find.trim().toLowerCase();
+  return nodes.filter((node) => [node.name, node.namespace, node.app].some((part) => part?.toLowerCase().includes(text)));
+}
+
+/** Some nodes, and those that they call or that call them. */
+export function around(graph, nodes) {
+  const found = new Set(nodes.map((node) => node.id));
+  const edges = graph.edges.filter((edge) => found.has(edge.from) || found.has(edge.to));
+  const shown = new Set([...found, ...edges.flatMap((edge) => [edge.from, edge.to])]);
+  return { ...graph, nodes: graph.nodes.filter((node) => shown.has(node.id)), edges };
+}
+
 /** What is shown of a graph: namespaces that are hidden or folded, and edges without traffic, change it. */
 export function select(graph, { hidden, folded, idle }) {
   const nodes = new Map();
@@ -120,17 +134,26 @@ function best(view, { width: w, height: h }, labels) {
   return all.sort((a, b) => scale(b) - scale(a))[0];
 }
 
+/** Places nodes within their namespaces; without them if dagre cannot, as with some large graphs. */
 function place(view, vertical, labels) {
+  try {
+    return placeAs(view, { vertical, labels, grouped: true });
+  } catch {
+    return placeAs(view, { vertical, labels, grouped: false });
+  }
+}
+
+function placeAs(view, { vertical, labels, grouped }) {
   const layout = new dagre.graphlib.Graph({ compound: true });
   layout.setGraph({ rankdir: vertical ? 'TB' : 'LR', nodesep: 28, edgesep: 18, ranksep: labels ? 32 : 64, marginx: 16, marginy: 16 });
   layout.setDefaultEdgeLabel(() => ({}));
-  const groups = new Set(view.nodes.map((node) => node.namespace).filter(Boolean));
+  const groups = new Set(grouped ? view.nodes.map((node) => node.namespace).filter(Boolean) : []);
   for (const group of groups) layout.setNode(`group ${group}`, { name: group });
   for (const node of view.nodes) {
     const text = Math.max(width(node.name, '600 13.5px'), width(detail(node), '11.5px') + 6);
     const box = Math.min(244, Math.max(148, text + 48));
     layout.setNode(node.id, { width: box, height: NODE_HEIGHT });
-    if (node.namespace) layout.setParent(node.id, `group ${node.namespace}`);
+    if (groups.has(node.namespace)) layout.setParent(node.id, `group ${node.namespace}`);
   }
   for (const edge of view.edges) {
     layout.setEdge(edge.from, edge.to, labels ? { ...LABEL, labelpos: 'c' } : {});
@@ -181,7 +204,7 @@ export class Picture {
       this.build(view, area, labels);
       if (!this.moved) this.fit();
     }
-    this.update(view, find.trim().toLowerCase(), chosen);
+    this.update(view, find, chosen);
   }
 
   build(view, area, labels) {
@@ -237,8 +260,7 @@ export class Picture {
   }
 
   update(view, find, chosen) {
-    const fits = (node) => !find || [node.name, node.namespace, node.app].some((text) => text?.toLowerCase().includes(find));
-    const found = new Set(view.nodes.filter(fits).map((node) => node.id));
+    const found = new Set(matching(view.nodes, find).map((node) => node.id));
     for (const node of view.nodes) this.updateNode(node, { isDimmed: !found.has(node.id), isChosen: chosen === node.id });
     const pulses = view.edges.length <= MAX_PULSES;
     for (const edge of view.edges) {
