@@ -32,6 +32,7 @@ pub mod history;
 pub mod jwks;
 pub mod listen;
 pub mod memory;
+mod mesh_roots;
 pub mod metrics;
 pub mod noticed;
 mod observe;
@@ -53,6 +54,7 @@ pub mod webhooks;
 pub mod world;
 
 pub use external_signer::{ExternalSigners, SignerOptions};
+pub use mesh_roots::MeshRoots;
 pub use options::Options;
 pub use platform::Platform;
 pub use server::{ControlError, ControlPlane, run, run_on};

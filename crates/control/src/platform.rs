@@ -6,6 +6,7 @@ use evenkeel_store::Store;
 use tokio::sync::watch;
 
 use crate::authentication::TokenAuthenticator;
+use crate::mesh_roots::MeshRoots;
 use crate::source::LiveSource;
 
 /// The parts of a control plane that its platform provides. The default is none of them.
@@ -16,6 +17,8 @@ pub struct Platform {
     /// Who verifies the tokens of workloads; `None`: the control plane's own key. With it, debug pages need a token, too,
     /// unless they are requested over loopback.
     pub tokens: Option<Arc<dyn TokenAuthenticator>>,
+    /// Where the roots of the mesh are published for the platform's workloads, if they get them there.
+    pub namespace_roots: Option<watch::Sender<MeshRoots>>,
     /// Where state is kept; `None`: in the state directory.
     pub store: Option<Store>,
     /// Who gets the roots of the control plane's own certificate, PEM, whenever they change: those who call its webhooks.

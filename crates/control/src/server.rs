@@ -37,6 +37,7 @@ use crate::jwks::outgoing_proxy::{OutgoingProxies, OutgoingProxyError};
 use crate::jwks::settings::{JwksSettings, JwksSettingsError};
 use crate::jwks::{self, Fetcher};
 use crate::listen::{self, ListenError};
+use crate::mesh_roots::MeshRoots;
 use crate::metrics::Metrics;
 use crate::options::{CertificateTtlError, Options, max_certificate_ttl};
 use crate::platform::Platform;
@@ -183,6 +184,8 @@ struct Parts {
     tokens: Option<Arc<dyn TokenAuthenticator>>,
     /// Who gets the roots of the server's certificate.
     roots: Option<watch::Sender<Arc<str>>>,
+    /// Where the roots are published for the platform's workloads.
+    namespace_roots: Option<watch::Sender<MeshRoots>>,
 }
 
 impl ControlPlane {
@@ -287,6 +290,7 @@ impl ControlPlane {
             federation,
             tokens: platform.tokens,
             roots: platform.roots,
+            namespace_roots: platform.namespace_roots,
         };
         Ok(Self { addresses, parts })
     }
@@ -320,6 +324,9 @@ impl ControlPlane {
         let (stop, stopped) = watch::channel(false);
         let trust = spread_trust(authorities.clone(), domains, world.subscribe(), (proxies.clone(), roots));
         tasks.spawn("trust", trust);
+        if let Some(published) = self.parts.namespace_roots {
+            tasks.spawn("roots of namespaces", MeshRoots::keep(authorities.subscribe(), world.subscribe(), published));
+        }
         tasks.spawn("federation", self.parts.federation.keep(world.subscribe(), trusted));
         tasks.spawn("registrations", registrations.keep());
         tasks.spawn("token keys", self.parts.fetcher.keep(world.subscribe(), authorities.subscribe()));

@@ -20,6 +20,8 @@ pub enum Presence {
     Defined,
     /// It does not say that it has it, nor that it has not.
     Unknown,
+    /// It may not say whether it has a definition of it, and serves nothing of its group.
+    Hidden,
     /// It does not have it.
     Absent,
 }
@@ -51,6 +53,7 @@ pub async fn discover(client: &Client, wanted: &[Watched]) -> kube::Result<Vec<(
         let found = |version: &&'static str| resource(watched, group, version, resources.get(&(group, *version))?);
         match (watched.versions.iter().find_map(found), &defined) {
             (Some(resource), _) => Presence::Served(resource),
+            (None, None) if watched.is_istios_own() && !groups.contains_key(group) => Presence::Hidden,
             (None, None) => Presence::Unknown,
             (None, Some(_)) if !watched.is_custom() => Presence::Unknown,
             (None, Some(defined)) if defined.contains(&watched.definition()) => Presence::Defined,
@@ -86,6 +89,11 @@ impl Watched {
     pub fn is_custom(&self) -> bool {
         let group = self.selection.group;
         group.ends_with("istio.io") || group == "gateway.networking.k8s.io"
+    }
+
+    /// Whether the kind is of a group without which there is no mesh of Istio's.
+    fn is_istios_own(&self) -> bool {
+        matches!(self.selection.group, "networking.istio.io" | "security.istio.io")
     }
 
     /// The name of the CustomResourceDefinition: the kind's plural and its group.

@@ -13,6 +13,7 @@ pub mod pod_rules;
 mod reason;
 pub mod replica;
 pub mod revision;
+pub mod root_certificates;
 pub mod source;
 pub mod status;
 pub mod store_backend;

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::Platform;
 use evenkeel_control::source::feed::ObjectSource;
+use evenkeel_control::{MeshRoots, Platform};
 use evenkeel_store::Store;
 use kube::{Client, Config};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::lease::{Candidate, LeaseTimes};
+use crate::root_certificates::{NAME, RootCertificates};
 use crate::status::{StatusQueue, StatusWriter};
 use crate::store_backend::KubernetesStore;
 use crate::token_review::TokenReviews;
@@ -64,10 +65,9 @@ impl ReplicaOptions {
 /// The tasks of a replica; they end with this value.
 #[derive(Debug)]
 pub struct Replica {
-    stop: oneshot::Sender<()>,
-    candidate: JoinHandle<()>,
-    writer: JoinHandle<()>,
-    webhooks: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+    candidates: [JoinHandle<()>; 2],
+    writers: [JoinHandle<()>; 3],
 }
 
 impl Replica {
@@ -79,16 +79,23 @@ impl Replica {
         let (roots, published) = watch::channel::<Arc<str>>("".into());
         let webhooks =
             WebhookConfigurations::new(client.clone(), options.revision(), candidate.leadership(), published);
-        let (stop, stopped) = oneshot::channel::<()>();
+        let for_roots = Candidate::new(client.clone(), &options.namespace, NAME, &options.name, LeaseTimes::default());
+        let (namespace_roots, follow) = watch::channel(MeshRoots::default());
+        let certificates = RootCertificates::new(client.clone(), follow, for_roots.leadership());
+        let (stop, stopped) = watch::channel(false);
+        let run = |candidate: Candidate| {
+            let mut stopped = stopped.clone();
+            tokio::spawn(candidate.run(async move { drop(stopped.wait_for(|stopped| *stopped).await) }))
+        };
         let replica = Self {
             stop,
-            candidate: tokio::spawn(candidate.run(async move { drop(stopped.await) })),
-            writer: tokio::spawn(writer.run()),
-            webhooks: tokio::spawn(webhooks.run()),
+            candidates: [run(candidate), run(for_roots)],
+            writers: [tokio::spawn(writer.run()), tokio::spawn(webhooks.run()), tokio::spawn(certificates.run())],
         };
         let platform = Platform {
             sources: vec![Box::new(source.with_statuses(Box::new(queue)))],
             tokens: Some(Arc::new(TokenReviews::new(client))),
+            namespace_roots: Some(namespace_roots),
             store: None,
             roots: Some(roots),
         };
@@ -97,11 +104,10 @@ impl Replica {
 
     /// Ends the tasks. Another replica need not wait for the Lease of this one.
     pub async fn end(self) {
-        self.writer.abort();
-        self.webhooks.abort();
-        drop(self.stop);
-        // Otherwise it ends by itself.
-        let _ = tokio::time::timeout(RELEASE, self.candidate).await;
+        self.writers.iter().for_each(JoinHandle::abort);
+        self.stop.send_replace(true);
+        // Otherwise they end by themselves.
+        let _ = tokio::time::timeout(RELEASE, futures_util::future::join_all(self.candidates)).await;
     }
 }
 

@@ -266,7 +266,12 @@ impl Supervisor {
             Presence::Unknown if !watched.is_custom() && !self.running.contains_key(&selection) => {
                 _ = self.undecided.insert(selection, " (not served)");
             }
-            Presence::Defined | Presence::Unknown => {}
+            // A server that has only just started may not serve them yet, and without policies more would pass.
+            Presence::Hidden if !self.running.contains_key(&selection) => {
+                let reason = " (not served, and RBAC forbids to list CustomResourceDefinitions, which would say whether it will be)";
+                _ = self.undecided.insert(selection, reason);
+            }
+            Presence::Defined | Presence::Unknown | Presence::Hidden => {}
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::kubernetes::{ApiServer, CustomResources};
 
-use crate::mesh::{Mesh, ready, service};
+use crate::mesh::{Mesh, PATIENCE, begin, ready, service};
 
 fn route(namespace: &str) -> String {
     format!(
@@ -71,10 +71,30 @@ async fn what_rbac_forbids_is_left_out_if_the_mesh_works_without() {
              subjects: [{{kind: ServiceAccount, name: reader, namespace: {shop}}}]\n"
         )
     };
+    let rules_of_istio = role("'*'").replace("name: reader}", "name: istio}").replace("name: reader,", "name: istio,");
+    let rules_of_istio = rules_of_istio.replace(
+        "['', discovery.k8s.io, networking.k8s.io]",
+        "[networking.istio.io, security.istio.io, telemetry.istio.io, extensions.istio.io]",
+    );
+    let rules_of_istio = rules_of_istio
+        .replace("subjects: [{kind: ServiceAccount, name: istio", "subjects: [{kind: ServiceAccount, name: reader");
     // Neither Secrets nor Nodes nor definitions of kinds.
     server.apply(&role(
         "services, endpointslices, pods, namespaces, serviceaccounts, configmaps, ingresses, ingressclasses",
     ));
-    let mesh = Mesh::start(&server.kubeconfig_of(&shop, "reader")).await;
+    let kubeconfig = server.kubeconfig_of(&shop, "reader");
+    // Istio's kinds may be about to be served, and without its policies more would pass.
+    let (watching, _source) = begin(&kubeconfig).await;
+    let mut progress = watching.progress();
+    let waits = progress.wait_for(|progress| {
+        let missing = progress.missing.get("AuthorizationPolicy.security.istio.io");
+        progress.missing.len() < 40
+            && missing.is_some_and(|reason| reason.contains("RBAC forbids to list CustomResourceDefinitions"))
+    });
+    assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{:?}", watching.progress().borrow());
+    assert!(!watching.progress().borrow().is_synced);
+    server.install(CustomResources::Istio);
+    server.apply(&rules_of_istio);
+    let mesh = Mesh::start(&kubeconfig).await;
     assert!(ready(&mesh.snapshot, &format!("a.{shop}.svc.cluster.local")).is_some());
 }

@@ -14,6 +14,7 @@ mod objects;
 mod parity;
 mod replica;
 mod revisions;
+mod root_certificates;
 mod serving;
 mod status;
 mod store_backend;

@@ -33,11 +33,19 @@ pub async fn start(kubeconfig: &Path) -> (Watching, ObjectSource) {
     start_in(kubeconfig, &Scope::all("istio-system")).await
 }
 
+/// Starts a source.
+pub async fn begin(kubeconfig: &Path) -> (Watching, ObjectSource) {
+    begin_in(kubeconfig, &Scope::all("istio-system")).await
+}
+
+async fn begin_in(kubeconfig: &Path, scope: &Scope) -> (Watching, ObjectSource) {
+    let options = ClusterOptions { kubeconfig: Some(kubeconfig.to_owned()), context: None };
+    source::start(options.client(ExecPlugins::Refuse).await.expect("a client"), scope)
+}
+
 /// Starts a source of what is in a scope, and waits until it has everything.
 pub async fn start_in(kubeconfig: &Path, scope: &Scope) -> (Watching, ObjectSource) {
-    let options = ClusterOptions { kubeconfig: Some(kubeconfig.to_owned()), context: None };
-    let client = options.client(ExecPlugins::Refuse).await.expect("a client");
-    let (mut watching, source) = source::start(client, scope);
+    let (mut watching, source) = begin_in(kubeconfig, scope).await;
     let synced = tokio::time::timeout(PATIENCE, watching.synced()).await;
     let Ok(synced) = synced else { panic!("not listed in time: {:?}", watching.progress().borrow()) };
     synced.expect("the source goes on");

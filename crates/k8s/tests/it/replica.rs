@@ -130,6 +130,15 @@ async fn a_token_of_the_cluster_gets_its_own_certificate_and_statuses_and_state_
     until(async || status().contains("validationMessages")).await;
     assert!(status().contains("IST0101"), "{}", status());
 
+    // Sidecars find the roots in their namespace.
+    let roots = || {
+        let template = r"jsonpath={.items[*].data.root-cert\.pem}";
+        let selected = "--field-selector=metadata.name=istio-ca-root-cert";
+        server.kubectl(&["get", "configmap", "--namespace", &shop, selected, "-o", template])
+    };
+    feed.put(serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": shop}}), 0);
+    until(async || roots().trim() == root.trim()).await;
+
     // While the API server is gone, only who was known a moment ago gets a certificate.
     let fresh = token(Some("istio-ca"), Some("web-0"));
     server.kill();
