@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use evenkeel_admin::client::{self, ClientError};
+use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_local::cleanup::StateDir;
-use evenkeel_local::pages;
+use evenkeel_local::{exec, pages};
 use serde::de::DeserializeOwned;
 
 /// Time limit of a connection, and of an answer, unless the request is known to take long.
@@ -26,6 +27,12 @@ pub struct Program {
 pub const CONTROL_PLANE: Program = Program { name: "the control plane's HTTP port", flag: "--control-plane" };
 /// A proxy, on its admin port.
 pub const PROXY: Program = Program { name: "the proxy's admin port", flag: "--admin" };
+
+/// The default address of a proxy's admin port: beside a proxy of `up` that has another, that one.
+pub fn default_proxy() -> SocketAddr {
+    let of_replica = std::env::var(exec::ADMIN_VARIABLE).ok().and_then(|address| address.parse().ok());
+    of_replica.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, ADMIN_PORT).into())
+}
 
 /// `HOST:PORT`, or the address of a page.
 pub fn address(text: &str) -> Result<SocketAddr, String> {

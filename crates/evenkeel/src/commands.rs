@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_api::istio;
 use evenkeel_control::SignerOptions;
 use evenkeel_k8s::client::KubernetesOptions;
@@ -569,12 +568,6 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
     Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
 }
 
-/// The default address of a proxy's admin port: beside a proxy of `up` that has another, that one.
-pub(crate) fn default_admin() -> SocketAddr {
-    let of_replica = std::env::var(exec::ADMIN_VARIABLE).ok().and_then(|address| address.parse().ok());
-    of_replica.unwrap_or_else(|| (std::net::Ipv4Addr::LOCALHOST, ADMIN_PORT).into())
-}
-
 /// The proxy of a workload is asked from inside its network namespace, by another process of this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
     let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
@@ -588,7 +581,7 @@ fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
             Some(Ok(replicas)) => proxy_config::of_all(&program, &state, &replicas, json),
             Some(Err(error)) if asked => Err(error.into()),
             _ => {
-                proxy_config::workers(admin.unwrap_or_else(default_admin), json, &mut io::stdout().lock())?;
+                proxy_config::workers(admin.unwrap_or_else(admin::default_proxy), json, &mut io::stdout().lock())?;
                 Ok(0)
             }
         };
@@ -609,7 +602,7 @@ fn admin_option(admin: Option<SocketAddr>) -> impl Iterator<Item = OsString> {
 fn page(arguments: PageArguments) -> anyhow::Result<u8> {
     let PageArguments { page, workload, namespace, state, admin, post } = arguments;
     let Some(workload) = workload else {
-        proxy_config::page(admin.unwrap_or_else(default_admin), &page, post, &mut io::stdout().lock())?;
+        proxy_config::page(admin.unwrap_or_else(admin::default_proxy), &page, post, &mut io::stdout().lock())?;
         return Ok(0);
     };
     let program = std::env::current_exe().context("finding this program")?;

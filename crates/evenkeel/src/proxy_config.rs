@@ -2,12 +2,11 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | which proxy is asked, and how is the answer shown? | `asked.rs` |
+//! | which proxy answers, and how is the answer shown? | `target.rs` |
 //! | the subcommands with tables | `tables.rs` |
 //! | where is a kind of resources in `/config_dump`? | `dump.rs` |
 //! | what is in a table's row? | `clusters.rs`, `listeners.rs`, `routes.rs`, `endpoints.rs`, `secrets.rs` |
 
-mod asked;
 mod clusters;
 mod dump;
 mod endpoints;
@@ -16,6 +15,7 @@ pub mod log;
 mod routes;
 mod secrets;
 pub mod tables;
+mod target;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -100,13 +100,13 @@ mod tests {
         let admin = listener.local_addr().expect("bound");
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
-            let mut asked = Vec::new();
-            while !asked.ends_with(b"\r\n\r\n") {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
                 let mut byte = [0];
                 stream.read_exact(&mut byte).expect("a request");
-                asked.extend(byte);
+                request.extend(byte);
             }
-            assert!(asked.starts_with(b"GET /workers HTTP/1.1\r\n"));
+            assert!(request.starts_with(b"GET /workers HTTP/1.1\r\n"));
             stream.write_all(answer.as_bytes()).expect("it reads");
         });
         let mut out = Vec::new();

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use super::asked::Asked;
+use super::target::Target;
 
 /// Shows the levels, or sets them.
 #[derive(Debug, clap::Args)]
 pub struct Log {
     #[command(flatten)]
-    asked: Asked,
+    target: Target,
 
     /// The level to set: trace, debug, info, warning, error, critical, off. A stock Envoy also takes LOGGER:LEVEL, several of
     /// them with commas between.
@@ -26,7 +26,7 @@ const DEFAULT: &str = "warning";
 /// Prints the levels after a change, if one is asked for.
 pub fn run(log: &Log, out: &mut dyn Write) -> anyhow::Result<()> {
     let level = if log.reset { Some(DEFAULT) } else { log.level.as_deref() };
-    out.write_all(&log.asked.post(&page(level)?)?)?;
+    out.write_all(&log.target.post(&page(level)?)?)?;
     Ok(())
 }
 

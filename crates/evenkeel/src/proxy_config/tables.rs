@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value as Json;
 
-use super::asked::{Asked, Output, Shown, print};
+use super::target::{Output, Shown, Target, print};
 use super::{clusters, dump, endpoints, listeners, routes, secrets};
 
 /// A kind of resources.
@@ -14,7 +14,7 @@ pub enum Table {
     #[command(visible_alias = "cluster", alias = "c")]
     Clusters {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         filter: clusters::Filter,
         #[command(flatten)]
@@ -24,7 +24,7 @@ pub enum Table {
     #[command(visible_alias = "listener", alias = "l")]
     Listeners {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         filter: listeners::Filter,
         #[command(flatten)]
@@ -34,7 +34,7 @@ pub enum Table {
     #[command(visible_alias = "route", alias = "r")]
     Routes {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         filter: routes::Filter,
         #[command(flatten)]
@@ -44,7 +44,7 @@ pub enum Table {
     #[command(visible_alias = "endpoint", alias = "ep")]
     Endpoints {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         filter: endpoints::Filter,
         #[command(flatten)]
@@ -54,7 +54,7 @@ pub enum Table {
     #[command(visible_alias = "secret", alias = "s")]
     Secrets {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         shown: Shown,
     },
@@ -62,7 +62,7 @@ pub enum Table {
     #[command(alias = "ec")]
     Ecds {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         shown: Shown,
     },
@@ -70,7 +70,7 @@ pub enum Table {
     #[command(alias = "b")]
     Bootstrap {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         /// Output format.
         #[arg(short, long, value_enum, default_value_t = Output::Json)]
         output: Output,
@@ -79,7 +79,7 @@ pub enum Table {
     #[command(alias = "a")]
     All {
         #[command(flatten)]
-        asked: Asked,
+        target: Target,
         #[command(flatten)]
         shown: Shown,
     },
@@ -101,29 +101,31 @@ fn note_learned_scope(page: &Json, shown: &Shown) {
 /// Prints a table.
 pub fn run(table: &Table, out: &mut dyn Write) -> anyhow::Result<()> {
     match table {
-        Table::Clusters { asked, filter, shown } => {
-            let page = asked.page(dump::PAGE)?;
+        Table::Clusters { target, filter, shown } => {
+            let page = target.page(dump::PAGE)?;
             note_learned_scope(&page, shown);
             print_clusters(&page, filter, shown, out)
         }
-        Table::Listeners { asked, filter, shown } => print_listeners(&asked.page(dump::PAGE)?, filter, shown, out),
-        Table::Routes { asked, filter, shown } => {
-            let page = asked.page(dump::PAGE)?;
+        Table::Listeners { target, filter, shown } => print_listeners(&target.page(dump::PAGE)?, filter, shown, out),
+        Table::Routes { target, filter, shown } => {
+            let page = target.page(dump::PAGE)?;
             note_learned_scope(&page, shown);
             print_routes(&page, filter, shown, out)
         }
-        Table::Endpoints { asked, filter, shown } => print_endpoints(&asked.page(endpoints::PAGE)?, filter, shown, out),
-        Table::Secrets { asked, shown } => print_secrets(asked, &asked.page(dump::PAGE)?, shown, out),
-        Table::Ecds { asked, shown } => {
-            let page = asked.page(dump::PAGE)?;
+        Table::Endpoints { target, filter, shown } => {
+            print_endpoints(&target.page(endpoints::PAGE)?, filter, shown, out)
+        }
+        Table::Secrets { target, shown } => print_secrets(target, &target.page(dump::PAGE)?, shown, out),
+        Table::Ecds { target, shown } => {
+            let page = target.page(dump::PAGE)?;
             let configs = dump::resources(&page, dump::EXTENSIONS);
             let rows = configs.iter().map(|config| {
                 [dump::text(config, "name").to_owned(), dump::text(&config["typed_config"], "@type").to_owned()]
             });
             print(shown, &configs, ["ECDS NAME", "TYPE"], rows, out)
         }
-        Table::Bootstrap { asked, output } => {
-            let page = asked.page(dump::PAGE)?;
+        Table::Bootstrap { target, output } => {
+            let page = target.page(dump::PAGE)?;
             let bootstrap = dump::bootstrap(&page).cloned().unwrap_or_default();
             match output {
                 Output::Json => writeln!(out, "{bootstrap:#}")?,
@@ -131,12 +133,12 @@ pub fn run(table: &Table, out: &mut dyn Write) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Table::All { asked, shown } => print_all(asked, shown, out),
+        Table::All { target, shown } => print_all(target, shown, out),
     }
 }
 
-fn print_all(asked: &Asked, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
-    let page = asked.page(dump::PAGE)?;
+fn print_all(target: &Target, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
+    let page = target.page(dump::PAGE)?;
     note_learned_scope(&page, shown);
     match shown.output {
         Output::Json => writeln!(out, "{page:#}")?,
@@ -147,35 +149,35 @@ fn print_all(asked: &Asked, shown: &Shown, out: &mut dyn Write) -> anyhow::Resul
             print_listeners(&page, &listeners::Filter::default(), shown, out)?;
             writeln!(out)?;
             print_routes(&page, &routes::Filter::default(), shown, out)?;
-            if !asked.is_file() {
+            if !target.is_file() {
                 writeln!(out)?;
-                print_endpoints(&asked.page(endpoints::PAGE)?, &endpoints::Filter::default(), shown, out)?;
+                print_endpoints(&target.page(endpoints::PAGE)?, &endpoints::Filter::default(), shown, out)?;
             }
             writeln!(out)?;
-            print_secrets(asked, &page, shown, out)?;
+            print_secrets(target, &page, shown, out)?;
         }
     }
     Ok(())
 }
 
 fn print_clusters(page: &Json, filter: &clusters::Filter, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mut kept = dump::resources(page, dump::CLUSTERS);
-    kept.retain(|cluster| filter.keeps(cluster));
-    kept.sort_by_key(|cluster| clusters::row(cluster));
-    print(shown, &kept, clusters::COLUMNS, kept.iter().map(|cluster| clusters::row(cluster)), out)
+    let mut matching = dump::resources(page, dump::CLUSTERS);
+    matching.retain(|cluster| filter.keeps(cluster));
+    matching.sort_by_key(|cluster| clusters::row(cluster));
+    print(shown, &matching, clusters::COLUMNS, matching.iter().map(|cluster| clusters::row(cluster)), out)
 }
 
 fn print_listeners(page: &Json, filter: &listeners::Filter, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mut kept = dump::resources(page, dump::LISTENERS);
-    kept.extend(dump::resources(page, dump::STATIC_LISTENERS));
-    kept.retain(|listener| filter.keeps(listener));
-    print(shown, &kept, listeners::COLUMNS, kept.iter().flat_map(|listener| listeners::rows(listener)), out)
+    let mut matching = dump::resources(page, dump::LISTENERS);
+    matching.extend(dump::resources(page, dump::STATIC_LISTENERS));
+    matching.retain(|listener| filter.keeps(listener));
+    print(shown, &matching, listeners::COLUMNS, matching.iter().flat_map(|listener| listeners::rows(listener)), out)
 }
 
 fn print_routes(page: &Json, filter: &routes::Filter, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mut kept = dump::resources(page, dump::ROUTES);
-    kept.retain(|config| filter.keeps(config));
-    print(shown, &kept, routes::COLUMNS, kept.iter().flat_map(|config| routes::rows(config)), out)
+    let mut matching = dump::resources(page, dump::ROUTES);
+    matching.retain(|config| filter.keeps(config));
+    print(shown, &matching, routes::COLUMNS, matching.iter().flat_map(|config| routes::rows(config)), out)
 }
 
 fn print_endpoints(page: &Json, filter: &endpoints::Filter, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -183,10 +185,10 @@ fn print_endpoints(page: &Json, filter: &endpoints::Filter, shown: &Shown, out: 
     print(shown, &resources.iter().collect::<Vec<_>>(), endpoints::COLUMNS, rows, out)
 }
 
-fn print_secrets(asked: &Asked, page: &Json, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
+fn print_secrets(target: &Target, page: &Json, shown: &Shown, out: &mut dyn Write) -> anyhow::Result<()> {
     let active = dump::resources(page, dump::SECRETS);
     let warming = dump::resources(page, dump::WARMING_SECRETS);
-    let certificates = if asked.is_file() { Json::Null } else { asked.page(secrets::PAGE)? };
+    let certificates = if target.is_file() { Json::Null } else { target.page(secrets::PAGE)? };
     let mut rows = secrets::rows(&active, "ACTIVE", &certificates);
     rows.extend(secrets::rows(&warming, "WARMING", &certificates));
     let all: Vec<&Json> = active.into_iter().chain(warming).collect();

@@ -9,16 +9,16 @@ use evenkeel_explain::columns::columns_within;
 use evenkeel_local::exec::ReplicaInfo;
 use serde_json::Value as Json;
 
+use crate::admin;
 use crate::formats::width;
 use crate::proxies::Proxies;
-use crate::{admin, commands};
 
 /// Spaces between two columns of a table.
 const GAP: usize = 5;
 
 /// One proxy, or the file with its answer.
 #[derive(Debug, clap::Args)]
-pub struct Asked {
+pub struct Target {
     /// A workload of the running mesh, or one of its pods: NAME, POD, POD.NAMESPACE, deploy/NAME [default: the proxy on this
     /// machine]. Of several replicas the first is asked.
     workload: Option<String>,
@@ -60,7 +60,7 @@ pub struct Shown {
     pub output: Output,
 }
 
-impl Asked {
+impl Target {
     /// Whether the answer comes from a file.
     pub fn is_file(&self) -> bool {
         self.file.is_some()
@@ -86,7 +86,7 @@ impl Asked {
 
     fn exchange(&self, page: &str, body: Option<&[u8]>) -> anyhow::Result<Vec<u8>> {
         let Some(workload) = &self.workload else {
-            let proxies = Proxies::At(self.admin.unwrap_or_else(commands::default_admin));
+            let proxies = Proxies::At(self.admin.unwrap_or_else(admin::default_proxy));
             return proxies.page(&beside(), page, body);
         };
         let proxies = Proxies::find(None, self.state.as_ref())?;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn names_in_kubectls_form_are_understood() {
-        let check = |given: &str, expected: &str| assert_eq!(name(given), expected);
+        let check = |text: &str, expected: &str| assert_eq!(name(text), expected);
         check("web", "web");
         check("deploy/web", "web");
         check("pod/web-1", "web-1");
