@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use evenkeel_analyze::codes::{self, FoundAs};
 use evenkeel_analyze::{Finding, Suppression, analyze, report};
 use evenkeel_base::{Diagnostics, Severity};
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::compiled;
 use crate::manifests::Manifests;
@@ -30,7 +31,8 @@ const UNREADABLE: [&str; 8] = [
 
 #[derive(Debug, Args)]
 pub struct AnalyzeArguments {
-    /// A file (`-`: standard input), or a directory; all are analysed together [default: the running mesh's].
+    /// A file (`-`: standard input), or a directory; all are analysed together [default: the running mesh's, or else those of the
+    /// cluster that kubectl would use].
     #[arg(value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
 
@@ -57,6 +59,18 @@ pub struct AnalyzeArguments {
     /// List Istio's codes, and the findings that they are here.
     #[arg(short = 'L', long)]
     list_analyzers: bool,
+
+    /// The cluster whose objects are analysed.
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
+    /// Of a cluster: report findings about objects of this namespace [default: that of the context].
+    #[arg(short, long, value_name = "NAME", conflicts_with_all = ["paths", "files"])]
+    namespace: Option<String>,
+
+    /// Of a cluster: report findings about objects of all namespaces.
+    #[arg(short = 'A', long, conflicts_with_all = ["paths", "files", "namespace"])]
+    all_namespaces: bool,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
@@ -98,6 +112,33 @@ impl Level {
     }
 }
 
+impl AnalyzeArguments {
+    /// Whether the objects are those of a cluster: it is named, or there is nothing else.
+    fn is_of_cluster(&self, paths: &[PathBuf]) -> bool {
+        let is_named = self.cluster.is_given() || self.namespace.is_some() || self.all_namespaces;
+        let is_other = || self.state.is_some() || Manifests::is_running(None);
+        paths.is_empty() && (is_named || (!is_other() && self.cluster.is_found()))
+    }
+
+    /// The namespace whose objects are reported; `None`: all.
+    fn reported_namespace(&self) -> anyhow::Result<Option<String>> {
+        if self.all_namespaces {
+            return Ok(None);
+        }
+        if let Some(namespace) = &self.namespace {
+            return Ok(Some(namespace.clone()));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Some(runtime.block_on(self.cluster.namespace())?))
+    }
+}
+
+/// Whether a finding is about an object of a namespace, or of none.
+fn is_about(finding: &Finding, namespace: &str) -> bool {
+    let object = finding.diagnostic.object.as_ref();
+    object.is_none_or(|object| object.namespace.is_empty() || *object.namespace == *namespace)
+}
+
 /// Analyses, prints the findings, and returns the exit status.
 pub fn run(arguments: &AnalyzeArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     if arguments.list_analyzers {
@@ -105,10 +146,18 @@ pub fn run(arguments: &AnalyzeArguments, out: &mut dyn Write) -> anyhow::Result<
         return Ok(0);
     }
     let paths = [arguments.paths.clone(), arguments.files.clone()].concat();
-    let manifests = Manifests::given_or_running(&paths, arguments.state.as_deref())?;
+    let is_of_cluster = arguments.is_of_cluster(&paths);
+    let manifests = if is_of_cluster {
+        Manifests::of_cluster(&arguments.cluster)?
+    } else {
+        Manifests::of_cluster_or_files(&arguments.cluster, &paths, arguments.state.as_deref())?
+    };
     let mut read = manifests.diagnostics.clone();
     read.extend(compiled::refusals(&manifests.objects));
-    let findings = analyze(&manifests.objects, &manifests.mesh, read, &arguments.suppress);
+    let mut findings = analyze(&manifests.objects, &manifests.mesh, read, &arguments.suppress);
+    if is_of_cluster && let Some(namespace) = arguments.reported_namespace()? {
+        findings.retain(|finding| is_about(finding, &namespace));
+    }
     let least = arguments.output_threshold.severity();
     let shown: Vec<Finding> = findings.iter().filter(|finding| finding.diagnostic.severity >= least).cloned().collect();
     match arguments.output {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use evenkeel_explain::protection::{Running, collect_rule_names};
 use evenkeel_explain::{Caller, World};
+use evenkeel_k8s::client::ClusterOptions;
 use evenkeel_local::exec::ReplicaInfo;
 use evenkeel_model::Workload;
 
@@ -40,6 +41,10 @@ pub struct CheckArguments {
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 
+    /// The cluster whose objects are read instead.
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -60,7 +65,7 @@ pub struct CheckArguments {
 /// Runs a command. The status is 0, whatever the findings; 2 if running proxies differ.
 pub fn run(command: &AuthzCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
     let AuthzCommand::Check(arguments) = command;
-    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
+    let manifests = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
     let world = manifests.into_world();
     let Caller::Workload { name, namespace } = Caller::parse(&arguments.workload) else {

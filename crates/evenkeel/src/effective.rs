@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use evenkeel_explain::Caller;
 use evenkeel_explain::columns::filled;
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::formats::{Output, width};
 use crate::manifests::Manifests;
@@ -23,6 +24,10 @@ pub struct EffectiveArguments {
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 
+    /// The cluster whose objects are read instead.
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR", conflicts_with = "files")]
     state: Option<PathBuf>,
@@ -34,7 +39,7 @@ pub struct EffectiveArguments {
 
 /// Reads the files and prints what holds.
 pub fn run(arguments: &EffectiveArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
+    let manifests = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
     let world = manifests.into_world();
     let workload = match arguments.workload.as_deref().map(Caller::parse) {

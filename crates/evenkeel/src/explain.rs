@@ -10,6 +10,7 @@ use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::question::parse_header;
 use evenkeel_explain::{Answer, Caller, Question, RunningProxies, Target};
 use evenkeel_filters::explain::query::{ProxyDecision, QueriedCall};
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::formats::{Output, look};
 use crate::manifests::Manifests;
@@ -30,6 +31,10 @@ pub struct ExplainArguments {
     /// A file with YAML (`-`: standard input), or a directory; may be repeated [default: what the running mesh runs].
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// The cluster whose objects are read instead.
+    #[command(flatten)]
+    cluster: ClusterOptions,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
@@ -98,7 +103,7 @@ pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<
         return arguments.recent(id.as_deref(), out);
     }
     let question = arguments.question()?;
-    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
+    let manifests = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
     let mut world = manifests.into_world();
     if arguments.proxy || arguments.admin.is_some() {

@@ -14,6 +14,9 @@ use evenkeel_control::jwks::{self, settings::JwksSettings};
 use evenkeel_control::registration;
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_explain::World;
+use evenkeel_k8s::client::ClusterOptions;
+use evenkeel_k8s::reading;
+use evenkeel_k8s::source::Scope;
 use evenkeel_local::applied::Applied;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_model::{AddressBook, MeshConfig, PublishedPort};
@@ -55,6 +58,38 @@ impl Manifests {
     /// Reads what commands are given, or else what the running mesh runs.
     pub fn given_or_running(paths: &[PathBuf], state: Option<&Path>) -> anyhow::Result<Self> {
         if paths.is_empty() { Self::running(state) } else { Ok(Self { mesh: mesh()?, ..Self::read(paths) }) }
+    }
+
+    /// Reads what commands are given: files, or a cluster; or else what the running mesh runs.
+    pub fn of_cluster_or_files(
+        cluster: &ClusterOptions,
+        paths: &[PathBuf],
+        state: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        if !cluster.is_given() {
+            return Self::given_or_running(paths, state);
+        }
+        anyhow::ensure!(paths.is_empty(), "name either files or a cluster (--kubeconfig, --context)");
+        Self::of_cluster(cluster)
+    }
+
+    /// Reads the objects of a cluster from its API server.
+    pub fn of_cluster(cluster: &ClusterOptions) -> anyhow::Result<Self> {
+        let mesh = mesh()?;
+        let scope = Scope::all(&mesh.root_namespace);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let read = runtime.block_on(reading::read(cluster, &scope))?;
+        for (kind, reason) in &read.left_out {
+            // Nothing can be done if standard error is gone.
+            let _ = writeln!(io::stderr(), "warning: {kind} is left out, because RBAC forbids to read it{reason}");
+        }
+        Ok(Self { objects: read.objects, diagnostics: read.findings, mesh, ..Self::default() })
+    }
+
+    /// Whether a mesh runs on this machine with this state directory.
+    pub fn is_running(state: Option<&Path>) -> bool {
+        let path = state.map_or_else(StateDir::default_path, Path::to_path_buf);
+        StateDir::new(&path).is_ok_and(|state| state.running().is_some())
     }
 
     /// The mesh of these objects.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use evenkeel_explain::columns::filled;
 use evenkeel_explain::prove::Reachability;
 use evenkeel_explain::{Claim, Party};
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::formats::{Output, width};
 use crate::manifests::Manifests;
@@ -72,6 +73,10 @@ pub struct ProveArguments {
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 
+    /// The cluster whose objects are read instead.
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR", conflicts_with = "files")]
     state: Option<PathBuf>,
@@ -98,7 +103,7 @@ fn prove(arguments: &ProveArguments, out: &mut dyn Write) -> anyhow::Result<u8> 
     if let Some(path) = arguments.path.as_ref().filter(|path| !path.starts_with('/')) {
         anyhow::bail!("`{path}` is not a path: it begins with a slash");
     }
-    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
+    let manifests = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
     let world = manifests.into_world();
     let claim = Claim {

@@ -38,7 +38,7 @@ pub struct KubernetesOptions {
 impl KubernetesOptions {
     /// Whether there is a cluster to read.
     pub fn is_used(&self) -> bool {
-        self.kubernetes || self.cluster.kubeconfig.is_some() || self.cluster.context.is_some()
+        self.kubernetes || self.cluster.is_given()
     }
 }
 
@@ -76,6 +76,26 @@ impl ClusterOptions {
         let config = self.config(plugins).await?;
         tracing::debug!(server = %config.cluster_url, "API server");
         Ok(Client::try_from(config)?)
+    }
+
+    /// Whether one of the flags is given.
+    pub fn is_given(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
+
+    /// Whether there is a file that names a cluster, or this process runs in one.
+    pub fn is_found(&self) -> bool {
+        match self.file() {
+            Ok(Some(file)) => !file.contexts.is_empty(),
+            Ok(None) => Config::incluster().is_ok(),
+            // Its mistake is to be reported.
+            Err(_) => true,
+        }
+    }
+
+    /// The namespace of the context, `default` if it names none.
+    pub async fn namespace(&self) -> Result<String, ClientError> {
+        Ok(self.config(ExecPlugins::Refuse).await?.default_namespace)
     }
 
     /// Says where the cluster is, and who asks.

@@ -10,6 +10,7 @@ pub mod last_objects;
 pub mod lease;
 mod localities;
 pub mod pod_rules;
+pub mod reading;
 mod reason;
 pub mod replica;
 pub mod revision;

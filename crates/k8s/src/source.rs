@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_base::{Rank, SourceId};
 use evenkeel_control::source::feed::{ObjectFeed, ObjectSource};
+use evenkeel_control::source::objects::PastObject;
 use futures_util::StreamExt;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -66,6 +67,8 @@ pub struct Progress {
     pub is_synced: bool,
     /// What is not listed, and the reason if it is known.
     pub missing: BTreeMap<String, String>,
+    /// What is left out because RBAC forbids it, and the mesh works without it.
+    pub left_out: BTreeMap<String, String>,
     /// Why the API server cannot be followed now.
     pub outage: Option<String>,
 }
@@ -156,6 +159,11 @@ impl Watching {
             feed.confirm();
             last.keep(feed).await;
         }
+    }
+
+    /// The objects that are there now.
+    pub fn objects(&self) -> Vec<PastObject> {
+        self.feed.all()
     }
 
     /// How far the source is; changes with it.
@@ -361,6 +369,8 @@ impl Supervisor {
             .map(|running| (running.watched.selection.to_string(), running.reason()))
             .chain(self.undecided.iter().map(|(selection, reason)| (selection.to_string(), (*reason).to_owned())))
             .collect();
+        let left_out = self.running.values().filter(|running| running.is_left_out());
+        let left_out = left_out.map(|running| (running.watched.selection.to_string(), running.reason())).collect();
         let is_complete = !self.running.is_empty() && missing.is_empty();
         let is_followed = self.failed.is_none();
         self.progress.send_if_modified(|progress| {
@@ -370,6 +380,7 @@ impl Supervisor {
             }
             progress.is_synced |= is_complete;
             progress.missing = missing;
+            progress.left_out = left_out;
             if is_followed && progress.outage.take().is_some() {
                 tracing::info!("the API server is followed again");
             }
@@ -380,9 +391,11 @@ impl Supervisor {
 
 impl Running {
     fn is_missing(&self) -> bool {
-        let is_forbidden = matches!(self.failure, Some(Failure::Forbidden(_)));
-        let is_left_out = self.watched.optional && is_forbidden;
-        !(self.is_synced || is_left_out)
+        !(self.is_synced || self.is_left_out())
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.watched.optional && matches!(self.failure, Some(Failure::Forbidden(_)))
     }
 
     fn reason(&self) -> String {

@@ -7,6 +7,7 @@ mod auto_sni;
 mod bootstrap_spelling;
 mod certificates_any_order;
 mod cluster;
+mod cluster_objects;
 mod completion;
 mod control_planes;
 mod differential;
