@@ -159,3 +159,13 @@ fn texts_with_variables_are_templates() {
     );
     assert_eq!(read("service.yaml", &script).0, ["error wrong-type"]);
 }
+
+/// Without a policy for TLS to backends, they would be called without it.
+#[test]
+fn what_protects_connections_and_is_not_supported_is_an_error() {
+    let of = |kind: &str| {
+        format!("apiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n")
+    };
+    check("a.yaml", &of("BackendTLSPolicy"), &["error unsupported-kind"], &[]);
+    check("a.yaml", &of("ListenerSet"), &["warning unsupported-kind"], &[]);
+}

@@ -72,7 +72,7 @@ fn what_has_no_effect_has_a_reason() {
 }
 
 /// What controllers write.
-const STATUS: [&str; 4] = ["status", "validationMessages", "observedGeneration", "reason"];
+const STATUS: [&str; 5] = ["status", "conditions", "validationMessages", "observedGeneration", "reason"];
 
 #[test]
 fn settings_that_agents_read_are_not_called_unknown() {

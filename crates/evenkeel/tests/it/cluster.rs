@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use evenkeel_testkit::eventually;
 use evenkeel_testkit::kubernetes::ApiServer;
 use serde_json::Value;
 
@@ -89,7 +90,8 @@ fn an_installation_is_checked_applied_tagged_and_removed() {
     assert_eq!(own_objects(&server), "");
     assert!(fails(&server, &["uninstall"]).contains("nothing of revision default"));
     succeeds(&server, &["uninstall", "--purge", "--force"]);
-    assert_eq!(server.kubectl(&["get", "crd", "-o", "name"]), "");
+    // The API server removes definitions after their objects.
+    eventually("the end of the definitions", || server.kubectl(&["get", "crd", "-o", "name"]).is_empty().then_some(()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use evenkeel_runtime_config::grpc_stats::{GrpcStats, Methods};
 use evenkeel_stats::Writer;
 
 use super::counts::{ClusterCalls, Counter, Stats, UpstreamTime, count_end};
-use crate::info::{Form, StateObject};
+use crate::info::{Form, MessageCounts, StateObject};
 
 /// A gRPC call in progress; the filter passes it every piece of the request and response.
 #[derive(Debug)]
@@ -56,14 +56,8 @@ impl StateObject for Messages {
         true
     }
 
-    fn field(&self, name: &str, out: &mut Vec<u8>) -> bool {
-        let count = match name {
-            "request_message_count" => self.request.get(),
-            "response_message_count" => self.response.get(),
-            _ => return false,
-        };
-        out.extend_from_slice(count.to_string().as_bytes());
-        true
+    fn messages(&self) -> Option<MessageCounts> {
+        Some(MessageCounts { request: self.request.get(), response: self.response.get() })
     }
 
     fn message(&self) -> Option<(&'static str, Vec<u8>)> {

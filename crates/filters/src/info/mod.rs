@@ -8,5 +8,5 @@ mod times;
 
 pub use connection::{ConnectionInfo, Hello};
 pub use flags::ResponseFlags;
-pub use stream::{Form, HostOverride, StateObject, StreamInfo};
+pub use stream::{Form, HostOverride, MessageCounts, StateObject, StreamInfo};
 pub use times::Times;

@@ -96,6 +96,15 @@ pub enum Form {
     Plain,
 }
 
+/// The number of messages of a gRPC call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageCounts {
+    /// Sent by the client.
+    pub request: u64,
+    /// Sent by the server.
+    pub response: u64,
+}
+
 /// An object that logs may print (Envoy's filter state).
 pub trait StateObject {
     /// Appends the object; returns false if there is nothing to print.
@@ -108,6 +117,11 @@ pub trait StateObject {
 
     /// The full name of the message that it is for access log services, and its bytes; `None` if it is none.
     fn message(&self) -> Option<(&'static str, Vec<u8>)> {
+        None
+    }
+
+    /// The messages of a gRPC call, if it counts them. Envoy's object has no fields, so they are none of [`StateObject::field`].
+    fn messages(&self) -> Option<MessageCounts> {
         None
     }
 

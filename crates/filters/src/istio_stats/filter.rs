@@ -65,15 +65,13 @@ fn count_request(end: &Record<'_>, metrics: Metrics, series: &Writer<requests::S
 
 fn count_messages(end: &Record<'_>, metrics: Metrics, series: &Writer<requests::Stats>) {
     use requests::Counter;
-    let Some(call) = end.stream.object(MESSAGES) else { return };
-    for (metric, field, counter) in [
-        (Metrics::REQUEST_MESSAGES, "request_message_count", Counter::request_messages_total),
-        (Metrics::RESPONSE_MESSAGES, "response_message_count", Counter::response_messages_total),
+    let Some(counts) = end.stream.object(MESSAGES).and_then(|call| call.messages()) else { return };
+    for (metric, counter, count) in [
+        (Metrics::REQUEST_MESSAGES, Counter::request_messages_total, counts.request),
+        (Metrics::RESPONSE_MESSAGES, Counter::response_messages_total, counts.response),
     ] {
-        let mut text = Vec::new();
-        if metrics.has(metric) && call.field(field, &mut text) {
-            let count = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-            series.add(counter, count.unwrap_or_default());
+        if metrics.has(metric) {
+            series.add(counter, count);
         }
     }
 }

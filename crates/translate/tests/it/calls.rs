@@ -83,7 +83,7 @@ spec:
 
 /// The mesh with the objects of a test.
 pub struct Mesh {
-    snapshot: Snapshot,
+    pub snapshot: Snapshot,
     /// The codes of findings, sorted.
     pub codes: Vec<&'static str>,
 }

@@ -1,5 +1,7 @@
 //! Calls through Gateways and HTTPRoutes of the Gateway API, at gateways and in the mesh.
 
+use evenkeel_model::ServerTlsMode;
+
 use crate::calls::{Arrival, HTTP, Mesh, Proxy, object_of, virtual_service};
 
 /// The API version of the Gateway API's kinds.
@@ -371,6 +373,33 @@ fn tls_ends_at_a_listener_with_a_certificate() {
     check("{name: granted, namespace: stock}", &["missing-secret"], true);
     check("{name: other, namespace: stock}", &["missing-grant", "missing-secret"], false);
     check("{name: a, kind: ConfigMap}", &["missing-secret", "unsupported-value"], false);
+}
+
+/// Istio's option for certificates of clients; one that is not known could ask for more than is done, and closes.
+#[test]
+fn options_of_tls_say_who_must_show_a_certificate() {
+    let check = |options: &str, expected: Option<Option<bool>>| {
+        let tls = format!("{{certificateRefs: [{{name: a}}], options: {{{options}}}}}");
+        let listener = format!("{{name: https, port: 443, protocol: HTTPS, hostname: a.test, tls: {tls}}}");
+        let mesh = Mesh::new(&gate(&listener));
+        let own = mesh.snapshot.gateways.iter().filter(|gateway| gateway.name.starts_with("gate-"));
+        let servers = own.flat_map(|gateway| &gateway.servers);
+        let modes = servers.filter_map(|server| server.tls.as_ref()).map(|tls| match &tls.mode {
+            ServerTlsMode::Mutual { optional, .. } => Some(*optional),
+            _ => None,
+        });
+        assert_eq!(modes.collect::<Vec<_>>(), Vec::from_iter(expected), "{options}");
+        let is_named = mesh.codes.contains(&"unsupported-field");
+        assert_eq!(is_named, expected.is_none() || options.contains("example.com"), "{options}: {:?}", mesh.codes);
+    };
+    let mode = |mode: &str| format!("gateway.istio.io/tls-terminate-mode: {mode}");
+    check("", Some(None));
+    check(&mode("SIMPLE"), Some(None));
+    check(&mode("MUTUAL"), Some(Some(false)));
+    check(&mode("OPTIONAL_MUTUAL"), Some(Some(true)));
+    check(&mode("ISTIO_MUTUAL"), None);
+    check("gateway.istio.io/other: a", None);
+    check("example.com/other: a", Some(None));
 }
 
 #[test]

@@ -211,6 +211,7 @@ use Evidence::{Agent, Finding, Mesh, Tested};
 /// Settings that no resource shows, and what shows them. A path stands for all paths that begin with it.
 #[rustfmt::skip]
 const NOT_SHOWN: &[(&str, Evidence)] = &[
+    ("ServiceEntry status", Tested("k8s/tests/it/addresses.rs", "addresses")),
     ("MeshConfig ca", Tested("control/tests/it/external_signer.rs", "tlsSettings: {{mode: DISABLE}}")),
     ("MeshConfig caCertificates", Mesh("caCertificates: [{spiffeBundleUrl: 'https://a.test/bundle', trustDomains: [a.test]}]")),
     ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", Tested("agent/tests/it/bootstrap.rs", "gatewayTopology")),

@@ -13,7 +13,7 @@ use super::super::shared;
 use super::super::tracking::Cx;
 use super::grants::{Referred, is_granted};
 use super::listeners::{Class, class_of, gateway_name, host_of};
-use crate::gateway::ServerCertificates;
+use crate::gateway::{ClientRoots, ServerCertificates};
 use crate::selection::GATEWAY_NAME;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
 
@@ -21,6 +21,10 @@ use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, Ser
 const PORT_NAME: &str = "default";
 /// The class of waypoints.
 const WAYPOINT: &str = "istio-waypoint";
+/// Istio's options of a listener's TLS.
+const ISTIO_OPTIONS: &str = "gateway.istio.io/";
+/// Istio's option that asks clients for certificates.
+const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 
 /// The model's gateways of a Gateway.
 pub(in super::super) fn gateways(
@@ -48,6 +52,14 @@ struct Reader<'a, 't> {
     cx: &'a Cx<'t>,
     object: &'a Object,
     found: &'a mut Diagnostics,
+}
+
+/// Whom a listener with TLS lets in.
+#[derive(Debug, Clone, Copy)]
+enum Clients {
+    Anybody,
+    WithCertificate,
+    WithCertificateOrNone,
 }
 
 impl Reader<'_, '_> {
@@ -180,10 +192,10 @@ impl Reader<'_, '_> {
             let none = ServerTls::simple(ServerCertificates::Secrets(Vec::new()));
             return Some(ServerTls { mode: ServerTlsMode::Passthrough, ..none });
         }
-        tls.into_iter().for_each(|tls| self.note_options(tls));
+        let clients = tls.map_or(Some(Clients::Anybody), |tls| self.clients(tls))?;
         let references = tls.map_or(&[][..], |tls| &tls.certificate_refs);
         let secrets: Vec<_> = references.iter().filter_map(|of| self.secret(proxies, of, granted)).collect();
-        if secrets.is_empty() {
+        let Some(first) = secrets.first().cloned() else {
             let message = format!(
                 "{object}: the listener `{}` has no certificate that it may use; it is not served",
                 listener.name.0
@@ -191,17 +203,49 @@ impl Reader<'_, '_> {
             let finding = Diagnostic::warning("missing-secret", listener.span.clone(), message);
             self.push(finding.with_help("add `tls: {certificateRefs: [{name: SECRET}]}`"));
             return None;
-        }
-        Some(ServerTls::simple(ServerCertificates::Secrets(secrets)))
+        };
+        let certificates = ServerCertificates::Secrets(secrets);
+        let simple = ServerTls::simple(certificates.clone());
+        let optional = match clients {
+            Clients::Anybody => return Some(simple),
+            Clients::WithCertificate => false,
+            Clients::WithCertificateOrNone => true,
+        };
+        let mode = ServerTlsMode::Mutual { certificates, roots: ClientRoots::Secret(first), optional };
+        Some(ServerTls { mode, ..simple })
     }
 
-    /// Options of Istio that would ask clients for certificates, and others.
-    fn note_options(&mut self, tls: &ListenerTls) {
+    /// Whom a listener lets in, by Istio's options; `None` if an option of Istio is not known: it could ask for more than is done.
+    fn clients(&mut self, tls: &ListenerTls) -> Option<Clients> {
+        let mut clients = Clients::Anybody;
         for (name, value) in &tls.options {
-            let message = format!("{}: the TLS option `{name}` is not supported; it is ignored", self.object);
-            let finding = Diagnostic::warning("unsupported-field", value.span.clone(), message);
-            self.push(finding.with_help("the certificates are those of `certificateRefs`"));
+            clients = match (name.as_str(), value.as_str()) {
+                (TERMINATE_MODE, "SIMPLE") => Clients::Anybody,
+                (TERMINATE_MODE, "MUTUAL") => Clients::WithCertificate,
+                (TERMINATE_MODE, "OPTIONAL_MUTUAL") => Clients::WithCertificateOrNone,
+                _ => {
+                    self.unknown_option(name, value)?;
+                    clients
+                }
+            };
         }
+        Some(clients)
+    }
+
+    /// Names an option that is not supported; `None` if the listener cannot be served without it.
+    fn unknown_option(&mut self, name: &str, value: &Spanned<String>) -> Option<()> {
+        let is_of_istio = name.starts_with(ISTIO_OPTIONS);
+        let (effect, help) = if is_of_istio {
+            (
+                "the listener is not served",
+                "supported: `gateway.istio.io/tls-terminate-mode`: SIMPLE, MUTUAL, OPTIONAL_MUTUAL",
+            )
+        } else {
+            ("it is ignored", "it is an option of another implementation")
+        };
+        let message = format!("{}: the TLS option `{name}: {}` is not supported; {effect}", self.object, value.value);
+        self.push(Diagnostic::warning("unsupported-field", value.span.clone(), message).with_help(help));
+        (!is_of_istio).then_some(())
     }
 
     /// The name of a Secret, as the gateway proxies ask for it.

@@ -33,7 +33,8 @@ pub fn expected(answer: &Answer) -> (u16, Option<String>) {
         // The programs here speak plain text, and nobody takes the TLS of the client's sidecar off.
         (Told::Forward, None) if answer.hops.last().is_some_and(gets_tls) => (if of_http { 503 } else { 0 }, None),
         (Told::Forward, None) => {
-            let clusters = answer.hops.iter().find(|hop| hop.proxy.side != "inbound").map(|hop| &hop.clusters);
+            // A gateway that replicas call sends the call on.
+            let clusters = answer.hops.iter().rfind(|hop| hop.proxy.side != "inbound").map(|hop| &hop.clusters);
             let endpoints =
                 clusters.into_iter().flatten().filter(|cluster| cluster.chosen).flat_map(|own| &own.endpoints);
             let pods: Vec<&String> = endpoints.filter_map(|endpoint| endpoint.workload.as_ref()).collect();

@@ -105,6 +105,12 @@ impl Table {
         if recorded.text.contains("proxyProtocol") {
             return Err("a header before all bytes, which sidecars of servers do not read");
         }
+        if all
+            .iter()
+            .any(|document| document["kind"] == "DestinationRule" && document.to_string().contains("\"tunnel\""))
+        {
+            return Err("tunnels, which the programs that they lead to do not offer");
+        }
         if all.iter().any(fails_by_chance) {
             return Err("faults of a share of the requests");
         }
