@@ -204,14 +204,6 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             let reference = key.map(|key| Arc::new(key.at(&SourceId::files())));
             diagnostics.extend(found.map(|finding| Diagnostic { object: reference.clone(), ..finding }));
         }
-        Named::Later if kind == BACKEND_TLS => {
-            let message = format!(
-                "the kind {kind} ({api_version}) is not supported, and without it calls of its backends would not use TLS"
-            );
-            diagnostics.push(
-                Diagnostic::error("unsupported-kind", kind_span, message).with_help(substitute(api_version, kind)),
-            );
-        }
         Named::Later => {
             let message =
                 format!("the kind {kind} ({api_version}) is known, but not supported yet; this document is ignored");
@@ -237,9 +229,6 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
         }
     }
 }
-
-/// The kind that protects connections to backends, of the Gateway API.
-const BACKEND_TLS: &str = "BackendTLSPolicy";
 
 /// The finding about an object that protects something, and is not supported. Whether something else is closed for it is
 /// known only together with the mesh's options, and reported there.

@@ -52,7 +52,7 @@ impl Echo {
         let query = query(request.uri().query().unwrap_or(&self.default_query));
         self.delay(&query).await;
         let mut response = self.echo(request, &query).await;
-        if value(&query, "close").is_some_and(|share| yes(share)) {
+        if value(&query, "close").is_some_and(yes) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         for header in query.iter().filter(|field| field.name == "header") {

@@ -13,6 +13,7 @@ const CLOSING: &[(&str, &str, &[&str])] = &[
     ("networking.istio.io", "EnvoyFilter", &["v1alpha3"]),
     ("extensions.istio.io", "WasmPlugin", &["v1alpha1"]),
     ("extensions.istio.io", "TrafficExtension", &["v1alpha1"]),
+    ("gateway.networking.k8s.io", "BackendTLSPolicy", &["v1", "v1alpha3"]),
 ];
 
 /// Secrets that are no certificates, keys or roots, and may be many and large.

@@ -30,6 +30,8 @@ enum By {
     Plugin,
     /// Changes of proxies' configuration.
     Filter,
+    /// Requirements on connections to what it names.
+    Backend,
     /// Rules for packets.
     Network,
     /// The same, for the whole cluster.
@@ -41,6 +43,7 @@ const GUARDS: &[Guard] = &[
     Guard { group: "extensions.istio.io", kind: "WasmPlugin", by: By::Plugin },
     Guard { group: "extensions.istio.io", kind: "TrafficExtension", by: By::Plugin },
     Guard { group: "networking.istio.io", kind: "EnvoyFilter", by: By::Filter },
+    Guard { group: "gateway.networking.k8s.io", kind: "BackendTLSPolicy", by: By::Backend },
     Guard { group: "networking.k8s.io", kind: "NetworkPolicy", by: By::Network },
     Guard { group: "extensions", kind: "NetworkPolicy", by: By::Network },
     Guard { group: "policy.networking.k8s.io", kind: "AdminNetworkPolicy", by: By::ClusterNetwork },
@@ -72,6 +75,7 @@ pub(crate) fn unsupported(document: &Node, api_version: &str, kind: &str) -> Vec
     let scope = match guard.by {
         By::Plugin => plugin(spec),
         By::Filter => filter(spec),
+        By::Backend => Some(backend(spec)),
         By::Network => network(spec),
         By::ClusterNetwork => Some(Scope::everything(Guarded::Network)),
     };
@@ -152,6 +156,14 @@ fn plugin(spec: Option<&Node>) -> Option<Scope> {
     };
     let judged = judged.into_iter().filter(|judged| judged.at != Places::default()).collect();
     Some(Scope { judged, ..scope }.of_references())
+}
+
+/// Calls of what a policy for TLS names would not use TLS.
+fn backend(spec: Option<&Node>) -> Scope {
+    let all = Scope::everything(Guarded::Requests);
+    let Some(spec) = spec else { return all };
+    let (selector, targets) = whom(spec, "selector", "matchLabels");
+    Scope { selector, targets, ..all }.of_references()
 }
 
 /// The ports that all entries name; none if an entry is for all, or cannot be read.

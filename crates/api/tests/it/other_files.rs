@@ -160,12 +160,14 @@ fn texts_with_variables_are_templates() {
     assert_eq!(read("service.yaml", &script).0, ["error wrong-type"]);
 }
 
-/// Without a policy for TLS to backends, they would be called without it.
+/// Without a policy for TLS to backends, they would be called without it: they are closed instead.
 #[test]
-fn what_protects_connections_and_is_not_supported_is_an_error() {
+fn what_protects_connections_and_is_not_supported_closes() {
     let of = |kind: &str| {
-        format!("apiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n")
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{targetRefs: [{{group: '', kind: Service, name: web}}]}}\n"
+        )
     };
-    check("a.yaml", &of("BackendTLSPolicy"), &["error unsupported-kind"], &[]);
+    check("a.yaml", &of("BackendTLSPolicy"), &["warning unsupported-kind"], &["BackendTLSPolicy default/a"]);
     check("a.yaml", &of("ListenerSet"), &["warning unsupported-kind"], &[]);
 }
