@@ -159,6 +159,23 @@ pub struct Addresses {
     pub webhooks: Option<SocketAddr>,
 }
 
+impl Addresses {
+    /// Where these listen.
+    fn of(
+        grpc: &tokio::net::TcpListener,
+        secure_grpc: &tokio::net::TcpListener,
+        http: &tokio::net::TcpListener,
+        webhooks: Option<&tokio::net::TcpListener>,
+    ) -> Result<Self, ControlError> {
+        Ok(Self {
+            grpc: local("--grpc-address", grpc)?,
+            secure_grpc: local("--secure-grpc-address", secure_grpc)?,
+            http: local("--http-address", http)?,
+            webhooks: webhooks.map(|listener| local("--webhook-address", listener)).transpose()?,
+        })
+    }
+}
+
 #[derive(Debug)]
 struct Parts {
     grpc: tokio::net::TcpListener,
@@ -256,12 +273,7 @@ impl ControlPlane {
             certificates = certificates.of_running_pods(world.subscribe());
         }
         let certificates = Arc::new(certificates);
-        let addresses = Addresses {
-            grpc: local("--grpc-address", &grpc)?,
-            secure_grpc: local("--secure-grpc-address", &secure_grpc)?,
-            http: local("--http-address", &http)?,
-            webhooks: webhooks.as_ref().map(|listener| local("--webhook-address", listener)).transpose()?,
-        };
+        let addresses = Addresses::of(&grpc, &secure_grpc, &http, webhooks.as_ref())?;
         let webhooks = webhooks.map(|listener| {
             let webhooks = Webhooks { injection: options.injection.clone(), world: world.subscribe() };
             (listener, Arc::new(webhooks))

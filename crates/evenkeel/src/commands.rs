@@ -506,14 +506,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_local::egress::run(open)?;
             Ok(0)
         }
-        Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
-        Command::ProxyConfig(ProxyConfig::Page(arguments)) => page(arguments),
-        Command::ProxyConfig(ProxyConfig::Log(log)) => {
-            proxy_config::log::run(&log, &mut io::stdout().lock()).map(|()| 0)
-        }
-        Command::ProxyConfig(ProxyConfig::Table(table)) => {
-            proxy_config::tables::run(&table, &mut io::stdout().lock()).map(|()| 0)
-        }
+        Command::ProxyConfig(command) => proxy_config(command),
         Command::ProxyStatus(arguments) => proxy_status(arguments),
         Command::Ca(command) => ca::run(&command, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::History(arguments) => {
@@ -525,6 +518,16 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
     }
+}
+
+fn proxy_config(command: ProxyConfig) -> anyhow::Result<u8> {
+    match command {
+        ProxyConfig::Workers(arguments) => return workers(arguments),
+        ProxyConfig::Page(arguments) => return page(arguments),
+        ProxyConfig::Log(log) => proxy_config::log::run(&log, &mut io::stdout().lock())?,
+        ProxyConfig::Table(table) => proxy_config::tables::run(&table, &mut io::stdout().lock())?,
+    }
+    Ok(0)
 }
 
 fn version(output: Output) -> String {
