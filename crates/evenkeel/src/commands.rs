@@ -26,7 +26,7 @@ use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
-    admin, analyze, authz, ca, cni, compiled, control_plane, dashboard, effective, explain, history, inject,
+    admin, analyze, authz, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, history, inject,
     istio_iptables, manifests, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
 };
 use evenkeel_proxy::logging::Level;
@@ -112,6 +112,9 @@ enum Command {
     Analyze(Box<analyze::AnalyzeArguments>),
     /// Show what holds for a host: the merged result of all objects that touch it.
     Effective(effective::EffectiveArguments),
+    /// Describe a Pod or a Service: routes, settings, gateways, protection, and findings, each with file and line.
+    #[command(subcommand)]
+    Describe(describe::DescribeCommand),
     /// Show who has talked to whom and how it was secured: identities, TLS version, cipher, key exchange, plain text.
     #[command(after_help = mtls::EXAMPLES)]
     Mtls(Box<mtls::MtlsArguments>),
@@ -196,6 +199,7 @@ impl Command {
                 | Self::Analyze(_)
                 | Self::Plan(_)
                 | Self::Effective(_)
+                | Self::Describe(_)
                 | Self::Authz(_)
                 | Self::Mtls(_)
                 | Self::Prove(_)
@@ -469,6 +473,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
+        Command::Describe(command) => describe::run(&command, &mut io::stdout().lock()),
         Command::Prove(arguments) => prove::run(&arguments, &mut io::stdout().lock()),
         Command::Mtls(arguments) => mtls::run(&arguments, &mut io::stdout().lock()),
         Command::Authz(command) => authz::run(&command, &mut io::stdout().lock()),

@@ -7,7 +7,7 @@ use clap::Command;
 /// The groups, in order.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
-    ("Ask before it runs", &["explain", "plan", "effective", "prove", "authz", "analyze", "validate"]),
+    ("Ask before it runs", &["explain", "plan", "effective", "describe", "prove", "authz", "analyze", "validate"]),
     ("Inspect it", &["dashboard", "proxy-status", "proxy-config", "mtls", "ca", "history"]),
     ("Install it into a cluster", &["install", "uninstall", "check", "tag", "crds"]),
     ("Put it into Pods", &["inject", "check-inject", "injector", "istio-iptables", "cni", "cni-node"]),

@@ -12,6 +12,7 @@ mod commands;
 mod compiled;
 mod control_plane;
 mod dashboard;
+mod describe;
 mod effective;
 mod explain;
 mod formats;

@@ -14,6 +14,7 @@
 //! | which rules did not match, and why? | `considered.rs`, `mismatch.rs` |
 //! | what do policies say, and what was missing? | `policies.rs`, `near_miss.rs` |
 //! | what holds for a host, and what lost? | `effective.rs` |
+//! | what holds for a Service or a Pod, and who reaches it from outside? | `describe.rs` |
 //! | where is a field written? | `place.rs` |
 //! | what do the running proxies say? | `running.rs` |
 //! | what became of a recent request, and what would become of it now? | `recent.rs`, `replay.rs` |
@@ -32,6 +33,7 @@ mod arrival;
 mod capture;
 pub mod columns;
 mod considered;
+pub mod describe;
 pub mod effective;
 mod hop;
 mod mismatch;
@@ -57,6 +59,7 @@ mod walk;
 mod world;
 
 pub use answer::Answer;
+pub use describe::Description;
 pub use effective::Effective;
 pub use mtls::Ledger;
 pub use plan::Plan;

@@ -10,6 +10,7 @@ mod cluster;
 mod cluster_objects;
 mod completion;
 mod control_planes;
+mod describe;
 mod differential;
 mod docs;
 mod egress_proxy;
