@@ -5,6 +5,7 @@
 //! |---|---|
 //! | which of Istio's codes is a finding, and which codes do not apply here? | `codes.rs` |
 //! | what does an analysis look for beyond the model? | `checks/` |
+//! | what would a mesh of Istio do differently here, and in which order can it move? | `migration.rs` |
 //! | which findings did the user suppress? | `suppress.rs` |
 //! | the findings as istioctl's JSON, and as SARIF | `report.rs` |
 
@@ -14,6 +15,7 @@
 
 mod checks;
 pub mod codes;
+pub mod migration;
 pub mod report;
 mod suppress;
 

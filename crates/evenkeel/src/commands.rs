@@ -27,7 +27,7 @@ use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
     admin, analyze, authz, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, history, inject,
-    istio_iptables, manifests, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
+    istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -115,6 +115,9 @@ enum Command {
     /// Describe a Pod or a Service: routes, settings, gateways, protection, and findings, each with file and line.
     #[command(subcommand)]
     Describe(describe::DescribeCommand),
+    /// Move from Istio to Evenkeel.
+    #[command(subcommand)]
+    Migrate(migrate::MigrateCommand),
     /// Show who has talked to whom and how it was secured: identities, TLS version, cipher, key exchange, plain text.
     #[command(after_help = mtls::EXAMPLES)]
     Mtls(Box<mtls::MtlsArguments>),
@@ -200,6 +203,7 @@ impl Command {
                 | Self::Plan(_)
                 | Self::Effective(_)
                 | Self::Describe(_)
+                | Self::Migrate(_)
                 | Self::Authz(_)
                 | Self::Mtls(_)
                 | Self::Prove(_)
@@ -474,6 +478,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
         Command::Describe(command) => describe::run(&command, &mut io::stdout().lock()),
+        Command::Migrate(command) => migrate::run(&command, &mut io::stdout().lock()),
         Command::Prove(arguments) => prove::run(&arguments, &mut io::stdout().lock()),
         Command::Mtls(arguments) => mtls::run(&arguments, &mut io::stdout().lock()),
         Command::Authz(command) => authz::run(&command, &mut io::stdout().lock()),

@@ -26,6 +26,7 @@ mod last;
 mod logging;
 mod logs;
 mod manifests;
+mod migrate;
 mod mtls;
 mod overrides;
 mod plan;

@@ -7,7 +7,7 @@ pub(crate) mod grpc;
 mod mutual_tls;
 mod rules;
 mod services;
-mod workloads;
+pub(crate) mod workloads;
 
 use evenkeel_api::Object;
 use evenkeel_base::Diagnostics;

@@ -28,6 +28,7 @@ mod lab;
 mod localities;
 mod manager;
 mod mesh;
+mod migrate;
 mod pair;
 mod proxy;
 mod restart;
