@@ -76,6 +76,7 @@ fn reduce(kind: Kind, object: &mut Map<String, Value>) {
         Kind::Namespace | Kind::ServiceAccount => object.clear(),
         Kind::EndpointSlice => {}
         Kind::ServiceEntry => keep_addresses(object),
+        Kind::Service => keep_balancer(object),
         _ => _ = object.remove("status"),
     }
     // The API server has validated Kubernetes' own kinds. What it knows and this version does not is of a newer Kubernetes and
@@ -128,6 +129,15 @@ fn keep_addresses(entry: &mut Map<String, Value>) {
     let addresses = entry.remove("status").and_then(|mut status| status.get_mut("addresses").map(Value::take));
     if let Some(addresses @ Value::Array(_)) = addresses {
         entry.insert("status".to_owned(), json!({"addresses": addresses}));
+    }
+}
+
+/// Of the status of a Service only the addresses of its load balancer have an effect, in the statuses of Gateways.
+fn keep_balancer(service: &mut Map<String, Value>) {
+    let ingress =
+        service.remove("status").and_then(|mut status| status.pointer_mut("/loadBalancer/ingress").map(Value::take));
+    if let Some(ingress @ Value::Array(_)) = ingress {
+        service.insert("status".to_owned(), json!({"loadBalancer": {"ingress": ingress}}));
     }
 }
 
@@ -217,7 +227,11 @@ mod tests {
                 "spec": {"ports": [{"port": 80, "ofANewerKubernetes": 1}], "externalIPs": ["10.0.0.1"], "ofANewerKubernetes": 1},
                 "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
             }),
-            json!({"metadata": reduced, "spec": {"ports": [{"port": 80}], "externalIPs": ["10.0.0.1"]}}),
+            json!({
+                "metadata": reduced,
+                "spec": {"ports": [{"port": 80}], "externalIPs": ["10.0.0.1"]},
+                "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
+            }),
         );
         let mut kept_generation = reduced.clone();
         kept_generation["generation"] = 3.into();

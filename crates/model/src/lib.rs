@@ -8,10 +8,12 @@
 mod address_book;
 pub mod authz_provider;
 mod changes;
+mod condition;
 pub mod credential;
 mod derive;
 pub mod destination_rule;
 pub mod gateway;
+pub mod gateway_api_status;
 mod index;
 pub mod labels;
 mod list;
@@ -39,6 +41,7 @@ pub mod workload_group;
 
 pub use address_book::AddressBook;
 pub use changes::Changes;
+pub use condition::Condition;
 pub use credential::{Credential, KeyPair, ROOTS_SUFFIX, Roots};
 pub use derive::{Builder, Built, NOT_ENFORCED, build};
 pub use destination_rule::{
@@ -47,6 +50,7 @@ pub use destination_rule::{
     TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
+pub use gateway_api_status::GatewayApiStatus;
 pub use labels::{Labels, Selectable};
 pub use list::{Grouped, List, Ordered};
 pub use mesh::{
@@ -67,7 +71,7 @@ pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sid
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
 pub use source::{Address, Entry, EntryChange, LastGood, Place, Source, SourceEvent};
-pub use status::{Condition, HostAddress, Status, StatusSink};
+pub use status::{HostAddress, Status, StatusSink};
 pub use telemetry::{AccessLogFile, AccessLogFormat};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use evenkeel_base::{Diagnostic, ObjectRef, Severity};
 
+use crate::{Condition, GatewayApiStatus};
+
 /// The prefix of the codes of findings about missing objects that an object refers to.
 const MISSING: &str = "missing-";
 
@@ -19,6 +21,8 @@ pub struct Status {
     pub addresses: Vec<HostAddress>,
     /// The findings about it, for kinds whose status lists them and for objects without a status.
     pub findings: Vec<Diagnostic>,
+    /// What the specification of the Gateway API wants, for objects of its kinds that are served here.
+    pub gateway_api: Option<Arc<GatewayApiStatus>>,
 }
 
 /// The virtual address of a host.
@@ -28,19 +32,6 @@ pub struct HostAddress {
     pub host: Arc<str>,
     /// Its address.
     pub address: IpAddr,
-}
-
-/// A condition of an object. The sink adds the time of the last change, because the model has no clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condition {
-    /// Its type: `Accepted`, `ResolvedRefs`.
-    pub kind: &'static str,
-    /// Whether it is true.
-    pub holds: bool,
-    /// The reason, in one word.
-    pub reason: &'static str,
-    /// The reason as text; may be empty.
-    pub message: String,
 }
 
 impl Status {
@@ -67,7 +58,7 @@ impl Status {
             condition("ResolvedRefs", "ResolvedRefs", "RefNotFound", missing),
         ];
         let findings = findings.into_iter().cloned().collect();
-        Self { observed_generation: generation, conditions, addresses: Vec::new(), findings }
+        Self { observed_generation: generation, conditions, addresses: Vec::new(), findings, gateway_api: None }
     }
 }
 

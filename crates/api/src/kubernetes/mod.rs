@@ -32,7 +32,8 @@ pub use probe::{
 };
 pub use secret::{Bytes, Secret, Text};
 pub use service::{
-    ClusterIp, InternalTrafficPolicy, Service, ServicePort, ServiceSpec, ServiceType, TrafficDistribution,
+    ClusterIp, InternalTrafficPolicy, LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec,
+    ServiceStatus, ServiceType, TrafficDistribution,
 };
 pub use volume::{ConfigMapVolume, EmptyDir, FileMode, KeyToPath, SecretVolume, Volume, VolumeMount};
 pub use workload::{

@@ -15,8 +15,37 @@ object! {
     pub struct Service {
         /// The specification.
         spec: ServiceSpec = "spec",
+        /// What the cluster has made of it.
+        status: Option<ServiceStatus> = "status",
     }
-    inert: ["status"];
+}
+
+object! {
+    /// What the cluster has made of a Service.
+    pub struct ServiceStatus {
+        /// Its load balancer.
+        load_balancer: Option<LoadBalancerStatus> = "loadBalancer",
+    }
+    inert: ["conditions"];
+}
+
+object! {
+    /// The load balancer of a Service.
+    pub struct LoadBalancerStatus {
+        /// Where clients reach it; empty while it is being made.
+        ingress: Vec<LoadBalancerIngress> = "ingress",
+    }
+}
+
+object! {
+    /// Where clients reach a load balancer.
+    pub struct LoadBalancerIngress {
+        /// The address.
+        ip: Option<String> = "ip",
+        /// The name, if there is no address.
+        hostname: Option<String> = "hostname",
+    }
+    inert: ["ipMode", "ports"];
 }
 
 object! {

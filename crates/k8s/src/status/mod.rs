@@ -7,19 +7,20 @@
 
 mod document;
 mod events;
+mod gateway_api;
 mod queue;
 mod resources;
 
-use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use evenkeel_api::gateway_api::GROUP;
 use evenkeel_base::ObjectRef;
 use evenkeel_model::Status;
 use futures_util::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::lease::Leadership;
 pub use queue::StatusQueue;
@@ -36,9 +37,6 @@ const MAX_WRITES: usize = 8;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the writer looks whether it still leads.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The group of Gateway API's kinds, whose statuses are per parent.
-const GATEWAY_API: &str = "gateway.networking.k8s.io";
-
 /// What the groups of Istio's kinds end with.
 const ISTIO: &str = ".istio.io";
 
@@ -50,8 +48,6 @@ pub struct StatusWriter {
     resources: Resources,
     /// The field manager: of another name for each revision.
     manager: String,
-    /// Logs once that there are objects of the Gateway API.
-    gateway_api: Once,
 }
 
 impl std::fmt::Debug for StatusWriter {
@@ -64,7 +60,7 @@ impl StatusWriter {
     /// Creates a writer that applies as the field manager `manager` while `leadership` says so.
     pub fn new(client: Client, queue: StatusQueue, leadership: Leadership, manager: &str) -> Self {
         let resources = Resources::new(client.clone());
-        Self { client, queue, leadership, resources, manager: manager.to_owned(), gateway_api: Once::new() }
+        Self { client, queue, leadership, resources, manager: manager.to_owned() }
     }
 
     /// Writes for ever.
@@ -120,22 +116,22 @@ impl StatusWriter {
             namespace => Api::namespaced_with(self.client.clone(), namespace, &resource.api),
         };
         let Some(current) = api.get_opt(&object.name).await? else { return Ok(Outcome::Gone) };
-        match object.group {
-            GATEWAY_API => {
-                self.note_gateway_api(object);
-                return Ok(Outcome::Done);
-            }
-            group if group.ends_with(ISTIO) && resource.has_status => {}
+        // The status of a later generation comes by itself; an older one must not take its place.
+        if status.observed_generation.zip(current.metadata.generation).is_some_and(|(own, now)| own < now) {
+            return Ok(Outcome::Done);
+        }
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let before = current.data.get("status");
+        let document = match object.group {
+            GROUP => self.gateway_api(&current, status, &now),
+            group if group.ends_with(ISTIO) && resource.has_status => document::istio(before, status, &now),
             // The status of a Service or a Pod is Kubernetes' own.
             _ => {
                 events::report(&self.client, &self.manager, &current, resource, status).await?;
                 return Ok(Outcome::Done);
             }
-        }
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let Some(document) = document::istio(current.data.get("status"), status, &now) else {
-            return Ok(Outcome::Done);
         };
+        let Some(document) = document else { return Ok(Outcome::Done) };
         let patch = json!({
             "apiVersion": resource.api.api_version,
             "kind": resource.api.kind,
@@ -148,10 +144,16 @@ impl StatusWriter {
         Ok(Outcome::Done)
     }
 
-    fn note_gateway_api(&self, object: &ObjectRef) {
-        self.gateway_api.call_once(|| {
-            tracing::warn!(%object, "statuses of the Gateway API's kinds are not written; `evenkeel analyze` shows the findings");
-        });
+    /// The status of an object of the Gateway API. One that is not served here any more has none of ours.
+    fn gateway_api(&self, current: &DynamicObject, status: &Status, now: &str) -> Option<Value> {
+        let before = current.data.get("status");
+        let stamp = gateway_api::Stamp { generation: status.observed_generation, now };
+        if let Some(status) = &status.gateway_api {
+            return gateway_api::document(before, status, stamp);
+        }
+        let managers = current.metadata.managed_fields.iter().flatten();
+        let mut own = managers.filter(|of| of.manager.as_deref() == Some(&self.manager));
+        own.any(|of| of.subresource.as_deref() == Some("status")).then(|| json!({}))
     }
 }
 

@@ -7,6 +7,7 @@ mod backend;
 mod cluster;
 mod discovery;
 mod fixture;
+mod gateway_status;
 mod interruptions;
 mod lease;
 mod mesh;

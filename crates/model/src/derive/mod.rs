@@ -43,7 +43,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_api::Object;
+use evenkeel_api::{Object, ObjectKey};
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
 use self::discovery::Discovery;
@@ -52,7 +52,7 @@ use self::step::{Step, Tables};
 use self::tracking::Tracker;
 pub use self::unsupported::NOT_ENFORCED;
 use crate::address_book::Allotment;
-use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
+use crate::{AddressBook, GatewayApiStatus, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
 
 /// Builds the snapshot of all objects, which are in the order of precedence: where two conflict, the earlier one wins.
 /// `mesh` has the settings that a ConfigMap `istio` does not override; `book` has the addresses assigned so far, and is
@@ -192,6 +192,12 @@ impl Builder {
         assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
         assert_eq!(built.diagnostics.to_string(), self.built.diagnostics.to_string());
         assert_eq!(fresh.book(), self.book());
+        assert!(fresh.gateway_api_statuses().eq(self.gateway_api_statuses()), "statuses of the Gateway API's kinds");
+    }
+
+    /// The statuses of the objects of the Gateway API that are served here, in the order of their keys.
+    pub fn gateway_api_statuses(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<GatewayApiStatus>)> {
+        self.tables.gateway_api_statuses.iter()
     }
 
     /// The addresses given so far.
@@ -236,12 +242,13 @@ impl Builder {
             built.diagnostics = Arc::new(diagnostics);
         }
         let mut statuses = std::mem::take(&mut tables.objects.statuses);
-        let readdressed = tables.services.take_readdressed();
-        readdressed
-            .iter()
-            .filter_map(|id| tables.objects.in_force(id))
-            .for_each(|(_, object)| statuses.readdressed(object));
-        built.statuses = statuses.changed(&self.findings, |object| tables.services.allotted(object));
+        let mut touched = tables.services.take_readdressed();
+        touched.append(&mut tables.gateway_api_statuses.take_changed());
+        let touched = touched.iter().filter_map(|id| tables.objects.in_force(id));
+        touched.for_each(|(_, object)| statuses.touch(object));
+        let addresses = |object: &ObjectRef| tables.services.allotted(object);
+        let gateway_api = |object: &ObjectRef| tables.gateway_api_statuses.of(object);
+        built.statuses = statuses.changed(&self.findings, addresses, gateway_api);
         tables.objects.statuses = statuses;
     }
 }

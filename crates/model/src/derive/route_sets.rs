@@ -58,7 +58,9 @@ pub(super) struct Table {
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     // An Ingress routes only while its class is Istio's.
-    let (whole, keep) = run.read(|cx, found| (whole(cx, key, found), cx.object(key).is_some()));
+    let (mut whole, keep) = run.read(|cx, found| (whole(cx, key, found), cx.object(key).is_some()));
+    let result = whole.as_mut().and_then(|whole| whole.result.take());
+    run.tables.gateway_api_statuses.set_route(key, result, run.tracker);
     run.tables.routes.set_whole(key, whole, run.tracker);
     keep
 }
@@ -115,7 +117,7 @@ impl Results for Table {
 /// The routes of an object of any kind.
 fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<ConvertedObject> {
     let (place, object) = cx.placed(id)?;
-    let mut elsewhere = Vec::new();
+    let (mut elsewhere, mut result) = (Vec::new(), None);
     let (service, delegates) = match &object.resource {
         Resource::VirtualService(written) => {
             let delegates = written.spec.http.iter().filter_map(|route| route.delegate.as_ref());
@@ -124,11 +126,12 @@ fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Convert
         }
         Resource::Ingress(written) => (ingresses::whole(cx, object, written, found)?, BTreeSet::new()),
         _ => {
-            elsewhere = gateway_api::parts(cx, object, found)?;
+            let parts = gateway_api::parts(cx, object, found)?;
+            (elsewhere, result) = (parts.sets, Some(parts.result));
             (gateway_api::in_mesh(object, &elsewhere), BTreeSet::new())
         }
     };
-    Some(ConvertedObject { place: place.clone(), object: object.clone(), service, elsewhere, delegates })
+    Some(ConvertedObject { place: place.clone(), object: object.clone(), service, elsewhere, delegates, result })
 }
 
 /// Reports objects whose routes for a host are merged at a gateway.
@@ -299,12 +302,14 @@ struct ConvertedObject {
     service: RouteSet,
     elsewhere: Vec<RouteSet>,
     delegates: BTreeSet<ObjectKey>,
+    /// What becomes of a route of the Gateway API at its parents.
+    result: Option<gateway_api::RouteResult>,
 }
 
 impl Table {
     fn set_whole(&mut self, id: &ObjectKey, new: Option<ConvertedObject>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
-        let new = new.map(|ConvertedObject { place, object, service, elsewhere, delegates }| {
+        let new = new.map(|ConvertedObject { place, object, service, elsewhere, delegates, .. }| {
             // If the object was rewritten, the route set is new, too: positions in it may differ.
             let is_same = |old: &&CompleteRoutes| {
                 Arc::ptr_eq(&old.object, &object) && *old.service == service && old.elsewhere == elsewhere

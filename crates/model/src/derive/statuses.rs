@@ -7,7 +7,7 @@ use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, ObjectRef};
 
 use super::step::Step;
-use crate::{HostAddress, Status};
+use crate::{GatewayApiStatus, HostAddress, Status};
 
 /// The objects that have a status. Objects from files have none, so nothing is done for them.
 #[derive(Debug, Default)]
@@ -60,18 +60,20 @@ impl Statuses {
         }
     }
 
-    /// Records that the addresses of an object's hosts may have changed.
-    pub(super) fn readdressed(&mut self, object: &Object) {
+    /// Records that the addresses of an object's hosts, or its status by the Gateway API, may have changed.
+    pub(super) fn touch(&mut self, object: &Object) {
         if object.generation.is_some() {
             self.touched.insert(object.reference());
         }
     }
 
-    /// The statuses that are others than last time. `addresses`: those that the hosts of an object have been allotted.
+    /// The statuses that are others than last time. `addresses`: those that the hosts of an object have been allotted;
+    /// `gateway_api`: the status of an object of the Gateway API.
     pub(super) fn changed(
         &mut self,
         findings: &BTreeMap<Step, Vec<Diagnostic>>,
         addresses: impl Fn(&ObjectRef) -> Allotted,
+        gateway_api: impl Fn(&ObjectRef) -> Option<Arc<GatewayApiStatus>>,
     ) -> Arc<[(ObjectRef, Arc<Status>)]> {
         let mut changed = Vec::new();
         for object in std::mem::take(&mut self.touched) {
@@ -83,7 +85,7 @@ impl Statuses {
             let found = known.found_by.iter().filter_map(|step| findings.get(step)).flatten();
             let found = found.filter(|f| f.object.as_deref() == Some(&object));
             let Allotted { addresses, are_stored } = addresses(&object);
-            let status = Status { addresses, ..Status::of(known.generation, found) };
+            let status = Status { addresses, gateway_api: gateway_api(&object), ..Status::of(known.generation, found) };
             if known.status.as_deref() != Some(&status) || !are_stored {
                 let status = Arc::new(status);
                 known.status = Some(status.clone());

@@ -13,8 +13,8 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    credentials, destination_rules, endpoints, gateway_secrets, gateways, mesh, objects, policies, proxy_rules,
-    route_sets, rule_secrets, services, sidecars, telemetries, tokens, workload_groups, workloads,
+    credentials, destination_rules, endpoints, gateway_api, gateway_secrets, gateways, mesh, objects, policies,
+    proxy_rules, route_sets, rule_secrets, services, sidecars, telemetries, tokens, workload_groups, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -203,6 +203,12 @@ derived! {
         Parts(key: ObjectKey) = route_sets::parts_step;
         /// Whether a route delegates to an object without hosts.
         Delegate(key: ObjectKey) = route_sets::delegate_step;
+    }
+    gateway_api_statuses: gateway_api::statuses::Table {
+        /// The status of a GatewayClass.
+        ClassStatus(key: ObjectKey) = gateway_api::statuses::class_step, for GatewayClass by id;
+        /// The status of a Gateway of the Gateway API.
+        GatewayStatus(key: ObjectKey) = gateway_api::statuses::gateway_step, for KubernetesGateway by id;
     }
     sidecars: sidecars::Table {
         /// The Sidecars of a namespace.

@@ -74,6 +74,8 @@ pub(super) enum Fact<'a> {
     IngressHost(&'a str),
     /// The objects that route a host at a gateway.
     GatewayHost(&'a crate::GatewayRef, &'a str),
+    /// The routes of the Gateway API that are attached to a listener, by the model's gateway.
+    AttachedTo(&'a crate::GatewayRef),
 }
 
 /// The hash of a fact. If two facts have the same hash, a step may run once too often, which does no harm.

@@ -1,6 +1,7 @@
 //! From files to the snapshot.
 
 mod documented;
+mod gateway_api_status;
 mod gateway_secrets;
 mod golden;
 mod incremental;

@@ -37,17 +37,26 @@ pub(super) enum Class {
 
 /// Returns who serves a Gateway. The classes that istiod creates need no object.
 pub(super) fn class_of(cx: &Cx<'_>, spec: &GatewaySpec) -> Class {
+    match controller_of(cx, spec) {
+        Some(controller) if GatewayClass::is_ours(&controller) => Class::Ours,
+        Some(controller) => Class::Foreign(controller),
+        None => Class::Missing,
+    }
+}
+
+/// Returns the controller of a Gateway that is served here.
+pub(super) fn own_controller(cx: &Cx<'_>, spec: &GatewaySpec) -> Option<String> {
+    controller_of(cx, spec).filter(|controller| GatewayClass::is_ours(controller))
+}
+
+fn controller_of(cx: &Cx<'_>, spec: &GatewaySpec) -> Option<String> {
     let name = spec.gateway_class_name.as_str();
     let key = ObjectKey { kind: Kind::GatewayClass, namespace: "".into(), name: shared(name) };
     let written = cx.object(&key).and_then(|object| match &object.resource {
         Resource::GatewayClass(class) => Some(class.spec.controller_name.value.clone()),
         _ => None,
     });
-    match written.or_else(|| GatewayClass::built_in(name).map(str::to_owned)) {
-        Some(controller) if GatewayClass::is_ours(&controller) => Class::Ours,
-        Some(controller) => Class::Foreign(controller),
-        None => Class::Missing,
-    }
+    written.or_else(|| GatewayClass::built_in(name).map(str::to_owned))
 }
 
 /// The Gateway that a route refers to, if it is one of the Gateway API.

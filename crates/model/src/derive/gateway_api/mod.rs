@@ -2,6 +2,8 @@
 //! (`pilot/pkg/config/kube/gateway`).
 
 mod backends;
+mod class_status;
+mod gateway_status;
 mod gateways;
 mod grants;
 mod grpc_routes;
@@ -13,7 +15,11 @@ mod listeners;
 mod outline;
 mod parents;
 mod route_sets;
+mod route_status;
+mod service_of_gateway;
+pub(super) mod statuses;
 
 pub(super) use self::gateways::gateways;
 pub(super) use self::listeners::names_of_gateways;
 pub(super) use self::route_sets::{in_mesh, parts};
+pub(super) use self::route_status::RouteResult;

@@ -10,8 +10,13 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::super::shared;
 use super::super::tracking::Cx;
-use super::listeners::{Class, class_of, gateway, gateway_name, host_of, is_anothers, passes_tls, refusal};
-use crate::{GatewayRef, Visibility};
+use super::listeners::{gateway, gateway_name, host_of, is_anothers, own_controller, passes_tls, refusal};
+use super::route_status::{accepted, reference, refused};
+use crate::gateway_api_status::{RouteParentStatus, RouteStatus};
+use crate::{Condition, GatewayRef, Visibility};
+
+/// The controller of parents in the mesh, which have no class, as in Istio.
+const MESH_CONTROLLER: &str = "istio.io/gateway-controller";
 
 /// A place where a route applies.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,19 +41,37 @@ pub(super) struct RouteParents<'a, 't> {
     pub(super) hostnames: &'a [Spanned<Hostname>],
 }
 
+/// Where a route applies, and what its parents say.
+#[derive(Debug, Default)]
+pub(super) struct Attachments {
+    pub(super) places: Vec<Attached>,
+    pub(super) status: RouteStatus,
+}
+
+/// What becomes of a route at a parent.
+enum Outcome {
+    /// It applies there.
+    Taken { controller: String, places: Vec<Attached> },
+    /// The parent does not take it.
+    Refused { controller: String, why: Condition },
+    /// The parent is nobody's, or another controller's.
+    NotOurs,
+}
+
 /// The Gateway that a parent names, and the parent.
 struct OfGateway<'p, 't> {
     parent: &'p Spanned<ParentRef>,
     object: &'t Arc<Object>,
     gateway: &'t Gateway,
+    controller: String,
 }
 
 impl<'t> RouteParents<'_, 't> {
-    /// All places where the route applies.
-    pub(super) fn attached(&self, found: &mut Diagnostics) -> Vec<Attached> {
-        let mut all: Vec<Attached> = Vec::new();
+    /// All places where the route applies, and what each parent says.
+    pub(super) fn attached(&self, found: &mut Diagnostics) -> Attachments {
+        let mut all = Attachments::default();
         for parent in self.parents {
-            let more = match (parent.group(), parent.kind()) {
+            let outcome = match (parent.group(), parent.kind()) {
                 (GROUP, "Gateway") => self.at_gateway(parent, found),
                 ("", "Service") => self.at_service(parent, found),
                 ("networking.istio.io", "ServiceEntry") => self.at_service_entry(parent, found),
@@ -56,37 +79,53 @@ impl<'t> RouteParents<'_, 't> {
                     let message = format!("{}: no route can attach to a {kind} of `{group}`", self.object);
                     let help = "attach it to a Gateway, a Service or a ServiceEntry (networking.istio.io)";
                     self.warn("unsupported-parent", &parent.span, message, help.to_owned(), found);
-                    Vec::new()
+                    Outcome::NotOurs
                 }
             };
-            all.extend(more.into_iter().filter(|place| !all.contains(place)).collect::<Vec<_>>());
+            all.add(parent, outcome);
         }
         all
     }
 
-    fn warn(&self, code: &'static str, span: &Span, message: String, help: String, found: &mut Diagnostics) {
+    /// Reports why a parent does not take the route, and returns that as the condition.
+    fn warn(
+        &self,
+        code: &'static str,
+        span: &Span,
+        message: String,
+        help: String,
+        found: &mut Diagnostics,
+    ) -> Condition {
+        let condition = refused(code, &message);
         found.push(Diagnostic::warning(code, span.clone(), message).with_help(help).about(self.object.reference()));
+        condition
     }
 
-    fn at_gateway(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Vec<Attached> {
+    fn at_gateway(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Outcome {
         let namespace = parent.namespace(&self.object.namespace);
         let Some((object, gateway)) = gateway(self.cx, &namespace, &parent.name) else {
             self.note_missing_gateway(parent, &namespace, found);
-            return Vec::new();
+            return Outcome::NotOurs;
         };
         // Those of other controllers are not our concern.
-        if class_of(self.cx, &gateway.spec) != Class::Ours {
-            return Vec::new();
+        let Some(controller) = own_controller(self.cx, &gateway.spec) else { return Outcome::NotOurs };
+        let of = OfGateway { parent, object, gateway, controller };
+        match self.at_listeners(&of, found) {
+            Ok(places) => Outcome::Taken { controller: of.controller, places },
+            Err(why) => Outcome::Refused { controller: of.controller, why },
         }
-        let of = OfGateway { parent, object, gateway };
+    }
+
+    /// The places at the listeners that a parent names; or why there is none.
+    fn at_listeners(&self, of: &OfGateway<'_, '_>, found: &mut Diagnostics) -> Result<Vec<Attached>, Condition> {
+        let OfGateway { parent, object, gateway, .. } = of;
         let named = |listener: &&Spanned<Listener>| {
             let section = parent.section_name.as_ref().is_none_or(|name| name.value == listener.name.value);
             section && parent.port.as_ref().is_none_or(|port| port.value == listener.port.value)
         };
         let listeners: Vec<_> = gateway.spec.listeners.iter().filter(named).collect();
         if listeners.is_empty() {
-            self.note_missing_listener(&of, found);
-            return Vec::new();
+            return Err(self.note_missing_listener(of, found));
         }
         let refusals: Vec<_> = listeners.iter().map(|of| refusal(self.cx, object, of, self.object)).collect();
         let taken: Vec<_> =
@@ -95,18 +134,17 @@ impl<'t> RouteParents<'_, 't> {
             let reason = refusals.into_iter().flatten().next().unwrap_or_default();
             let message = format!("{} may not attach to {object}: it {reason}", self.object);
             let help = "change `allowedRoutes` of the listener, or the route";
-            self.warn("not-allowed", &parent.span, message, help.to_owned(), found);
-            return Vec::new();
+            return Err(self.warn("not-allowed", &parent.span, message, help.to_owned(), found));
         }
-        let attached: Vec<_> = taken.iter().filter_map(|listener| self.at_listener(&of, listener)).collect();
+        let attached: Vec<_> = taken.iter().filter_map(|listener| self.at_listener(of, listener)).collect();
         if attached.is_empty() {
             let hosts = taken.iter().filter_map(|of| host_of(of)).map(|host| host.to_string()).collect::<Vec<_>>();
             let message = format!("{}: {object} serves none of its hosts", self.object);
             let help = format!("it serves {}", one_of(hosts.iter().map(String::as_str)));
             let span = self.hostnames.first().map_or(&parent.span, |host| &host.span);
-            self.warn("host-not-served", span, message, help, found);
+            return Err(self.warn("host-not-served", span, message, help, found));
         }
-        attached
+        Ok(attached)
     }
 
     /// The hosts of the route that a listener serves; `None`: it serves none.
@@ -150,7 +188,7 @@ impl<'t> RouteParents<'_, 't> {
         self.warn("missing-gateway", &parent.name.span, message, help, found);
     }
 
-    fn note_missing_listener(&self, of: &OfGateway<'_, '_>, found: &mut Diagnostics) {
+    fn note_missing_listener(&self, of: &OfGateway<'_, '_>, found: &mut Diagnostics) -> Condition {
         let (parent, listeners) = (of.parent, &of.gateway.spec.listeners);
         let wanted = match (&parent.section_name, &parent.port) {
             (Some(name), _) => format!("`{}`", name.0),
@@ -160,44 +198,61 @@ impl<'t> RouteParents<'_, 't> {
         let message = format!("{}: {} has no listener {wanted}", self.object, of.object);
         let help = format!("its listeners: {}", names.join(", "));
         let span = parent.section_name.as_ref().map_or(&parent.span, |name| &name.span);
-        self.warn("missing-listener", span, message, help, found);
+        self.warn("missing-listener", span, message, help, found)
     }
 
-    fn at_service(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Vec<Attached> {
+    fn at_service(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Outcome {
         let namespace = parent.namespace(&self.object.namespace);
         let host = Hostname::of_service(&parent.name, &namespace, &self.cx.mesh().cluster_domain);
         if self.cx.service(&host, &namespace).is_none() {
             let message = format!("{}: there is no Service `{namespace}/{}`", self.object, parent.name.value);
             let help = "add the Service, or correct the name";
-            self.warn("missing-service", &parent.name.span, message, help.to_owned(), found);
-            return Vec::new();
+            let why = self.warn("missing-service", &parent.name.span, message, help.to_owned(), found);
+            return Outcome::Refused { controller: MESH_CONTROLLER.to_owned(), why };
         }
-        vec![self.in_mesh(parent, &namespace, vec![Spanned::new(host, parent.name.span.clone())])]
+        self.in_mesh(parent, &namespace, vec![Spanned::new(host, parent.name.span.clone())])
     }
 
-    fn at_service_entry(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Vec<Attached> {
+    fn at_service_entry(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Outcome {
         let namespace = parent.namespace(&self.object.namespace);
         let key = ObjectKey { kind: Kind::ServiceEntry, namespace: namespace.clone(), name: shared(&parent.name) };
         let Some(Resource::ServiceEntry(entry)) = self.cx.object(&key).map(|object| &object.resource) else {
             let message = format!("{}: there is no ServiceEntry `{namespace}/{}`", self.object, parent.name.value);
             let help = "add the ServiceEntry, or correct the name";
-            self.warn("missing-service", &parent.name.span, message, help.to_owned(), found);
-            return Vec::new();
+            let why = self.warn("missing-service", &parent.name.span, message, help.to_owned(), found);
+            return Outcome::Refused { controller: MESH_CONTROLLER.to_owned(), why };
         };
         let hosts = entry.spec.hosts.iter().map(|host| Spanned::new(host.value.clone(), parent.name.span.clone()));
-        vec![self.in_mesh(parent, &namespace, hosts.collect())]
+        self.in_mesh(parent, &namespace, hosts.collect())
     }
 
     /// A producer's route, in the namespace of the service, is for all clients, and a consumer's for those of its own.
-    fn in_mesh(&self, parent: &ParentRef, namespace: &Arc<str>, hosts: Vec<Spanned<Hostname>>) -> Attached {
+    fn in_mesh(&self, parent: &ParentRef, namespace: &Arc<str>, hosts: Vec<Spanned<Hostname>>) -> Outcome {
         let own = &self.object.namespace;
         let export_to = if own == namespace { Visibility::Public } else { Visibility::from_export_to(["."], own) };
-        Attached {
+        let place = Attached {
             hosts,
             at: GatewayRef::Mesh,
             passes_tls: true,
             port: parent.port.as_ref().map(|port| port.0),
             export_to,
-        }
+        };
+        Outcome::Taken { controller: MESH_CONTROLLER.to_owned(), places: vec![place] }
+    }
+}
+
+impl Attachments {
+    fn add(&mut self, parent: &ParentRef, outcome: Outcome) {
+        let (controller, condition) = match outcome {
+            Outcome::NotOurs => return,
+            Outcome::Refused { controller, why } => (controller, why),
+            Outcome::Taken { controller, places } => {
+                let new: Vec<_> = places.into_iter().filter(|place| !self.places.contains(place)).collect();
+                self.places.extend(new);
+                (controller, accepted())
+            }
+        };
+        let status = RouteParentStatus { parent: reference(parent), controller, conditions: vec![condition] };
+        self.status.parents.push(status);
     }
 }

@@ -5,12 +5,19 @@ use evenkeel_base::Diagnostics;
 
 use super::super::tracking::Cx;
 use super::outline::{at, empty};
-use super::parents::{Attached, RouteParents};
+use super::parents::{Attached, Attachments, RouteParents};
+use super::route_status::RouteResult;
 use super::{grpc_routes, http_routes, l4_routes};
 use crate::{GatewayRef, HttpRoute, RouteSet};
 
+/// What an object with routes of the Gateway API becomes.
+pub(in super::super) struct Parts {
+    pub(in super::super) sets: Vec<RouteSet>,
+    pub(in super::super) result: RouteResult,
+}
+
 /// The route sets of an object, with the findings about it; `None`: it has no routes of the Gateway API.
-pub(in super::super) fn parts(cx: &Cx<'_>, object: &Object, found: &mut Diagnostics) -> Option<Vec<RouteSet>> {
+pub(in super::super) fn parts(cx: &Cx<'_>, object: &Object, found: &mut Diagnostics) -> Option<Parts> {
     let (parents, hostnames) = match &object.resource {
         Resource::HttpRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
         Resource::GrpcRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
@@ -18,7 +25,16 @@ pub(in super::super) fn parts(cx: &Cx<'_>, object: &Object, found: &mut Diagnost
         Resource::TcpRoute(route) => (&route.spec.parent_refs, &[][..]),
         _ => return None,
     };
-    let attached = RouteParents { cx, object, parents, hostnames }.attached(found);
+    let Attachments { places, status } = RouteParents { cx, object, parents, hostnames }.attached(found);
+    let mut of_rules = Diagnostics::new();
+    let sets = sets(cx, object, places, &mut of_rules)?;
+    let result = RouteResult::new(status, &sets, &of_rules);
+    found.extend(of_rules);
+    Some(Parts { sets, result })
+}
+
+/// The route sets of an object for the places where it applies, with the findings about its rules.
+fn sets(cx: &Cx<'_>, object: &Object, attached: Vec<Attached>, found: &mut Diagnostics) -> Option<Vec<RouteSet>> {
     Some(match &object.resource {
         Resource::HttpRoute(route) => {
             let routes = http_routes::routes(cx, object, &route.spec, found);

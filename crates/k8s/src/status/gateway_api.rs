@@ -1,0 +1,240 @@
+//! The `status` of the Gateway API's kinds.
+//!
+//! Conditions and listeners are lists by key: only ours are applied, and those of others stay theirs. The list of a route's parents
+//! is atomic: whoever applies it owns all of it, so entries of other controllers are applied again as they are.
+
+use std::collections::BTreeSet;
+
+use evenkeel_api::gateway_api::{GROUP, GatewayClass};
+use evenkeel_model::gateway_api_status::{
+    GatewayApiStatus, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentReference, RouteParentStatus,
+    RouteStatus,
+};
+use evenkeel_model::{Condition, GatewayApiStatus as Status};
+use serde_json::{Map, Value, json};
+
+/// Which generation of an object a status is for, and the time of conditions that change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp<'a> {
+    pub(super) generation: Option<i64>,
+    pub(super) now: &'a str,
+}
+
+/// Returns the status to apply to an object with this `current` one; `None` if that says it all.
+pub(super) fn document(current: Option<&Value>, status: &Status, stamp: Stamp<'_>) -> Option<Value> {
+    let none = Value::Null;
+    let current = current.unwrap_or(&none);
+    let wanted = match status {
+        GatewayApiStatus::Class(class) => of_class(current, class, stamp),
+        GatewayApiStatus::Gateway(gateway) => of_gateway(current, gateway, stamp),
+        GatewayApiStatus::Route(route) => of_route(current, route, stamp),
+    };
+    (!says(current, &wanted)).then_some(wanted)
+}
+
+fn of_class(current: &Value, class: &GatewayClassStatus, stamp: Stamp<'_>) -> Value {
+    let features: Vec<Value> = class.supported_features.iter().map(|name| json!({"name": name})).collect();
+    json!({
+        "conditions": conditions(&current["conditions"], &class.conditions, stamp),
+        "supportedFeatures": features,
+    })
+}
+
+fn of_gateway(current: &Value, gateway: &GatewayStatus, stamp: Stamp<'_>) -> Value {
+    let addresses = gateway.addresses.iter().map(|address| json!({"type": address.kind, "value": address.value}));
+    let listener = |own: &ListenerStatus| {
+        let before = element(&current["listeners"], "name", &own.name);
+        let kinds: Vec<Value> = own.supported_kinds.iter().map(|kind| json!({"group": GROUP, "kind": kind})).collect();
+        json!({
+            "name": &*own.name,
+            "supportedKinds": kinds,
+            "attachedRoutes": own.attached_routes,
+            "conditions": conditions(&before["conditions"], &own.conditions, stamp),
+        })
+    };
+    json!({
+        "conditions": conditions(&current["conditions"], &gateway.conditions, stamp),
+        "addresses": addresses.collect::<Vec<_>>(),
+        "listeners": gateway.listeners.iter().map(listener).collect::<Vec<_>>(),
+    })
+}
+
+fn of_route(current: &Value, route: &RouteStatus, stamp: Stamp<'_>) -> Value {
+    let existing = current["parents"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_ours = |entry: &&Value| entry["controllerName"].as_str().is_some_and(GatewayClass::is_ours);
+    let others = existing.iter().filter(|entry| !is_ours(entry)).cloned();
+    let own = |parent: &RouteParentStatus| {
+        let reference = reference(&parent.parent);
+        let is_same = |entry: &&Value| {
+            entry["controllerName"] == parent.controller.as_str() && with_defaults(&entry["parentRef"]) == reference
+        };
+        let before = existing.iter().find(is_same).unwrap_or(&Value::Null);
+        let own = conditions(&before["conditions"], &parent.conditions, stamp);
+        let kinds: BTreeSet<&str> = parent.conditions.iter().map(|condition| condition.kind).collect();
+        let foreign = before["conditions"].as_array().into_iter().flatten();
+        let foreign = foreign.filter(|of| of["type"].as_str().is_none_or(|kind| !kinds.contains(kind))).cloned();
+        let all: Vec<Value> = own.into_iter().chain(foreign).collect();
+        json!({"parentRef": reference, "controllerName": parent.controller, "conditions": all})
+    };
+    // In the order of the object, after those of others.
+    let parents: Vec<Value> = others.chain(route.parents.iter().map(own)).collect();
+    json!({ "parents": parents })
+}
+
+/// A reference to a parent, with the defaults that the API server adds.
+fn reference(parent: &ParentReference) -> Value {
+    let mut fields = Map::new();
+    fields.insert("group".to_owned(), parent.group.as_deref().unwrap_or(GROUP).into());
+    fields.insert("kind".to_owned(), parent.kind.as_deref().unwrap_or("Gateway").into());
+    fields.insert("name".to_owned(), parent.name.as_str().into());
+    fields.extend(parent.namespace.as_ref().map(|namespace| ("namespace".to_owned(), Value::from(&**namespace))));
+    fields.extend(parent.section_name.as_ref().map(|name| ("sectionName".to_owned(), Value::from(&**name))));
+    fields.extend(parent.port.map(|port| ("port".to_owned(), port.into())));
+    fields.into()
+}
+
+fn with_defaults(written: &Value) -> Value {
+    let mut fields = written.as_object().cloned().unwrap_or_default();
+    fields.entry("group").or_insert_with(|| GROUP.into());
+    fields.entry("kind").or_insert_with(|| "Gateway".into());
+    fields.into()
+}
+
+/// Conditions, each with the time since when it has been as it is.
+fn conditions(current: &Value, own: &[Condition], stamp: Stamp<'_>) -> Vec<Value> {
+    let condition = |own: &Condition| {
+        let holds = if own.holds { "True" } else { "False" };
+        let before = element(current, "type", own.kind);
+        let since = before["lastTransitionTime"].as_str().filter(|_| before["status"] == holds);
+        let mut condition = json!({
+            "type": own.kind,
+            "status": holds,
+            "reason": own.reason,
+            "message": own.message,
+            "lastTransitionTime": since.unwrap_or(stamp.now),
+        });
+        if let Some(generation) = stamp.generation {
+            condition["observedGeneration"] = generation.into();
+        }
+        condition
+    };
+    own.iter().map(condition).collect()
+}
+
+/// The element of a list with this key.
+fn element<'v>(list: &'v Value, key: &str, value: &str) -> &'v Value {
+    let mut all = list.as_array().into_iter().flatten();
+    all.find(|element| element[key] == value).unwrap_or(&Value::Null)
+}
+
+/// Whether a status says all of another one. Conditions may have others beside them; other lists are complete.
+fn says(current: &Value, wanted: &Value) -> bool {
+    match (current, wanted) {
+        (Value::Object(_) | Value::Null, Value::Object(wanted)) => {
+            wanted.iter().all(|(name, value)| says(current.get(name).unwrap_or(&Value::Null), value))
+        }
+        (Value::Null, Value::Array(wanted)) => wanted.is_empty(),
+        (Value::Array(existing), Value::Array(wanted)) => {
+            let is_condition = |one: &Value| one.get("type").is_some() && one.get("status").is_some();
+            let is_listener = |one: &Value| one.get("attachedRoutes").is_some();
+            let by_key = |key: &str| {
+                wanted.iter().all(|one| says(element(current, key, one[key].as_str().unwrap_or_default()), one))
+            };
+            if !wanted.is_empty() && wanted.iter().all(is_condition) {
+                by_key("type")
+            } else if !wanted.is_empty() && wanted.iter().all(is_listener) {
+                existing.len() == wanted.len() && by_key("name")
+            } else {
+                existing.len() == wanted.len() && existing.iter().zip(wanted).all(|(one, other)| says(one, other))
+            }
+        }
+        (current, wanted) => current == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_model::gateway_api_status::GatewayStatusAddress;
+
+    use super::*;
+
+    const AT_T1: Stamp<'_> = Stamp { generation: Some(1), now: "T1" };
+    const AT_T2: Stamp<'_> = Stamp { generation: Some(1), now: "T2" };
+    const LATER: Stamp<'_> = Stamp { generation: Some(2), now: "T2" };
+
+    fn condition(kind: &'static str, holds: bool) -> Condition {
+        Condition { kind, holds, reason: kind, message: String::new() }
+    }
+
+    fn gateway(holds: bool, listeners: &[&str]) -> Status {
+        let listener = |name: &&str| ListenerStatus {
+            name: (*name).into(),
+            supported_kinds: vec!["HTTPRoute"],
+            attached_routes: 1,
+            conditions: vec![condition("Accepted", true)],
+        };
+        Status::Gateway(GatewayStatus {
+            conditions: vec![condition("Accepted", true), condition("Programmed", holds)],
+            addresses: vec![GatewayStatusAddress { kind: "Hostname", value: "a.svc".to_owned() }],
+            listeners: listeners.iter().map(listener).collect(),
+        })
+    }
+
+    fn route(parents: &[&str]) -> Status {
+        let parent = |name: &&str| RouteParentStatus {
+            parent: ParentReference { name: (*name).to_owned(), ..ParentReference::default() },
+            controller: "istio.io/gateway-controller".to_owned(),
+            conditions: vec![condition("Accepted", true)],
+        };
+        Status::Route(RouteStatus { parents: parents.iter().map(parent).collect() })
+    }
+
+    #[test]
+    fn a_status_is_applied_once() {
+        let first = document(None, &gateway(false, &["a"]), AT_T1).expect("there is none");
+        assert_eq!(first["conditions"][1]["status"], "False");
+        assert_eq!(first["listeners"][0]["attachedRoutes"], 1);
+        assert_eq!(document(Some(&first), &gateway(false, &["a"]), AT_T2), None);
+        let next = document(Some(&first), &gateway(true, &["a"]), AT_T2).expect("another condition");
+        let times = [0, 1].map(|at| next["conditions"][at]["lastTransitionTime"].as_str().unwrap_or_default());
+        assert_eq!(times, ["T1", "T2"]);
+        let later = document(Some(&first), &gateway(false, &["a"]), LATER).expect("another generation");
+        assert_eq!(later["conditions"][0]["lastTransitionTime"], "T1");
+        assert_eq!(later["listeners"][0]["conditions"][0]["observedGeneration"], 2);
+        assert!(document(Some(&first), &gateway(false, &[]), AT_T2).is_some(), "a listener is gone");
+        assert!(document(Some(&first), &gateway(false, &["a", "b"]), AT_T2).is_some(), "a listener is new");
+    }
+
+    #[test]
+    fn conditions_of_others_are_no_difference() {
+        let mut current = document(None, &gateway(true, &["a"]), AT_T1).expect("there is none");
+        let other = json!({"type": "Reconciled", "status": "True"});
+        for list in ["/conditions", "/listeners/0/conditions"] {
+            let list = current.pointer_mut(list).and_then(Value::as_array_mut).expect("a list");
+            list.insert(0, other.clone());
+        }
+        assert_eq!(document(Some(&current), &gateway(true, &["a"]), AT_T2), None);
+        let applied = document(Some(&current), &gateway(false, &["a"]), AT_T2).expect("another condition");
+        assert!(!applied.to_string().contains("Reconciled"), "they are not ours to apply: {applied}");
+    }
+
+    #[test]
+    fn parents_of_others_stay_and_so_do_their_conditions_at_ours() {
+        let foreign = json!({"parentRef": {"name": "x"}, "controllerName": "example.com/c", "conditions": []});
+        let current = json!({ "parents": [foreign] });
+        let applied = document(Some(&current), &route(&["a", "b"]), AT_T1).expect("ours are missing");
+        assert_eq!(applied["parents"][0], foreign);
+        assert_eq!(applied["parents"].as_array().map(Vec::len), Some(3));
+        assert_eq!(document(Some(&applied), &route(&["a", "b"]), AT_T2), None);
+        let mut extended = applied.clone();
+        let other = json!({"type": "Other", "status": "True"});
+        extended["parents"][1]["conditions"].as_array_mut().expect("a list").push(other.clone());
+        assert_eq!(document(Some(&extended), &route(&["a", "b"]), AT_T2), None);
+        let fewer = document(Some(&extended), &route(&["a"]), AT_T2).expect("one is gone");
+        assert_eq!(fewer["parents"].as_array().map(Vec::len), Some(2));
+        assert_eq!(fewer["parents"][1]["conditions"][1], other);
+        let none = document(Some(&extended), &route(&[]), AT_T2).expect("all of ours are gone");
+        assert_eq!(none["parents"], json!([foreign]));
+        assert_eq!(document(None, &route(&[]), AT_T1), None, "there is nothing to say");
+    }
+}

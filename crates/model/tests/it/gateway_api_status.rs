@@ -1,0 +1,232 @@
+//! The statuses of the Gateway API's objects: one line for each condition.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_model::gateway_api_status::RouteParentStatus;
+use evenkeel_model::{AddressBook, Builder, Condition, GatewayApiStatus, MeshConfig};
+use evenkeel_testkit::{TestCa, objects};
+
+/// A Service with a Pod, which routes name as their backend.
+const WEB: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+                   spec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n---\n";
+/// A Gateway with a listener for a domain.
+const EDGE: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\n\
+                    spec:\n  gatewayClassName: istio\n  listeners:\n  \
+                    - {name: http, port: 80, protocol: HTTP, hostname: '*.example.com'}\n---\n";
+/// A Pod that serves it.
+const EDGE_POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: edge-0, namespace: shop, labels: {gateway.networking.k8s.io/gateway-name: edge}}\n\
+                        spec: {containers: [{name: istio-proxy}]}\nstatus: {podIP: 10.1.0.1, phase: Running}\n---\n";
+
+fn gateway(listeners: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: edge, namespace: shop}}\n\
+         spec: {{gatewayClassName: istio, listeners: [{listeners}]}}\n---\n"
+    )
+}
+
+fn service_of_edge(spec: &str, status: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: edge-istio, namespace: shop}}\n\
+         spec: {{selector: {{gateway.networking.k8s.io/gateway-name: edge}}, ports: [{{name: http, port: 80}}], {spec}}}\n\
+         status: {{{status}}}\n---\n"
+    )
+}
+
+fn route(namespace: &str, parent: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: web, namespace: {namespace}}}\n\
+         spec: {{parentRefs: [{parent}], {spec}}}\n---\n"
+    )
+}
+
+fn shown(of: &Condition) -> String {
+    format!("{}={} {}", of.kind, if of.holds { "True" } else { "False" }, of.reason)
+}
+
+/// Each condition of each status, and what else it has, in lines.
+fn lines(text: &str) -> Vec<String> {
+    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.into())]);
+    assert!(!found.has_errors(), "{found}\n{text}");
+    let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
+    builder.apply_files([(Path::new("mesh.yaml").into(), objects.into_iter().map(Arc::new).collect())]);
+    let all = builder.gateway_api_statuses();
+    all.flat_map(|(key, status)| of_status(status).into_iter().map(|line| format!("{}{line}", key.kind))).collect()
+}
+
+fn of_status(status: &GatewayApiStatus) -> Vec<String> {
+    let lines = |of: String, conditions: &[Condition]| {
+        conditions.iter().map(|condition| format!("{of}: {}", shown(condition))).collect::<Vec<String>>()
+    };
+    match status {
+        GatewayApiStatus::Class(class) => lines(String::new(), &class.conditions),
+        GatewayApiStatus::Gateway(gateway) => {
+            let mut all = lines(String::new(), &gateway.conditions);
+            for listener in &gateway.listeners {
+                all.extend(lines(format!(" {}", listener.name), &listener.conditions));
+                let (routes, kinds) = (listener.attached_routes, listener.supported_kinds.join(" "));
+                all.push(format!(" {}: {routes} of {kinds}", listener.name));
+            }
+            all.extend(gateway.addresses.iter().map(|at| format!(": {} {}", at.kind, at.value)));
+            all
+        }
+        GatewayApiStatus::Route(route) => {
+            let parent = |own: &RouteParentStatus| {
+                let section = own.parent.section_name.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+                lines(format!(" at {}{section} by {}", own.parent.name, own.controller), &own.conditions)
+            };
+            route.parents.iter().flat_map(parent).collect()
+        }
+    }
+}
+
+/// Checks that among the lines about `what` are these, and that there are no others with their conditions.
+fn check(text: &str, expected: &[&str]) {
+    let lines = lines(text);
+    for line in expected {
+        assert!(lines.iter().any(|other| other == line), "not `{line}` in {lines:#?}\n{text}");
+    }
+}
+
+const AT_EDGE: &str = "HTTPRoute at edge by istio.io/gateway-controller";
+
+#[test]
+fn a_class_is_accepted_by_its_controller() {
+    let class = |controller: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: mine}}\n\
+             spec: {{controllerName: {controller}}}\n"
+        )
+    };
+    check(&class("istio.io/gateway-controller"), &["GatewayClass: Accepted=True Accepted"]);
+    check(&class("evenkeel.dev/gateway-controller"), &["GatewayClass: Accepted=True Accepted"]);
+    assert!(lines(&class("example.com/other")).is_empty(), "it is another controller's");
+}
+
+#[test]
+fn a_gateway_is_programmed_where_clients_reach_it() {
+    let with = |service: &str| format!("{EDGE}{EDGE_POD}{service}");
+    check(EDGE, &["Gateway: Accepted=True Accepted", "Gateway: Programmed=False AddressNotUsable"]);
+    check(&with(""), &["Gateway: Programmed=True Programmed"]);
+    let service = service_of_edge("type: ClusterIP, clusterIP: 10.96.0.7", "");
+    let host = "Gateway: Hostname edge-istio.shop.svc.cluster.local";
+    check(&with(&service), &["Gateway: Programmed=True Programmed", host]);
+    check(&format!("{EDGE}{service}"), &["Gateway: Programmed=False AddressNotAssigned"]);
+    let by_address = EDGE
+        .replace("namespace: shop}", "namespace: shop, annotations: {networking.istio.io/address-type: IPAddress}}");
+    check(&format!("{by_address}{EDGE_POD}{service}"), &["Gateway: IPAddress 10.96.0.7"]);
+    let pending = service_of_edge("type: LoadBalancer", "");
+    check(&with(&pending), &["Gateway: Programmed=False AddressNotAssigned"]);
+    let balanced =
+        service_of_edge("type: LoadBalancer", "loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.example.com}]}");
+    let addresses = ["Gateway: IPAddress 192.0.2.1", "Gateway: Hostname lb.example.com"];
+    check(&with(&balanced), &addresses);
+    let named = EDGE.replace("  listeners", "  addresses: [{type: Hostname, value: web}]\n  listeners");
+    let pod = EDGE_POD.replace("gateway.networking.k8s.io/gateway-name: edge", "app: web");
+    check(&format!("{named}{pod}{WEB}"), &["Gateway: Hostname web.shop.svc.cluster.local"]);
+    check(&named, &["Gateway: Programmed=False AddressNotUsable"]);
+    assert!(lines(&EDGE.replace("istio", "other")).is_empty(), "it has no class of ours");
+}
+
+#[test]
+fn listeners_say_what_is_wrong_with_them() {
+    let ca = TestCa::new();
+    let secret = |namespace: &str| objects::tls_secret(&ca, namespace, "cert", "a");
+    let tls = |reference: &str| {
+        gateway(&format!("{{name: a, port: 443, protocol: HTTPS, tls: {{certificateRefs: [{reference}]}}}}"))
+    };
+    let good = [
+        "Gateway a: Accepted=True Accepted",
+        "Gateway a: Conflicted=False NoConflicts",
+        "Gateway a: ResolvedRefs=True ResolvedRefs",
+        "Gateway a: Programmed=True Programmed",
+        "Gateway a: 0 of HTTPRoute GRPCRoute",
+    ];
+    check(&gateway("{name: a, port: 80, protocol: HTTP}"), &good);
+    check(&format!("{}---\n{}", tls("{name: cert}"), secret("shop")), &good);
+    let unusable = |reason: &str| [format!("Gateway a: ResolvedRefs=False {reason}"), good[0].to_owned()];
+    let check_unusable = |text: &str, reason: &str| {
+        let lines = unusable(reason);
+        check(text, &[&lines[0], &lines[1], "Gateway a: Programmed=False Invalid", "Gateway: Accepted=True Accepted"]);
+    };
+    check_unusable(&tls("{name: cert}"), "InvalidCertificateRef");
+    check_unusable(&tls("{name: cert, kind: ConfigMap}"), "InvalidCertificateRef");
+    let elsewhere = "{name: cert, namespace: keys}";
+    check_unusable(&format!("{}---\n{}", tls(elsewhere), secret("keys")), "RefNotPermitted");
+    let grant = "apiVersion: gateway.networking.k8s.io/v1beta1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: keys}\n\
+                 spec: {from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: shop}], to: [{group: '', kind: Secret}]}\n---\n";
+    check(&format!("{}---\n{grant}{}", tls(elsewhere), secret("keys")), &good);
+    let kinds =
+        |kinds: &str| gateway(&format!("{{name: a, port: 80, protocol: HTTP, allowedRoutes: {{kinds: [{kinds}]}}}}"));
+    let unknown = ["Gateway a: ResolvedRefs=False InvalidRouteKinds", "Gateway a: 0 of HTTPRoute"];
+    check(&kinds("{kind: HTTPRoute}, {kind: TCPRoute}"), &unknown);
+    check(&kinds("{kind: HTTPRoute}"), &["Gateway a: 0 of HTTPRoute", good[2]]);
+    let unsupported = ["Gateway a: Accepted=False UnsupportedProtocol", "Gateway: Accepted=False ListenersNotValid"];
+    check(&gateway("{name: a, port: 53, protocol: UDP}"), &unsupported);
+    let two = "{name: a, port: 53, protocol: UDP}, {name: b, port: 80, protocol: HTTP}";
+    check(&gateway(two), &["Gateway: Accepted=True ListenersNotValid", "Gateway b: Programmed=True Programmed"]);
+    let conflict = gateway("{name: a, port: 80, protocol: HTTP}, {name: b, port: 80, protocol: TCP}");
+    let conflicting = [
+        good[1],
+        "Gateway b: Conflicted=True ProtocolConflict",
+        "Gateway b: Accepted=False ProtocolConflict",
+        "Gateway b: Programmed=False Invalid",
+    ];
+    check(&conflict, &conflicting);
+}
+
+#[test]
+fn routes_say_what_each_parent_makes_of_them() {
+    let (to_web, host) = ("rules: [{backendRefs: [{name: web, port: 80}]}]", "hostnames: [a.example.com], ");
+    let at = |parent: &str, spec: &str| format!("{EDGE}{EDGE_POD}{WEB}{}", route("shop", parent, spec));
+    let check_route = |text: &str, condition: &str, attached: usize| {
+        let attached = format!("Gateway http: {attached} of HTTPRoute GRPCRoute");
+        check(text, &[&format!("{AT_EDGE}: {condition}"), &attached]);
+    };
+    let good = at("{name: edge}", &format!("{host}{to_web}"));
+    check_route(&good, "Accepted=True Accepted", 1);
+    check_route(&good, "ResolvedRefs=True ResolvedRefs", 1);
+    let other_host = at("{name: edge}", &format!("hostnames: [a.example.org], {to_web}"));
+    check_route(&other_host, "Accepted=False NoMatchingListenerHostname", 0);
+    let elsewhere = format!("{EDGE}{WEB}{}", route("other", "{name: edge, namespace: shop}", to_web));
+    check_route(&elsewhere, "Accepted=False NotAllowedByListeners", 0);
+    let no_section = at("{name: edge, sectionName: none}", to_web);
+    check(&no_section, &["HTTPRoute at edge/none by istio.io/gateway-controller: Accepted=False NoMatchingParent"]);
+    check_route(&at("{name: edge, port: 81}", to_web), "Accepted=False NoMatchingParent", 0);
+    let filter = "rules: [{filters: [{type: ExtensionRef, extensionRef: {group: a.example, kind: F, name: f}}], \
+                  backendRefs: [{name: web, port: 80}]}]";
+    check_route(&at("{name: edge}", filter), "Accepted=False UnsupportedValue", 0);
+    let backend = |reference: &str| at("{name: edge}", &format!("rules: [{{backendRefs: [{reference}]}}]"));
+    check_route(&backend("{name: none, port: 80}"), "ResolvedRefs=False BackendNotFound", 1);
+    check_route(&backend("{name: web, port: 81}"), "ResolvedRefs=False BackendNotFound", 1);
+    check_route(&backend("{name: web, port: 80, namespace: other}"), "ResolvedRefs=False RefNotPermitted", 1);
+    check_route(&backend("{name: web, port: 80, group: a.example, kind: X}"), "ResolvedRefs=False InvalidKind", 1);
+    // Parents of others, and those that nobody knows, are not reported.
+    let others = at("{name: none}, {name: edge}, {name: x, group: a.example, kind: X}", to_web);
+    let parents = lines(&others).iter().filter(|line| line.starts_with("HTTPRoute")).count();
+    assert_eq!(parents, 2, "only the two conditions at `edge`: {:#?}", lines(&others));
+    let in_mesh = at("{name: web, group: '', kind: Service}", to_web);
+    check(&in_mesh, &["HTTPRoute at web by istio.io/gateway-controller: Accepted=True Accepted"]);
+    let absent = at("{name: none, group: '', kind: Service}", to_web);
+    check(&absent, &["HTTPRoute at none by istio.io/gateway-controller: Accepted=False NoMatchingParent"]);
+}
+
+#[test]
+fn routes_of_every_kind_have_a_status() {
+    let of_kind = |kind: &str, version: &str, protocol: &str, hosts: &str| {
+        format!(
+            "{}{WEB}apiVersion: gateway.networking.k8s.io/{version}\nkind: {kind}\nmetadata: {{name: r, namespace: shop}}\n\
+             spec: {{parentRefs: [{{name: edge}}], {hosts}rules: [{{backendRefs: [{{name: web, port: 80}}]}}]}}\n",
+            gateway(&format!("{{name: a, port: 90, {protocol}}}"))
+        )
+    };
+    let check_kind = |kind: &str, version: &str, protocol: &str, hosts: &str| {
+        let accepted = format!("{kind} at edge by istio.io/gateway-controller: Accepted=True Accepted");
+        let text = of_kind(kind, version, protocol, hosts);
+        check(&text, &[&accepted]);
+        assert!(lines(&text).iter().any(|line| line.starts_with("Gateway a: 1 of")), "{:#?}", lines(&text));
+    };
+    check_kind("GRPCRoute", "v1", "protocol: HTTP", "");
+    check_kind("TLSRoute", "v1", "protocol: TLS, tls: {mode: Passthrough}", "hostnames: [a.example.com], ");
+    check_kind("TCPRoute", "v1alpha2", "protocol: TCP", "");
+}
