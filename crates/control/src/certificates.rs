@@ -166,6 +166,7 @@ impl Certificates {
         })?;
         let identity = workload
             .spiffe_id(&self.trust_domain)
+            .inspect_err(|_| self.metrics.plane.inc(plane::Counter::citadel_server_id_extraction_err_count))
             .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))?;
         if !self.issued.note((workload.namespace.clone(), workload.pod.clone()), now) {
             self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
@@ -225,6 +226,7 @@ impl Certificates {
             .map_err(|error| self.refusal(&SignError::Csr(error)))?;
         let answer = self.authorities.signers().ask(signer, &wanted, token).await.map_err(|error| {
             self.metrics.plane.inc(plane::Counter::evenkeel_external_signer_failures);
+            self.metrics.plane.inc(plane::Counter::citadel_server_csr_sign_err_count);
             Status::unavailable(format!("the external signer {}: {error}", signer.address))
         })?;
         let now = SystemTime::now();
@@ -288,7 +290,10 @@ impl Certificates {
                 self.metrics.plane.inc(plane::Counter::citadel_server_csr_parsing_err_count);
                 Status::invalid_argument(error.to_string())
             }
-            _ => Status::internal(error.to_string()),
+            _ => {
+                self.metrics.plane.inc(plane::Counter::citadel_server_csr_sign_err_count);
+                Status::internal(error.to_string())
+            }
         }
     }
 }

@@ -159,7 +159,9 @@ impl Configuration {
     fn publish(&mut self, refresh: Refresh, world: &watch::Sender<Arc<World>>, metrics: &Metrics) -> bool {
         let last = world.borrow().clone();
         let _apart = memory::apart();
+        let (noticed, begun) = (refresh.noticed, Instant::now());
         let Some(next) = self.next(&last, refresh) else { return false };
+        metrics.built(noticed.map_or(begun, |noticed| noticed.instant), begun);
         count(&next, metrics);
         metrics.noticed(std::mem::take(&mut self.events));
         let differs = next.generation != last.generation;

@@ -1,16 +1,22 @@
 //! Metrics of the control plane, under Istio's names.
 
+mod admission;
+mod snapshot;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use evenkeel_api::Kind;
+use evenkeel_model::Snapshot;
 use evenkeel_stats::{
     Exposition, Families, FamiliesOptions, Layout, Registry, Reported, ScopeName, SharedWriter, layout,
 };
 use evenkeel_xds::evenkeel::Ages;
 use evenkeel_xds::{ResourceType, ages};
 
+pub use self::admission::Admission;
+use self::snapshot::contents;
 use crate::process_metrics::{self, process};
 
 /// Upper bounds of the convergence histogram's buckets, in seconds: Istio's, with finer ones below the first.
@@ -20,6 +26,10 @@ const CONVERGENCE_BOUNDS: [f64; 14] =
 const PUSH_BOUNDS: [f64; 11] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0, 3.0, 5.0, 10.0];
 /// Upper bounds for the size of one push, in bytes: Istio's.
 const SIZE_BOUNDS: [f64; 6] = [1.0, 1e4, 1e6, 4e6, 1e7, 4e7];
+/// Upper bounds for the time that changes wait to be merged, in seconds: Istio's, with finer ones below the first.
+const DEBOUNCE_BOUNDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 3.0, 5.0, 10.0];
+/// Upper bounds for the time that a snapshot takes, in seconds: Istio's, with finer ones below the first.
+const SNAPSHOT_BOUNDS: [f64; 6] = [0.0001, 0.001, 0.01, 0.1, 0.5, 1.0];
 /// Upper bounds for the age of the configuration that proxies applied, in seconds.
 const AGE_BOUNDS: [f64; ages::BOUNDS_US.len()] = seconds(ages::BOUNDS_US);
 /// Maximum number of series per kind and event; there are fewer.
@@ -47,6 +57,10 @@ layout! {
             citadel_server_success_cert_issuance_count,
             /// Certificate requests that could not be read.
             citadel_server_csr_parsing_err_count,
+            /// Certificate requests that could be read and were not signed.
+            citadel_server_csr_sign_err_count,
+            /// Certificate requests whose token names no identity.
+            citadel_server_id_extraction_err_count,
             /// Certificate requests without a valid token.
             citadel_server_authentication_failure_count,
             /// Certificate requests for another identity than the token's.
@@ -57,6 +71,16 @@ layout! {
             evenkeel_external_signer_bad_answers,
             /// Certificate requests refused unread, because there were too many.
             evenkeel_csr_throttled,
+            /// WorkloadEntries that were created for workloads that connected.
+            auto_registration_success_total,
+            /// WorkloadEntries of workloads that connected again.
+            auto_registration_updates_total,
+            /// Workloads that disconnected.
+            auto_registration_unregister_total,
+            /// WorkloadEntries that were deleted, because their workloads did not come back.
+            auto_registration_deletes_total,
+            /// Registrations that were refused, or could not be stored.
+            auto_registration_errors_total,
         }
         gauges {
             /// Connected xDS streams.
@@ -75,8 +99,22 @@ layout! {
             evenkeel_leaves_expiring,
             /// Certificate authorities whose certificate has less than 30 % of its life left.
             evenkeel_authorities_expiring,
+            /// When the root certificate of the signing authority expires, in seconds since 1970.
+            citadel_server_root_cert_expiry_timestamp,
+            /// Seconds until then, at the last check; negative: it has expired.
+            citadel_server_root_cert_expiry_seconds,
+            /// When the signing authority's certificate expires, in seconds since 1970.
+            citadel_server_cert_chain_expiry_timestamp,
+            /// Seconds until then, at the last check; negative: it has expired.
+            citadel_server_cert_chain_expiry_seconds,
+            /// Seconds since the control plane started.
+            istiod_uptime_seconds,
         }
         histograms {
+            /// Seconds from a change of the configuration until it was taken over, merged with others.
+            pilot_debounce_time in super::DEBOUNCE_BOUNDS,
+            /// Seconds for the next snapshot.
+            pilot_pushcontext_init_seconds in super::SNAPSHOT_BOUNDS,
             /// Seconds from a change of the configuration until a proxy has acknowledged all of it.
             pilot_proxy_convergence_time in super::CONVERGENCE_BOUNDS,
             /// Seconds from a change of the configuration until new resources were handed to a proxy's stream.
@@ -105,6 +143,19 @@ layout! {
         counters {
             /// Times proxies were told of a change.
             pilot_push_triggers,
+        }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// By what changed.
+    pub mod updates {
+        counters {
+            /// Changes of objects, by what they are about.
+            pilot_inbound_updates,
         }
         gauges {}
         histograms {}
@@ -216,11 +267,16 @@ pub struct Metrics {
     registry: Arc<Registry>,
     /// Metrics without labels.
     pub plane: SharedWriter<plane::Stats>,
+    /// Metrics of the admission webhooks.
+    pub admission: Admission,
+    contents: SharedWriter<contents::Stats>,
+    started: Instant,
     process: SharedWriter<process::Stats>,
     /// Held so that it is exported.
     _build: SharedWriter<build::Stats>,
     config_triggers: SharedWriter<triggers::Stats>,
     endpoint_triggers: SharedWriter<triggers::Stats>,
+    updates: Families<updates::Stats>,
     mesh_events: Families<mesh_events::Stats>,
     registry_events: Families<registry_events::Stats>,
     /// In the order of [`ResourceType::ALL`]; created when something of the type is first counted.
@@ -239,22 +295,27 @@ impl Default for Metrics {
         let registry = Registry::new();
         let build = labelled(&registry, "", &[("component", "pilot"), ("tag", env!("CARGO_PKG_VERSION"))]);
         build.set(build::Gauge::istio_build, 1);
-        let events = |name| FamiliesOptions {
+        let events = |name, labels| FamiliesOptions {
             name,
             prefix: "",
-            labels: &["type", "event"],
+            labels,
             max_series: MAX_EVENTS,
             expire_after: None,
             reported: Reported::Everywhere,
         };
+        let by_event: &[&str] = &["type", "event"];
         Self {
             plane: labelled(&registry, "", &[]),
             process: labelled(&registry, "process_", &[]),
             _build: build,
             config_triggers: labelled(&registry, "", &[("type", "config")]),
             endpoint_triggers: labelled(&registry, "", &[("type", "endpoint")]),
-            mesh_events: registry.families(events("pilot_k8s_cfg_events")),
-            registry_events: registry.families(events("pilot_k8s_reg_events")),
+            admission: Admission::new(&registry),
+            contents: snapshot::contents(&registry),
+            started: Instant::now(),
+            updates: registry.families(events("pilot_inbound_updates", &["type"])),
+            mesh_events: registry.families(events("pilot_k8s_cfg_events", by_event)),
+            registry_events: registry.families(events("pilot_k8s_reg_events", by_event)),
             per_type: Default::default(),
             registry,
         }
@@ -307,6 +368,7 @@ impl Metrics {
     /// and kinds of the mesh are counted apart.
     pub fn noticed(&self, events: BTreeMap<(Kind, Event), u64>) {
         for ((kind, event), count) in events {
+            self.updates.shared(&[update_name(kind, event)]).add(updates::Counter::pilot_inbound_updates, count);
             let event = match event {
                 Event::Add => "add",
                 Event::Update => "update",
@@ -324,6 +386,13 @@ impl Metrics {
                 }
             }
         }
+    }
+
+    /// Records the time that a change `noticed` then has waited to be taken over, and the time that its snapshot took.
+    pub fn built(&self, noticed: Instant, begun: Instant) {
+        let waited = begun.saturating_duration_since(noticed);
+        self.plane.record(plane::Histogram::pilot_debounce_time, waited.as_secs_f64(), 1);
+        self.plane.record(plane::Histogram::pilot_pushcontext_init_seconds, begun.elapsed().as_secs_f64(), 1);
     }
 
     /// Counts a push, before proxies are told of the change.
@@ -356,8 +425,16 @@ impl Metrics {
         })
     }
 
+    /// Renders the page for Prometheus, with figures of the snapshot in force.
+    pub fn page_of(&self, world: &Snapshot, format: Exposition) -> String {
+        snapshot::count(world, &self.contents);
+        self.page(format)
+    }
+
     /// Renders the page for Prometheus.
     pub fn page(&self, format: Exposition) -> String {
+        let uptime = i64::try_from(self.started.elapsed().as_secs()).unwrap_or(i64::MAX);
+        self.plane.set(plane::Gauge::istiod_uptime_seconds, uptime);
         process_metrics::publish(&self.process);
         self.registry.expire(Instant::now());
         self.registry.exposition(format, None)
@@ -376,6 +453,16 @@ fn registry_name(kind: Kind) -> Option<&'static str> {
         Kind::Pod => Some("Pods"),
         Kind::EndpointSlice => Some("EndpointSlice"),
         _ => None,
+    }
+}
+
+/// Returns Istio's name for what a change of an object of this kind is about.
+fn update_name(kind: Kind, event: Event) -> &'static str {
+    match (kind, event) {
+        (Kind::Service, Event::Delete) => "svcdelete",
+        (Kind::Service, _) => "svc",
+        (Kind::Pod | Kind::EndpointSlice | Kind::WorkloadEntry, _) => "eds",
+        _ => "config",
     }
 }
 

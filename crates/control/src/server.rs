@@ -275,11 +275,12 @@ impl ControlPlane {
         let certificates = Arc::new(certificates);
         let addresses = Addresses::of(&grpc, &secure_grpc, &http, webhooks.as_ref())?;
         let webhooks = webhooks.map(|listener| {
-            let webhooks = Webhooks { injection: options.injection.clone(), world: world.subscribe() };
-            (listener, Arc::new(webhooks))
+            let (injection, world) = (options.injection.clone(), world.subscribe());
+            (listener, Arc::new(Webhooks { injection, world, metrics: metrics.clone() }))
         });
         let controller = crate::discovery::identifier();
-        let registrations = Registrations::new(registered.clone(), world.subscribe(), controller, grace);
+        let registrations =
+            Registrations::new(registered.clone(), world.subscribe(), controller, grace, metrics.clone());
         let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish).map_err(ControlError::Thread)?;
         let parts = Parts {
             grpc,

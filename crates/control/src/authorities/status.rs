@@ -79,6 +79,7 @@ impl Authorities {
             plane::Gauge::evenkeel_authorities_expiring,
             count(AlarmKind::Intermediate) + count(AlarmKind::Root) + count(AlarmKind::ExternalRoot),
         );
+        self.count_lifetimes(unix(now));
         let mut known = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
         for alarm in found.difference(&known.said) {
             let left = alarm.not_after.saturating_sub(unix(now));
@@ -92,6 +93,18 @@ impl Authorities {
             );
         }
         known.said = found;
+    }
+
+    /// Publishes when the certificates of the signing authority expire.
+    fn count_lifetimes(&self, now: u64) {
+        let current = self.current();
+        let (metrics, active) = (&self.metrics.plane, &current.state.active);
+        let number = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
+        let left = |at: u64| number(at).saturating_sub(number(now));
+        metrics.set(plane::Gauge::citadel_server_root_cert_expiry_timestamp, number(active.root_not_after));
+        metrics.set(plane::Gauge::citadel_server_root_cert_expiry_seconds, left(active.root_not_after));
+        metrics.set(plane::Gauge::citadel_server_cert_chain_expiry_timestamp, number(active.not_after));
+        metrics.set(plane::Gauge::citadel_server_cert_chain_expiry_seconds, left(active.not_after));
     }
 }
 

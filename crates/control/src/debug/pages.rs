@@ -161,7 +161,7 @@ impl Pages {
         };
         let late = self.proxies.reports().iter().filter(|report| late(report)).count();
         self.metrics.plane.set(plane::Gauge::evenkeel_xds_unanswered, i64::try_from(late).unwrap_or(i64::MAX));
-        self.metrics.page(format)
+        self.metrics.page_of(&self.world().snapshot, format)
     }
 
     fn syncz(&self) -> Syncz {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::entry::{self, Stored};
 use super::{Key, Registrations, file_name};
+use crate::metrics::plane;
 
 /// Pause between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
@@ -131,6 +132,7 @@ impl Registrations {
                 let is_new = self.stored.version(&name).is_none();
                 let done = self.stored.put(&name, document);
                 if is_new && done.is_ok() {
+                    self.metrics.plane.inc(plane::Counter::auto_registration_success_total);
                     tracing::info!(namespace = %key.0, entry = %key.1, "workload registered");
                 }
                 (key, done)
@@ -147,6 +149,7 @@ impl Registrations {
             }
         };
         let Err(error) = done else { return };
+        self.metrics.plane.inc(plane::Counter::auto_registration_errors_total);
         tracing::error!(
             namespace = %key.0, entry = %key.1, %error,
             "the WorkloadEntry of a workload cannot be written; tried again in {} s", RETRY.as_secs()
@@ -205,6 +208,9 @@ impl Registrations {
 
     fn remove(&self, name: &str) -> bool {
         let removed = self.stored.remove(name);
+        if let Ok(true) = removed {
+            self.metrics.plane.inc(plane::Counter::auto_registration_deletes_total);
+        }
         removed
             .inspect_err(|error| tracing::warn!(entry = name, %error, "a WorkloadEntry cannot be removed"))
             .unwrap_or(false)

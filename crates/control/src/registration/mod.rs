@@ -30,6 +30,7 @@ use evenkeel_translate::ProxyView;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, watch};
 
+use crate::metrics::{Metrics, plane};
 use crate::quota::{Quota, Rate, Share};
 use crate::source::stored::StoredObjects;
 use crate::world::World;
@@ -167,6 +168,7 @@ pub struct Registrations {
     state: Mutex<State>,
     /// Wakes the keeper when there is something to write.
     wake: Notify,
+    metrics: Arc<Metrics>,
 }
 
 /// Namespace and name of a WorkloadEntry.
@@ -214,11 +216,12 @@ impl Registrations {
         world: watch::Receiver<Arc<World>>,
         controller: String,
         grace: Duration,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let entries = Quota::new(MAX_ENTRIES, MAX_ENTRIES_PER_IDENTITY);
         let new = Rate::new(NEW_ENTRIES.0, NEW_ENTRIES.1, MAX_ENTRIES);
         let (state, wake) = (Mutex::default(), Notify::new());
-        Arc::new(Self { stored, world, controller, grace, entries, new, state, wake })
+        Arc::new(Self { stored, world, controller, grace, entries, new, state, wake, metrics })
     }
 
     /// Registers the workload of a proxy that connects; `None` if it does not ask for that.
@@ -237,7 +240,10 @@ impl Registrations {
             Ok(_) => {
                 state.refusals.remove(&node.id);
             }
-            Err(error) => state.note_refusal(&node.id, error, Instant::now()),
+            Err(error) => {
+                self.metrics.plane.inc(plane::Counter::auto_registration_errors_total);
+                state.note_refusal(&node.id, error, Instant::now());
+            }
         }
         let Some((registrant, labels)) = registered? else { return Ok(None) };
         let key: Key = (registrant.namespace.clone(), registrant.entry_name().into());
@@ -251,6 +257,9 @@ impl Registrations {
             );
         }
         if entry.streams == 0 {
+            if entry.written {
+                self.metrics.plane.inc(plane::Counter::auto_registration_updates_total);
+            }
             (entry.registrant, entry.connected, entry.due, entry.dirty) =
                 (registrant, Connected::Since(now), None, true);
         }
@@ -377,6 +386,7 @@ impl Drop for Registration {
         let Some(entry) = state.entries.get_mut(&self.key) else { return };
         entry.streams = entry.streams.saturating_sub(1);
         if entry.streams == 0 {
+            self.registrations.metrics.plane.inc(plane::Counter::auto_registration_unregister_total);
             (entry.connected, entry.dirty) = (Connected::Until(SystemTime::now()), true);
             entry.due = Some(Instant::now() + self.registrations.grace);
             drop(state);

@@ -195,7 +195,7 @@ fn registrations() -> (tempfile::TempDir, Arc<Registrations>) {
     let world = watch::Sender::new(Arc::new(configuration.first()));
     let state = folder.path().join("state");
     std::fs::create_dir(&state).expect("a directory");
-    let made = Registrations::new(stored(&state), world.subscribe(), "one".into(), GRACE);
+    let made = Registrations::new(stored(&state), world.subscribe(), "one".into(), GRACE, Arc::default());
     (folder, made)
 }
 
@@ -251,7 +251,7 @@ fn an_identity_registers_a_limited_number_of_workloads() {
     let (snapshot, _) = evenkeel_model::build(&objects, &evenkeel_model::MeshConfig::default(), &mut book);
     let (_world, world) = watch::channel(Arc::new(World::of(snapshot)));
     let state = tempfile::tempdir().expect("a directory");
-    let registrations = Registrations::new(stored(state.path()), world, "one".to_owned(), GRACE);
+    let registrations = Registrations::new(stored(state.path()), world, "one".to_owned(), GRACE, Arc::default());
     let connect = |account: &str, number: usize| {
         let node = node(&format!("10.0.{}.{}", number / 256, number % 256), &[]);
         let view = ProxyView::from_node(&node).expect("a node");

@@ -8,7 +8,7 @@ mod options;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use evenkeel_api::load_object;
@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
+use crate::metrics::Metrics;
 use crate::world::World;
 pub use options::InjectionOptions;
 
@@ -48,6 +49,8 @@ pub struct Webhooks {
     pub injection: InjectionOptions,
     /// The configuration in force.
     pub world: watch::Receiver<Arc<World>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Serves the webhooks until the task is dropped.
@@ -85,36 +88,33 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, webhooks: Arc<Webh
 
 impl Webhooks {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let path = request.uri().path().to_owned();
         if *request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "POST an AdmissionReview");
         }
-        let body = Limited::new(request.into_body(), MAX_REVIEW_BYTES);
-        let body = match timeout(REQUEST_TIMEOUT, body.collect()).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
-            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the review did not come"),
-        };
-        let review: Value = match serde_json::from_slice(&body) {
-            Ok(review) => review,
-            Err(error) => return text(StatusCode::BAD_REQUEST, &format!("the body is no JSON: {error}")),
-        };
-        let Some(request) = AdmissionRequest::of(&review) else {
-            return text(StatusCode::BAD_REQUEST, "expected an AdmissionReview of admission.k8s.io/v1 with an object");
-        };
         // Istio's paths go on with the cluster and the network: `/inject/cluster/NAME/net/NAME`.
-        let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-        let answer = match first {
-            "inject" => self.inject(&request),
-            "validate" => request.judge(&load_object(&SourceId::new("kubernetes", Rank(200)), request.object).1),
+        let path = request.uri().path().trim_start_matches('/');
+        let answered = match path.split('/').next() {
+            Some("inject") => {
+                let read = review(request).await;
+                read.and_then(|review| self.inject(&review)).inspect_err(|_| self.metrics.admission.not_injected())
+            }
+            Some("validate") => {
+                let read = review(request).await.and_then(|review| self.validate(&review));
+                read.inspect_err(|refusal| self.metrics.admission.not_judged(refusal.status()))
+            }
             _ => return text(StatusCode::NOT_FOUND, "webhooks: /inject, /validate"),
+        };
+        let answer = match answered {
+            Ok(answer) => answer,
+            Err(refusal) => return *refusal,
         };
         let mut response = Response::new(Full::from(answer.to_string()));
         response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
         response
     }
 
-    fn inject(&self, request: &AdmissionRequest<'_>) -> Value {
+    fn inject(&self, review: &Value) -> Result<Value, Refusal> {
+        let (request, begun) = (admission_request(review)?, Instant::now());
         let snapshot = self.world.borrow().snapshot.clone();
         let mesh = Mesh {
             template: &self.injection.template(&snapshot.mesh),
@@ -122,8 +122,41 @@ impl Webhooks {
             namespace_labels: &|namespace| snapshot.namespaces.get(namespace).cloned().unwrap_or_default(),
             config: &|namespace, labels| snapshot.proxy_config(namespace, labels),
         };
-        request.inject(&mesh)
+        let answer = request.inject(&mesh);
+        self.metrics.admission.injected(&answer, begun.elapsed());
+        Ok(answer)
     }
+
+    fn validate(&self, review: &Value) -> Result<Value, Refusal> {
+        let request = admission_request(review)?;
+        let answer = request.judge(&load_object(&SourceId::new("kubernetes", Rank(200)), request.object).1);
+        self.metrics.admission.judged(review, &answer);
+        Ok(answer)
+    }
+}
+
+/// The answer to what is no review.
+type Refusal = Box<Response<Full<Bytes>>>;
+
+fn refusal(status: StatusCode, reason: &str) -> Refusal {
+    Box::new(text(status, reason))
+}
+
+/// Reads the review in a request.
+async fn review(request: Request<Incoming>) -> Result<Value, Refusal> {
+    let body = Limited::new(request.into_body(), MAX_REVIEW_BYTES);
+    let body = match timeout(REQUEST_TIMEOUT, body.collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) => return Err(refusal(StatusCode::BAD_REQUEST, &error.to_string())),
+        Err(_) => return Err(refusal(StatusCode::REQUEST_TIMEOUT, "the review did not come")),
+    };
+    serde_json::from_slice(&body)
+        .map_err(|error| refusal(StatusCode::BAD_REQUEST, &format!("the body is no JSON: {error}")))
+}
+
+fn admission_request(review: &Value) -> Result<AdmissionRequest<'_>, Refusal> {
+    let expected = "expected an AdmissionReview of admission.k8s.io/v1 with an object";
+    AdmissionRequest::of(review).ok_or_else(|| refusal(StatusCode::BAD_REQUEST, expected))
 }
 
 fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {

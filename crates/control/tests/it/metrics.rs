@@ -6,9 +6,10 @@ use evenkeel_xds::client::Protocol;
 
 use crate::fixture::{Plane, cluster, pod, service};
 
-/// The metrics that a dashboard queries, with the labels it sums or selects by. Metrics without a meaning here are left out:
-/// injection and validation webhooks, the memory of Go's runtime, and what Kubernetes reports of containers.
-const ASKED_FOR: [(&str, &[&str]); 20] = [
+/// The metrics that dashboards and alert rules query, with the labels they sum or select by. Metrics without a meaning here are left out:
+/// the memory of Go's runtime, and what Kubernetes reports of containers. Those of objects that webhooks judge are in
+/// `src/metrics/admission.rs`.
+const ASKED_FOR: [(&str, &[&str]); 48] = [
     ("istio_build", &["component", "tag"]),
     ("pilot_k8s_cfg_events", &["type", "event"]),
     ("pilot_k8s_reg_events", &["type", "event"]),
@@ -23,7 +24,35 @@ const ASKED_FOR: [(&str, &[&str]); 20] = [
     ("pilot_xds_config_size_bytes_bucket", &["type", "le"]),
     ("pilot_xds_push_time_bucket", &["type", "le"]),
     ("pilot_xds_pushes", &["type"]),
+    ("pilot_debounce_time_bucket", &["le"]),
+    ("pilot_eds_no_instances", &[]),
+    ("pilot_endpoint_not_ready", &[]),
+    ("pilot_inbound_updates", &["type"]),
+    ("pilot_jwks_resolver_network_fetch_fail_total", &[]),
+    ("pilot_jwks_resolver_network_fetch_success_total", &[]),
+    ("pilot_pushcontext_init_seconds_bucket", &["le"]),
+    ("auto_registration_deletes_total", &[]),
+    ("auto_registration_errors_total", &[]),
+    ("auto_registration_success_total", &[]),
+    ("auto_registration_unregister_total", &[]),
+    ("auto_registration_updates_total", &[]),
+    ("citadel_server_authentication_failure_count", &[]),
+    ("citadel_server_cert_chain_expiry_seconds", &[]),
+    ("citadel_server_cert_chain_expiry_timestamp", &[]),
     ("citadel_server_csr_count", &[]),
+    ("citadel_server_csr_parsing_err_count", &[]),
+    ("citadel_server_csr_sign_err_count", &[]),
+    ("citadel_server_id_extraction_err_count", &[]),
+    ("citadel_server_root_cert_expiry_seconds", &[]),
+    ("citadel_server_root_cert_expiry_timestamp", &[]),
+    ("istiod_uptime_seconds", &[]),
+    ("sidecar_injection_failure_total", &[]),
+    ("sidecar_injection_requests_total", &[]),
+    ("sidecar_injection_skip_total", &[]),
+    ("sidecar_injection_success_total", &[]),
+    ("sidecar_injection_time_seconds_bucket", &["le"]),
+    ("process_max_fds", &[]),
+    ("process_start_time_seconds", &[]),
     ("citadel_server_success_cert_issuance_count", &[]),
     ("process_cpu_seconds_total", &[]),
     ("process_open_fds", &[]),
@@ -57,6 +86,11 @@ async fn dashboards_find_what_they_ask_for() {
         "pilot_k8s_cfg_events{type=\"VirtualService\",event=\"add\"} 1\n",
         "pilot_k8s_reg_events{type=\"Services\",event=\"add\"} 2\n",
         "pilot_k8s_reg_events{type=\"Pods\",event=\"add\"} 1\n",
+        "pilot_inbound_updates{type=\"svc\"} 2\n",
+        "pilot_inbound_updates{type=\"eds\"} 1\n",
+        "pilot_eds_no_instances 1\n",
+        "pilot_endpoint_not_ready 0\n",
+        "evenkeel_endpoints 1\n",
     ] {
         assert!(text.contains(expected), "{expected} not in\n{text}");
     }

@@ -84,6 +84,12 @@ async fn an_api_server_gives_pods_their_sidecars() {
         api.apply(&of("out", "annotations: {sidecar.istio.io/inject: 'false'}"));
         assert_eq!(names(&pod(api, &namespace, "out"), "initContainers"), Vec::<String>::new());
     });
+    let counted = |page: &str| {
+        let lines = ["sidecar_injection_success_total ", "sidecar_injection_skip_total 1\n"];
+        (lines.iter().all(|line| page.contains(line)) && !page.contains("sidecar_injection_success_total 0"))
+            .then_some(())
+    };
+    plane.until("/metrics", counted).await;
     plane.stop().await;
 }
 
@@ -108,6 +114,10 @@ async fn an_api_server_refuses_what_is_wrong_with_our_words() {
         assert!(error.contains("validate.evenkeel.dev") && error.contains("spec.http[0]"), "{error}");
         api.kubectl(&["apply", "-f", &write("{hosts: [web], http: [{route: [{destination: {host: a}}]}]}")]);
     });
+    let of = "group=\"networking.istio.io\",version=\"v1\",resource=\"virtualservices\"";
+    let (passed, failed) =
+        (format!("galley_validation_passed{{{of}}} "), format!("galley_validation_failed{{{of},reason="));
+    plane.until("/metrics", |page| (page.contains(&passed) && page.contains(&failed)).then_some(())).await;
     plane.stop().await;
 }
 

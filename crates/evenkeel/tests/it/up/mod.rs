@@ -28,6 +28,7 @@ mod past;
 mod platform;
 mod pods;
 mod processes;
+mod prometheus;
 mod protocols;
 mod proxy_settings;
 mod rollouts;
