@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_api::ProxyPlace;
 use evenkeel_filters::explain::query::{self, QueriedCall, QueriedHead, QueriedTls, chain_name};
 use evenkeel_filters::explain::{Explainer, Explanation, Says, Step, Trace};
-use evenkeel_model::{GatewayRef, Workload};
+use evenkeel_model::{ClosedBy, GatewayRef, Workload};
 use evenkeel_runtime_config::address::{EndpointAddress, ListenAddress};
 use evenkeel_runtime_config::cluster::{Cluster as Compiled, Discovery, Endpoint as Host, Health};
 use evenkeel_runtime_config::demand::listeners_of;
@@ -82,6 +82,9 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
     hop.rewrites = rewrites(&explanation, &trace, arrival.request.as_ref());
     hop.mirrors = mirrors(&trace, chosen.as_deref());
     hop.verdict = verdict(&explanation, &trace, &hop, arrival, chosen.as_deref());
+    if let Some(cluster) = &chosen {
+        add_closed(world, proxy, cluster, &mut hop);
+    }
     unaccepted_tls::judge(side, arrival, &trace, &mut hop);
     add_refused(proxy, &mut hop);
     let left = chosen.filter(|_| hop.verdict.outcome == Outcome::Forward && hop.verdict.status.is_none());
@@ -374,6 +377,15 @@ fn add_clusters(
         });
     }
     proxy.config.clusters.get(&*chosen).cloned()
+}
+
+/// Says that a cluster has no endpoints because something that would judge the calls is not supported.
+fn add_closed(world: &World, proxy: &Proxy, cluster: &Compiled, hop: &mut Hop) {
+    let closed_by = transport::closed_by(world, &proxy.workload, &cluster.name);
+    hop.notes.extend(closed_by.iter().map(ClosedBy::unknown));
+    if let Some(first) = closed_by.first().filter(|_| hop.verdict.response_flag == Some("UH")) {
+        hop.verdict.reason = format!("{} closes {}, because it is not supported", first.what, short(&cluster.name));
+    }
 }
 
 fn endpoints(world: &World, cluster: &Compiled, arrival: &Arrival) -> Vec<Endpoint> {

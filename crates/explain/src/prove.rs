@@ -107,6 +107,8 @@ impl World {
             }
         }
         self.look_beyond_gateways(claim, &targets, &mut proof);
+        let closed = std::mem::take(&mut proof.closed);
+        proof.doubt(closed);
         for call_path in &blocked {
             // Something may get through where only a stand-in refuses it.
             if reasons::is_unknown(self, claim, call_path) {

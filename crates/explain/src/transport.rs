@@ -1,7 +1,7 @@
 //! The connection from a proxy to an endpoint, and the object that decides how it is secured.
 
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{DestinationRule, Labels, Selectable, Service, Viewer, Workload};
+use evenkeel_model::{ClosedBy, DestinationRule, Labels, Selectable, Service, Viewer, Workload};
 use evenkeel_runtime_config::cluster::{Cluster, Endpoint, Transport as Compiled};
 use evenkeel_tls::UpstreamTls;
 
@@ -146,5 +146,11 @@ pub fn sources(world: &World, workload: &Workload, cluster: &str) -> Vec<Source>
         let subset = rule.subsets.iter().find(|subset| &*subset.name == parts.subset);
         all.push(Source::at(name_of(&rule), subset.map_or(&rule.origin, |subset| &subset.origin)));
     }
+    all.extend(service.closed_by.iter().map(|by| Source::at(by.what.to_string(), &by.origin)));
     all
+}
+
+/// The policies that close the service of a cluster to its clients.
+pub fn closed_by(world: &World, workload: &Workload, cluster: &str) -> Vec<ClosedBy> {
+    of_cluster(world, workload, cluster).map(|(_, service, _)| service.closed_by.clone()).unwrap_or_default()
 }

@@ -394,9 +394,16 @@ spec:
                         spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}\n---\n\
                         apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: shop}\n\
                         spec: {targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: far}], rules: [{}]}\n";
-        let (starts, said) = start(waypoint, false);
-        assert!(!starts && said.contains("there are no waypoints, and nothing takes its place"), "{said}");
+        // Sidecars and gateways refuse these calls instead, too.
+        assert!(start(waypoint, false).0);
         assert!(start(waypoint, true).0);
+        let class = waypoint.replace(
+            "kind: ServiceEntry, group: networking.istio.io, name: far",
+            "kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint",
+        );
+        let (starts, said) = start(&class, false);
+        assert!(!starts && said.contains("there are no waypoints, and nothing takes its place"), "{said}");
+        assert!(start(&class, true).0);
         Ok(())
     }
 }

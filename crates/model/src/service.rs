@@ -58,8 +58,26 @@ pub struct Service {
     pub subject_alt_names: Vec<Arc<str>>,
     /// Identities from annotations of the Service, used like the former. They only apply to mutual TLS of the mesh.
     pub identities: Vec<Arc<str>>,
+    /// The policies that judge calls to it where the mesh cannot: its clients refuse them.
+    pub closed_by: Vec<ClosedBy>,
     /// Where it was written.
     pub origin: Span,
+}
+
+/// A policy that judges calls of a service at a waypoint, or is for its clients' connections, and is not supported there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClosedBy {
+    /// The object: `AuthorizationPolicy shop/p`.
+    pub what: Arc<str>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+impl ClosedBy {
+    /// What tools say about answers that depend on it.
+    pub fn unknown(&self) -> String {
+        format!("unknown: {} is not supported; what it would judge is refused", self.what)
+    }
 }
 
 /// One port of a service.

@@ -35,6 +35,7 @@ use crate::pb::config::cluster::cluster::{
 use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
 };
+use crate::pb::config::endpoint::ClusterLoadAssignment;
 use crate::pb::config::route::{HeaderMatcher, header_matcher::HeaderMatchSpecifier};
 use crate::pb::core::{
     Address, BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
@@ -186,6 +187,7 @@ pub fn outbound(
     set_origin(rule, &mut cluster);
     metrics::note_service(context, service, &mut cluster.metadata);
     cluster.alt_stat_name = stat_names::outbound(context, service, port, subset_name);
+    close(service, &mut cluster);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
 
@@ -206,7 +208,25 @@ pub fn passed_on(
     set_origin(rule, &mut cluster);
     metrics::note_service(context, service, &mut cluster.metadata);
     cluster.alt_stat_name = stat_names::outbound(context, service, port, subset_name);
+    close(service, &mut cluster);
     (cluster, Some(origin::of_cluster(service, rule, subset)))
+}
+
+/// Takes a cluster its endpoints, if something judges calls of the service that is not supported: every call fails, by
+/// whichever route it comes.
+fn close(service: &Service, cluster: &mut Cluster) {
+    if service.closed_by.is_empty() {
+        return;
+    }
+    *cluster = Cluster {
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static as i32)),
+        eds_cluster_config: None,
+        load_assignment: Some(ClusterLoadAssignment { cluster_name: cluster.name.clone(), ..Default::default() }),
+        lb_policy: LbPolicy::RoundRobin as i32,
+        lb_config: None,
+        load_balancing_policy: None,
+        ..std::mem::take(cluster)
+    };
 }
 
 fn set_origin(rule: Option<&DestinationRule>, cluster: &mut Cluster) {

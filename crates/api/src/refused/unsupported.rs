@@ -86,7 +86,7 @@ pub(crate) fn unsupported(document: &Node, api_version: &str, kind: &str) -> Vec
 pub(super) fn named_in(speaks_of: impl Fn(&str) -> bool) -> Option<Unsupported> {
     let guard = GUARDS.iter().find(|guard| matches!(guard.by, By::Plugin | By::Filter) && speaks_of(guard.kind))?;
     let Scope { guarded, judged, .. } = Scope::everything(Guarded::Requests);
-    Some(Unsupported { group: guard.group, kind: guard.kind, guarded, judged })
+    Some(Unsupported { group: guard.group, kind: guard.kind, guarded, judged, is_of_clients: false })
 }
 
 /// Whom and what an object judges.
@@ -347,8 +347,13 @@ fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, scope: Scope
         _ => named("namespace").and_then(text_of).unwrap_or("default"),
     };
     let origin = named("name").map_or(span, |name| &name.span).clone();
-    let unsupported =
-        Unsupported { group: guard.group, kind: guard.kind, guarded: scope.guarded, judged: scope.judged.clone() };
+    let unsupported = Unsupported {
+        group: guard.group,
+        kind: guard.kind,
+        guarded: scope.guarded,
+        judged: scope.judged.clone(),
+        is_of_clients: guard.by == By::Backend,
+    };
     let refusal = Refusal {
         place: origin.clone(),
         message: format!("{} is not supported", guard.kind),

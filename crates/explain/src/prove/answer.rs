@@ -72,6 +72,9 @@ pub struct Proof {
     /// Gateways that callers inside the mesh may call, each with what to say if a call path leads on from there.
     #[serde(skip)]
     pub(super) gateways: Vec<(Arc<Workload>, String)>,
+    /// What closes services that callers may call and that lead to the callee.
+    #[serde(skip)]
+    pub(super) closed: Vec<String>,
 }
 
 /// A request that gets through.
@@ -168,6 +171,7 @@ impl Proof {
             call_paths: 0,
             notes: Vec::new(),
             gateways: Vec::new(),
+            closed: Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_model::{EndpointAddress, Workload};
+use evenkeel_model::{ClosedBy, Endpoint, EndpointAddress, Workload};
 use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::route::RouteAction;
@@ -17,6 +17,8 @@ use super::call_path::{CallPath, First, Routed};
 use super::call_paths::{self, Client, Dialled, Kind, ProxyArrival, UpstreamConnection};
 use crate::arrival::Side;
 use crate::hop;
+use crate::proxy::Proxy;
+use crate::transport;
 use crate::world::World;
 
 /// All call paths of a client to the targets; without targets, to hosts outside the mesh.
@@ -175,6 +177,7 @@ fn through(
         let Some(compiled) = config.clusters.get(&*cluster).filter(|_| *cluster != *BLACK_HOLE_CLUSTER) else {
             continue;
         };
+        note_closed(world, &first.proxy, &cluster, targets, proof);
         let is_http = route.is_some();
         let own = dialled.tls.as_ref().filter(|_| chain.tls.is_none());
         for upstream in call_paths::upstreams(world, &first.proxy, compiled, (dialled.address, is_http), own) {
@@ -198,6 +201,26 @@ fn through(
         }
     }
     all
+}
+
+/// Calls to a service that its clients refuse might get through, as far as is known.
+fn note_closed(world: &World, proxy: &Proxy, cluster: &str, targets: &[Arc<Workload>], proof: &mut Proof) {
+    let closed_by = transport::closed_by(world, &proxy.workload, cluster);
+    if closed_by.is_empty() {
+        return;
+    }
+    let Some((parts, service, _)) = transport::of_cluster(world, &proxy.workload, cluster) else { return };
+    let endpoints = world.snapshot.endpoints(&service, parts.port);
+    let leads_there = |target: &Arc<Workload>| {
+        let is_its = |endpoint: &Endpoint| match &endpoint.address {
+            EndpointAddress::Ip(address) => target.addresses.contains(address),
+            EndpointAddress::Name(_) | EndpointAddress::Unix(_) => false,
+        };
+        endpoints.iter().any(is_its)
+    };
+    if targets.is_empty() || targets.iter().any(leads_there) {
+        proof.closed.extend(closed_by.iter().map(ClosedBy::unknown));
+    }
 }
 
 /// A call path over a further gateway is not followed.

@@ -109,3 +109,50 @@ fn what_the_caller_sends_is_unknown_too() {
     assert!(!protection.contains("so what it might judge is refused"), "who may call: {protection}");
     check(&of_clients.replace("CLIENT", "SERVER"), &["forwarded"], Reachability::Reachable);
 }
+
+/// Clients refuse calls to a service that no workload of the mesh is behind: nothing else could judge them.
+#[test]
+fn calls_to_a_service_without_workloads_are_refused_and_unknown() {
+    let entry = "\
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: far, namespace: shop}
+spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 203.0.113.9}]}
+";
+    let policy = "\
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: far, namespace: shop}
+spec: {targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: far}], rules: [{}]}
+";
+    let claim = || Claim {
+        to: Party::parse("outside"),
+        host: Some("far.test".to_owned()),
+        port: Some(80),
+        ..claim(Some("GET"))
+    };
+    let check = |mesh: &str, parts: &[&str], verdict: Reachability| {
+        let world = world(mesh);
+        let answer = ask(&world, "web.shop GET http://far.test/x").expect("an answer").to_text(false);
+        let squeezed = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+        parts.iter().for_each(|part| assert!(squeezed.contains(part), "{part}\n{answer}"));
+        let proof = world.prove(&claim()).expect("an answer");
+        assert_eq!(proof.verdict, verdict, "{}", proof.to_text());
+        proof
+    };
+    check(entry, &["forwarded to far.test:80"], Reachability::Reachable);
+    let unknown = "unknown: AuthorizationPolicy shop/far is not supported; what it would judge is refused";
+    let parts = [
+        "503",
+        unknown,
+        "from AuthorizationPolicy shop/far, more.yaml:8",
+        "AuthorizationPolicy shop/far closes far.test:80",
+    ];
+    let proof = check(&format!("{entry}{policy}"), &parts, Reachability::Undecided);
+    assert!(proof.notes.iter().any(|note| note == unknown), "{}", proof.to_text());
+    // The policy is at no workload, so no workload's page names it.
+    let world = world(&format!("{entry}{policy}"));
+    let found = world.find("web", Some("shop")).expect("a workload");
+    assert!(!world.protection(&found).to_text().contains("AuthorizationPolicy shop/far"));
+}

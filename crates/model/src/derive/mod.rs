@@ -5,6 +5,7 @@
 //! goes into a table. When an object changes, the steps that asked about it run again; if the result of one of them
 //! changes, so do the steps that asked about that result. Everything else stays as it is, including its pointers.
 
+mod closed_services;
 mod credentials;
 mod delegates;
 mod destination_rules;
@@ -36,6 +37,7 @@ mod tokens;
 mod tracking;
 mod unsupported;
 mod virtual_services;
+mod waypoints;
 mod workload_groups;
 mod workloads;
 

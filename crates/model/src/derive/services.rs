@@ -176,8 +176,10 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
             .collect(),
         _ => return None,
     };
+    let closed_by = cx.closed_by(object);
     for (at, draft) in drafts.iter_mut().enumerate() {
         draft.service.rank = Some((place.clone(), at));
+        draft.service.closed_by.clone_from(&closed_by);
     }
     Some((place.clone(), drafts))
 }
@@ -266,6 +268,7 @@ fn merges(owner: &ObjectKey, first: &Service, id: &ObjectKey, later: &Service) -
 /// Adds ports with new numbers. As in Istio the earlier entry's other properties hold; if it has no address of its own,
 /// it takes that of the later one.
 fn add_ports(first: &mut Service, later: Service) {
+    first.closed_by.extend(later.closed_by);
     for port in later.ports {
         if !first.ports.iter().any(|own| own.number == port.number) {
             first.ports.push(port);
@@ -596,6 +599,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
             .into_iter()
             .map(Into::into)
             .collect(),
+        closed_by: Vec::new(),
         origin: object.origin.clone(),
     }
 }
@@ -683,6 +687,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         alias_of: None,
         subject_alt_names: spec.subject_alt_names.iter().map(|n| shared(n)).collect(),
         identities: Vec::new(),
+        closed_by: Vec::new(),
         origin: host.span.clone(),
     })
 }

@@ -13,8 +13,9 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    credentials, destination_rules, endpoints, gateway_api, gateway_secrets, gateways, mesh, objects, policies,
-    proxy_rules, route_sets, rule_secrets, services, sidecars, telemetries, tokens, workload_groups, workloads,
+    closed_services, credentials, destination_rules, endpoints, gateway_api, gateway_secrets, gateways, mesh, objects,
+    policies, proxy_rules, route_sets, rule_secrets, services, sidecars, telemetries, tokens, workload_groups,
+    workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -140,6 +141,10 @@ derived! {
         Namespaces = mesh::namespaces_step, for Namespace by all;
     }
     addresses: Allotment {}
+    closed_services: closed_services::Table {
+        /// What the policies of a name close at clients.
+        Closing(key: ObjectKey) = closed_services::object_step, for AuthorizationPolicy | RequestAuthentication by id;
+    }
     services: services::Table {
         /// Reads the hosts of a Service or ServiceEntry.
         Service(key: ObjectKey) = services::object_step, for Service | ServiceEntry by id;

@@ -34,6 +34,8 @@ pub(super) enum Fact<'a> {
     At(IpAddr),
     /// All Services that are other names of hosts.
     Aliases,
+    /// The policies that close an object of a kind, a namespace and a name.
+    Closing(&'a str, &'a str, &'a str),
     /// Definitions of a host, before it has an address.
     Drafts(&'a str),
     /// The objects that claim an address.

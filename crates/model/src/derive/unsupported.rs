@@ -1,44 +1,21 @@
 //! What protects and is not supported: objects of other kinds (the decoder reads whom they judge) and policies for
 //! waypoints. What they would have judged is closed, unless the mesh leaves them out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_api::istio::TargetRef;
-use evenkeel_api::{Guarded, Judged, Kind, Object, ObjectKey, Places, Resource};
+use evenkeel_api::{Guarded, Judged, Object, Places};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::tracking::Cx;
+use super::waypoints::{JudgedThere, Users, judged_there};
 use crate::policy::{Operation, Rule, Unsupported};
-use crate::selection::GATEWAY_NAME;
 use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Selection};
 
-/// The label by which a Namespace, a Service or a workload names its waypoint.
-const USE_WAYPOINT: &str = "istio.io/use-waypoint";
-/// The label that names the waypoint's namespace, if that is another one.
-const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
-/// The value of the label that names no waypoint.
-const NO_WAYPOINT: &str = "none";
-/// The kinds whose objects have waypoints, or whose namespaces may.
-const KINDS_OF_USERS: [Kind; 8] = [
-    Kind::Namespace,
-    Kind::Service,
-    Kind::Pod,
-    Kind::Deployment,
-    Kind::StatefulSet,
-    Kind::DaemonSet,
-    Kind::WorkloadEntry,
-    Kind::WorkloadGroup,
-];
-/// The class of waypoints.
-const WAYPOINT_CLASS: &str = "istio-waypoint";
 /// The code of the finding that something is not enforced, and nothing takes its place.
 pub const NOT_ENFORCED: &str = "not-enforced";
 /// How to run without an object that is not supported.
 const WAY_OUT: &str = "remove it if nothing needs it; `--leave-out-refused` runs without it, and lets these calls pass";
-
-/// The workloads that have a waypoint, by namespace, each by the labels that they have.
-type Users = BTreeMap<Arc<str>, Vec<Labels>>;
 
 /// The policies that stand in for an object of a kind that is not supported. If they cannot close what the object would have
 /// judged, or must not, they have no rules: they are there for the tools that tell of it.
@@ -58,11 +35,13 @@ pub(super) fn stand_in<'a>(
             Guarded::Network => mesh.on_one_machine,
         };
     let targets: Vec<&TargetRef> = targets.collect();
-    let (users, unknown) = users_of_waypoints(cx, &policy.namespace, &targets);
-    note_stand_in(cx, object, closes, found);
-    for target in unknown.iter().filter(|_| !mesh.leave_out_refused) {
-        found.push(not_closed(object, target));
+    let judged_there = judged_there(cx, &policy.namespace, &targets);
+    let users = &judged_there.workloads;
+    // What only clients refuse has a finding of its own.
+    if !closes || judged_there.services.is_empty() || !users.is_empty() {
+        note_stand_in(cx, object, closes, found);
     }
+    note_elsewhere(cx, object, &judged_there, found);
     let what: Arc<str> = object.to_string().as_str().into();
     // Without anything that could be refused there is still something to tell of.
     let nothing = [Judged { at: Places::CALLED, ports: Vec::new() }];
@@ -82,7 +61,7 @@ pub(super) fn stand_in<'a>(
             ..policy.clone()
         }
     };
-    judged.iter().map(of_judged).flat_map(|policy| with_users(policy, &users, !targets.is_empty())).collect()
+    judged.iter().map(of_judged).flat_map(|policy| with_users(policy, users, !targets.is_empty())).collect()
 }
 
 /// A policy, which may be for references, and the same for the users of waypoints that they name.
@@ -111,6 +90,7 @@ fn note_stand_in(cx: &Cx<'_>, object: &Object, closes: bool, found: &mut Diagnos
     let (mesh, Some(unsupported)) = (cx.mesh(), object.unsupported()) else { return };
     let is_of = |place: fn(&Places) -> bool| unsupported.judged.iter().any(|judged| place(&judged.at));
     let effect = match (is_of(|at| at.inbound || at.gateway), is_of(|at| at.outbound)) {
+        (true, false) if unsupported.is_of_clients => "sidecars and gateways refuse every call to what it names",
         (true, false) => "its workloads refuse every call that it might judge",
         (false, _) => "its workloads can send no call that it might judge",
         (true, true) => "its workloads refuse every call that it might judge, and can send none",
@@ -160,12 +140,11 @@ pub(super) fn of_waypoint<'a>(
         return Vec::new();
     }
     let targets: Vec<&TargetRef> = targets.collect();
-    let (users, unknown) = users_of_waypoints(cx, &policy.namespace, &targets);
+    let judged_there = judged_there(cx, &policy.namespace, &targets);
+    let users = &judged_there.workloads;
     let is_left_out = cx.mesh().leave_out_refused;
-    for target in unknown.iter().filter(|_| !is_left_out) {
-        found.push(not_closed(object, target));
-    }
-    if users.is_empty() {
+    note_elsewhere(cx, object, &judged_there, found);
+    if users.is_empty() && (judged_there.services.is_empty() || !is_left_out) {
         return Vec::new();
     }
     let rules = match policy.action {
@@ -199,95 +178,26 @@ pub(super) fn of_waypoint<'a>(
     users.iter().map(|(namespace, users)| in_namespace(&closing, namespace, users)).collect()
 }
 
-/// The workloads whose calls waypoints would judge by references, and the references whose workloads are not known here.
-fn users_of_waypoints<'a>(cx: &Cx<'_>, namespace: &Arc<str>, targets: &[&'a TargetRef]) -> (Users, Vec<&'a TargetRef>) {
-    let (mut users, mut unknown) = (Users::new(), Vec::new());
-    for target in targets {
-        match users_of_waypoint(cx, namespace, target) {
-            Some(more) => {
-                more.into_iter().for_each(|(namespace, labels)| users.entry(namespace).or_default().extend(labels))
-            }
-            None => unknown.push(*target),
-        }
+/// Says what becomes of what no workload can refuse: clients refuse it, or nothing does.
+fn note_elsewhere(cx: &Cx<'_>, object: &Object, judged: &JudgedThere<'_>, found: &mut Diagnostics) {
+    if cx.mesh().leave_out_refused {
+        return;
     }
-    users.retain(|_, labels| !labels.is_empty());
-    (users, unknown)
+    found.extend(judged.unknown.iter().map(|target| not_closed(object, target)));
+    found.extend(judged.services.iter().map(|target| closed_at_clients(object, target)));
 }
 
-/// The workloads whose calls a waypoint would judge by a reference; `None`: they are not known here.
-fn users_of_waypoint(cx: &Cx<'_>, namespace: &Arc<str>, target: &TargetRef) -> Option<Users> {
-    let named = |kind| ObjectKey { kind, namespace: namespace.clone(), name: target.name.as_str().into() };
-    let here = |labels: Vec<Labels>| Some(Users::from([(namespace.clone(), labels)]));
-    match target.kind.as_str() {
-        "Gateway" => Some(users_of_gateway(cx, namespace, &target.name)),
-        // Istio heeds it in the root namespace only, and nowhere for another class.
-        "GatewayClass" if target.name.value == WAYPOINT_CLASS && *namespace == cx.mesh().root_namespace => {
-            Some(users_elsewhere(cx, "", |labels| labels.get(USE_WAYPOINT).is_some_and(|name| name != NO_WAYPOINT)))
-        }
-        "Service" => match cx.object(&named(Kind::Service)).map(|object| &object.resource) {
-            Some(Resource::Service(service)) if service.spec.selector.is_empty() => None,
-            Some(Resource::Service(service)) => here(vec![service.spec.selector.clone()]),
-            // Nobody can call it.
-            _ => here(Vec::new()),
-        },
-        "ServiceEntry" => match cx.object(&named(Kind::ServiceEntry)).map(|object| &object.resource) {
-            Some(Resource::ServiceEntry(entry)) => {
-                let selector = entry.spec.workload_selector.as_ref()?;
-                (!selector.labels.is_empty()).then(|| here(vec![selector.labels.clone()]))?
-            }
-            _ => here(Vec::new()),
-        },
-        _ => None,
-    }
-}
-
-/// Those that have a Gateway of this name as their waypoint, in its own namespace and in others.
-fn users_of_gateway(cx: &Cx<'_>, namespace: &Arc<str>, name: &str) -> Users {
-    let is_named = |labels: &Labels| labels.get(USE_WAYPOINT).is_some_and(|waypoint| waypoint == name);
-    let mut users = Users::new();
-    // A Gateway with Pods is one at the edge; of those there are many.
-    let pods = Labels::from([(GATEWAY_NAME.to_owned(), name.to_owned())]);
-    if !cx.selects_something(namespace, &pods) {
-        let names_it = |labels: &Labels| labels.get(USE_WAYPOINT_NAMESPACE).is_some_and(|own| **own == **namespace);
-        users = users_elsewhere(cx, namespace, |labels| is_named(labels) && names_it(labels));
-    }
-    users.insert(namespace.clone(), users_in(cx, namespace, is_named));
-    users
-}
-
-/// The users of waypoints in all namespaces but one.
-fn users_elsewhere(cx: &Cx<'_>, but: &str, is_user: impl Fn(&Labels) -> bool + Copy) -> Users {
-    let of_kind = |kind: Kind| {
-        cx.objects(kind).map(move |object| if kind == Kind::Namespace { &object.name } else { &object.namespace })
+fn closed_at_clients(object: &Object, target: &TargetRef) -> Diagnostic {
+    let whom = match target.kind.as_str() {
+        "Gateway" | "GatewayClass" => "services without a selector that use this waypoint",
+        _ => "it",
     };
-    let mut namespaces: Vec<&Arc<str>> =
-        KINDS_OF_USERS.into_iter().flat_map(of_kind).filter(|name| ***name != *but).collect();
-    namespaces.sort();
-    namespaces.dedup();
-    namespaces.into_iter().map(|name| (name.clone(), users_in(cx, name, is_user))).collect()
-}
-
-/// The workloads of a namespace that have a waypoint by the labels of the namespace, of a Service, or of their own.
-fn users_in(cx: &Cx<'_>, namespace: &Arc<str>, is_user: impl Fn(&Labels) -> bool) -> Vec<Labels> {
-    if cx.namespace_labels(namespace).is_some_and(&is_user) {
-        return vec![Labels::new()];
-    }
-    let of_service = |object: &Object| match &object.resource {
-        Resource::Service(service) if is_user(&object.labels) => {
-            Some(service.spec.selector.clone()).filter(|selector| !selector.is_empty())
-        }
-        _ => None,
-    };
-    let services = cx.objects_in(Kind::Service, namespace).into_iter();
-    let mut users: Vec<Labels> = services.filter_map(|(_, object)| of_service(object)).collect();
-    let of_pod = |labels: &Labels| -> Labels {
-        let names = [USE_WAYPOINT, USE_WAYPOINT_NAMESPACE].into_iter();
-        names.filter_map(|name| Some((name.to_owned(), labels.get(name)?.clone()))).collect()
-    };
-    users.extend(cx.running(namespace).filter(|labels| is_user(labels)).map(of_pod));
-    users.sort();
-    users.dedup();
-    users
+    let message = format!(
+        "{object} is for the waypoint of {} `{}`, and there are no waypoints; until that is corrected, sidecars and gateways \
+         refuse every call to {whom}",
+        target.kind.value, target.name.value
+    );
+    Diagnostic::warning("closed", target.kind.span.clone(), message).with_help(WAY_OUT).about(object.reference())
 }
 
 fn not_closed(object: &Object, target: &TargetRef) -> Diagnostic {

@@ -4,6 +4,7 @@
 use evenkeel_base::Severity;
 use evenkeel_model::{AddressBook, MeshConfig};
 use evenkeel_runtime_config::Config;
+use evenkeel_runtime_config::cluster::Discovery;
 
 use crate::decisions::{Client, PLAIN_HTTP, PLAIN_TCP, outcome};
 use crate::own_proxy::compile;
@@ -58,7 +59,7 @@ spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], res
 ";
 
 /// Which of `web` (port 8080), `admin` (its port 8081), `other`, `edge` and `away` refuse a call, whether `web` may `send` a request, by
-/// a Unix `socket`, too, and `bytes`, and the findings about it.
+/// a Unix `socket`, too, and `bytes`, whether sidecars and gateways refuse every call to the host `far.test`, and the findings about it.
 fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>) {
     let text = format!("{MESH}{document}");
     let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
@@ -84,7 +85,15 @@ fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>)
         ("socket", sent("0.0.0.0_80", &PLAIN_HTTP, "0.0.0.0:0", "GET far.test /x")),
         ("bytes", sent("virtualOutbound", &PLAIN_TCP, "203.0.113.1:9000", "")),
     ];
-    let refused = ends.iter().filter(|(_, end)| end.starts_with("denied by ns[")).map(|(name, _)| *name).collect();
+    let mut refused: Vec<&str> =
+        ends.iter().filter(|(_, end)| end.starts_with("denied by ns[")).map(|(name, _)| *name).collect();
+    let is_far_closed = |config: &Config| {
+        let far = config.clusters.get("outbound|80||far.test").expect("a cluster");
+        far.endpoints.hosts.is_empty() && matches!(far.discovery, Discovery::Static)
+    };
+    let is_closed = is_far_closed(&web);
+    assert_eq!(is_far_closed(&config_of("router edge-0.shop")), is_closed, "{document}");
+    refused.extend(is_closed.then_some("far"));
     let told = found.iter().filter(|finding| ["closed", "not-enforced"].contains(&finding.code));
     let severity = |severity| if severity == Severity::Error { "!" } else { "" };
     (refused, told.map(|finding| format!("{}{}", severity(finding.severity), finding.code)).collect())
@@ -236,6 +245,7 @@ fn a_policy_for_tls_to_backends_closes_them() {
         object("gateway.networking.k8s.io/v1", "BackendTLSPolicy", &format!("targetRefs: [{targets}], {validation}"))
     };
     check(&policy("{group: '', kind: Service, name: web}"), WEB, CLOSED);
+    check(&policy("{group: networking.istio.io, kind: ServiceEntry, name: far}"), &["far"], CLOSED);
     // Which port a section is, is not read.
     check(&policy("{group: '', kind: Service, name: web, sectionName: https}"), EVERYONE, CLOSED);
 }
@@ -285,18 +295,71 @@ fn a_policy_for_a_waypoint_closes_what_the_waypoint_would_judge() {
     policy(&format!("{waypoint}, action: DENY, rules: [{{}}]"), &["other", "away"], CLOSED);
     policy("targetRefs: [{kind: Service, name: gone}], rules: [{}]", &[], &[]);
     check("RequestAuthentication", &format!("{service}, jwtRules: [{{issuer: me, jwks: '{{}}'}}]"), WEB, CLOSED);
-    // Who calls these is not known, so nothing can be closed.
-    let unknown = [
-        "{kind: ServiceEntry, group: networking.istio.io, name: far}",
-        "{kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}",
-    ];
-    for target in unknown {
-        let document =
-            object("security.istio.io/v1", "AuthorizationPolicy", &format!("targetRefs: [{target}], rules: [{{}}]"));
-        assert_eq!(closed(&document, &MeshConfig::default()), (Vec::new(), owned(&["!not-enforced"])), "{target}");
-        let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
-        assert_eq!(closed(&document, &open), (Vec::new(), owned(&[])), "{target}");
-    }
+    // Istio heeds this class in the root namespace only.
+    let target = "{kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}";
+    let document =
+        object("security.istio.io/v1", "AuthorizationPolicy", &format!("targetRefs: [{target}], rules: [{{}}]"));
+    assert_eq!(closed(&document, &MeshConfig::default()), (Vec::new(), owned(&["!not-enforced"])));
+    let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
+    assert_eq!(closed(&document, &open), (Vec::new(), owned(&[])));
+}
+
+/// Where no workload is known that would refuse in the waypoint's place, clients do.
+#[test]
+fn clients_refuse_calls_to_a_service_without_known_workloads() {
+    let far = "{kind: ServiceEntry, group: networking.istio.io, name: far}";
+    let policy = |kind: &str, spec: &str, expected: &[&str], told: &[&str]| {
+        let version = if kind == "WasmPlugin" { "extensions.istio.io/v1alpha1" } else { "security.istio.io/v1" };
+        check(&object(version, kind, &format!("targetRefs: [{far}], {spec}")), expected, told);
+    };
+    let authorization = |spec: &str, expected: &[&str]| {
+        policy("AuthorizationPolicy", spec, expected, if expected.is_empty() { &[] } else { CLOSED });
+    };
+    authorization("rules: [{}]", &["far"]);
+    authorization("rules: []", &["far"]);
+    authorization("action: DENY, rules: [{to: [{operation: {methods: [PUT]}}]}]", &["far"]);
+    authorization("action: AUDIT, rules: [{}]", &[]);
+    policy("RequestAuthentication", "jwtRules: [{issuer: me, jwks: '{}'}]", &["far"], CLOSED);
+    policy("WasmPlugin", "url: 'oci://r.test/p:1'", &["far"], CLOSED);
+    policy("WasmPlugin", "url: 'oci://r.test/p:1', failStrategy: FAIL_OPEN", &[], &[]);
+    let filter = "configPatches: [{patch: {operation: INSERT_BEFORE, value: {name: envoy.filters.http.rbac}}}]";
+    check(
+        &object("networking.istio.io/v1alpha3", "EnvoyFilter", &format!("targetRefs: [{far}], {filter}")),
+        &["far"],
+        CLOSED,
+    );
+    // A policy that is only on trial refuses nothing.
+    let trial = object("security.istio.io/v1", "AuthorizationPolicy", &format!("targetRefs: [{far}], rules: [{{}}]"));
+    let trial = trial.replace("namespace: shop}", "namespace: shop, annotations: {istio.io/dry-run: 'true'}}");
+    assert_eq!(closed(&trial, &MeshConfig::default()).0, Vec::<&str>::new());
+    // Both a service with known workloads and one without.
+    let both = format!("targetRefs: [{{kind: Service, name: web}}, {far}], rules: [{{}}]");
+    let both = object("security.istio.io/v1", "AuthorizationPolicy", &both);
+    check(&both, &["web", "admin", "far"], &["closed", "closed"]);
+}
+
+/// A service names its waypoint, itself or by its namespace, and says that it has none.
+#[test]
+fn clients_refuse_calls_to_a_service_that_uses_a_waypoint() {
+    let waypoint = "targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: far-way}], rules: [{}]";
+    let policy = object("security.istio.io/v1", "AuthorizationPolicy", waypoint);
+    let of_entry = |labels: &str| {
+        let mesh = MESH.replace(
+            "metadata: {name: far, namespace: shop}",
+            &format!("metadata: {{name: far, namespace: shop, labels: {{{labels}}}}}"),
+        );
+        let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), format!("{mesh}{policy}").into())]);
+        let (snapshot, _) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
+        let far = snapshot.services.iter().find(|service| service.host.as_str() == "far.test").expect("a service");
+        far.closed_by.iter().map(|by| format!("{} {}", by.what, by.origin)).collect::<Vec<_>>()
+    };
+    let closed_by = of_entry("istio.io/use-waypoint: far-way");
+    assert!(matches!(&*closed_by, [by] if by.starts_with("AuthorizationPolicy shop/p mesh.yaml:")), "{closed_by:?}");
+    assert_eq!(of_entry("istio.io/use-waypoint: far-way, istio.io/use-waypoint-namespace: shop").len(), 1);
+    assert_eq!(of_entry("istio.io/use-waypoint: far-way, istio.io/use-waypoint-namespace: away").len(), 0);
+    assert_eq!(of_entry("istio.io/use-waypoint: other").len(), 0);
+    assert_eq!(of_entry("istio.io/use-waypoint: none").len(), 0);
+    assert_eq!(of_entry("x: y").len(), 0);
 }
 
 /// A policy for all waypoints, which Istio heeds in the root namespace.
@@ -309,7 +372,7 @@ fn a_policy_for_a_class_closes_whoever_has_a_waypoint() {
     check(&policy, &["other", "away"], CLOSED);
     let namespace =
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio.io/use-waypoint: way}}\n---\n";
-    check(&format!("{namespace}{policy}"), EVERYWHERE, CLOSED);
+    check(&format!("{namespace}{policy}"), &[EVERYWHERE, &["far"]].concat(), &["closed", "closed"]);
     // These are for no waypoint.
     let namespace = namespace.replace("use-waypoint: way", "use-waypoint: none");
     check(&format!("{namespace}{policy}"), &["other", "away"], CLOSED);
