@@ -26,8 +26,9 @@ use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
-    admin, analyze, authz, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, history, inject,
-    istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge, validate,
+    admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain,
+    history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge,
+    validate,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -115,6 +116,9 @@ enum Command {
     /// Describe a Pod or a Service: routes, settings, gateways, protection, and findings, each with file and line.
     #[command(subcommand)]
     Describe(describe::DescribeCommand),
+    /// Collect what somebody needs who helps, in one archive without secrets: configuration, findings, pages, logs.
+    #[command(after_help = bug_report::EXAMPLES)]
+    BugReport(bug_report::BugReportArguments),
     /// Move from Istio to Evenkeel.
     #[command(subcommand)]
     Migrate(migrate::MigrateCommand),
@@ -478,6 +482,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
         Command::Describe(command) => describe::run(&command, &mut io::stdout().lock()),
+        Command::BugReport(arguments) => bug_report::run(&arguments, &mut io::stdout().lock()),
         Command::Migrate(command) => migrate::run(&command, &mut io::stdout().lock()),
         Command::Prove(arguments) => prove::run(&arguments, &mut io::stdout().lock()),
         Command::Mtls(arguments) => mtls::run(&arguments, &mut io::stdout().lock()),

@@ -5,6 +5,7 @@ mod allocator;
 mod analyze;
 mod apply;
 mod authz;
+mod bug_report;
 mod ca;
 mod cluster;
 mod cni;

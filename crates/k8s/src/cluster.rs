@@ -3,8 +3,9 @@
 use std::time::SystemTime;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, Patch, PatchParams, PostParams,
 };
 use kube::client::Body;
 use kube::{Api, Client};
@@ -104,6 +105,21 @@ pub struct Selection<'a> {
     pub namespace: Option<&'a str>,
     /// A selector of labels; empty: all.
     pub labels: &'a str,
+}
+
+/// The log of a container.
+#[derive(Debug, Clone, Copy)]
+pub struct LogsOf<'a> {
+    /// The Pod's namespace.
+    pub namespace: &'a str,
+    /// The Pod.
+    pub pod: &'a str,
+    /// The container.
+    pub container: &'a str,
+    /// How many of the last lines.
+    pub lines: i64,
+    /// The log of the container before its last restart.
+    pub previous: bool,
 }
 
 /// A right that a command needs.
@@ -217,6 +233,19 @@ impl Cluster {
                 if error.is_not_found() { Ok(false) } else { Err(error) }
             }
         }
+    }
+
+    /// Returns the end of a container's log.
+    pub async fn logs(&self, of: &LogsOf<'_>) -> Result<String, ClusterError> {
+        let parameters = LogParams {
+            container: Some(of.container.to_owned()),
+            tail_lines: Some(of.lines),
+            previous: of.previous,
+            ..LogParams::default()
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), of.namespace);
+        let log = api.logs(of.pod, &parameters).await;
+        log.map_err(|error| ClusterError::of(format!("log of {} {}", of.pod, of.container), &error))
     }
 
     /// Whether the user has a right.

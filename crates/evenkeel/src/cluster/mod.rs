@@ -1,10 +1,10 @@
 //! Commands that ask or change a cluster with the user's own rights: installation, revision tags, checks.
 
-mod check;
+pub mod check;
 mod injector;
 mod install;
 mod object;
-mod observe;
+pub mod observe;
 mod progress;
 mod tag;
 mod uninstall;
@@ -56,6 +56,16 @@ pub struct Target {
 }
 
 impl Target {
+    /// Namespace of the control plane.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Which cluster.
+    pub fn options(&self) -> &ClusterOptions {
+        &self.cluster
+    }
+
     /// The revision's name; empty: the default one.
     fn revision(&self) -> &str {
         self.revision.as_deref().filter(|revision| *revision != "default").unwrap_or_default()
@@ -86,7 +96,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<u8> {
     }
 }
 
-fn block_on<F: Future>(future: F) -> anyhow::Result<F::Output> {
+pub fn block_on<F: Future>(future: F) -> anyhow::Result<F::Output> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     Ok(runtime.context("cannot start the event loop")?.block_on(future))
 }

@@ -44,6 +44,18 @@ fn commands_read_a_cluster_as_they_read_files() {
     let host = format!("web.{right}.svc.cluster.local");
     check(&["effective", &host, "--kubeconfig", file], 0, &[&host], &[]);
     check(&["effective", &host, "--kubeconfig", file, "-f", "."], 1, &["either files or a cluster"], &[]);
+    let archive = home.path().join("report.tar.gz");
+    server.apply(&format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: login, namespace: {right}}}\nstringData: {{word: swordfish}}\n"
+    ));
+    let archive_name = archive.to_str().expect("a path");
+    check(&["bug-report", "--kubeconfig", file, "-n", &right, "-o", archive_name], 0, &["report.tar.gz: "], &[]);
+    let unpacked = Command::new("tar").args(["-xzOf", archive_name]).output().expect("tar");
+    let unpacked = String::from_utf8_lossy(&unpacked.stdout);
+    for part in ["IST0101", "VirtualService", "\"word\": \"[redacted]\"", "passed, "] {
+        assert!(unpacked.contains(part), "{part}: {unpacked}");
+    }
+    assert!(!unpacked.contains("swordfish") && !unpacked.contains("c3dvcmRmaXNo"), "{unpacked}");
     let nowhere = home.path().join("nowhere");
     std::fs::write(
         &nowhere,

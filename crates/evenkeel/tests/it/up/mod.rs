@@ -5,6 +5,7 @@ mod agreement;
 mod asking;
 mod authorization;
 mod bad_input;
+mod bug_report;
 mod changes;
 mod check;
 mod confinement;
