@@ -8,6 +8,7 @@
 // Nothing here panics on input from outside: an impossible state is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod alpn;
 pub mod buffer;
 pub mod callouts;
 pub mod cel;

@@ -20,6 +20,7 @@ use crate::address::EndpointAddress;
 use crate::bind::BindConfig;
 use crate::dns::{DnsOptions, DnsTarget};
 use crate::dynamic_forward_proxy::ForwardProxyCluster;
+use crate::filters::metadata_exchange::MetadataExchange;
 use crate::hash_policy::HashPolicies;
 use crate::hcm::HttpFilter;
 use crate::health_check::{EndpointCheck, HealthCheck};
@@ -56,6 +57,10 @@ pub struct Cluster {
     pub service: Option<Arc<DestinationService>>,
     /// Whether it is outside the mesh, as its metadata says (`istio`: `external`).
     pub external: bool,
+    /// Whether filters leave the ALPN protocols of its TLS contexts alone (`istio`: `alpn_override`).
+    pub keeps_alpn: bool,
+    /// The exchange with peers that agree on its protocol (Istio's filter in `filters`).
+    pub metadata_exchange: Option<Arc<MetadataExchange>>,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
     /// HTTP filters that each try of a request passes on its way to a host, before the codec, in order.
@@ -118,6 +123,8 @@ impl Cluster {
             mutual_addresses: MutualAddresses::default(),
             service: None,
             external: false,
+            keeps_alpn: false,
+            metadata_exchange: None,
             http: UpstreamHttp::default(),
             http_filters: Arc::default(),
             mirrors: None,

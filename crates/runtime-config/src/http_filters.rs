@@ -12,7 +12,7 @@ use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
 use crate::filters::{
-    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
+    alpn, buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
     jwt_authn, peer_metadata, rbac, stateful_session,
 };
 use crate::route_filters::PerRoute;
@@ -103,6 +103,8 @@ macro_rules! http_filters {
 }
 
 http_filters! {
+    /// Istio's `istio.alpn`.
+    Alpn = alpn::Alpn, evenkeel_xds::istio::alpn::FilterConfig, alpn;
     /// `envoy.filters.http.buffer`.
     Buffer = buffer::Buffer, messages::buffer::v3::Buffer, buffer,
         per route messages::buffer::v3::BufferPerRoute, per_route;

@@ -75,8 +75,8 @@ use rustc_hash::FxBuildHasher;
 pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
 pub use filters::{
-    buffer, connection_limit, cors, custom, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, istio_stats, jwt_authn, peer_metadata, rbac, stateful_session,
+    alpn, buffer, connection_limit, cors, custom, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
+    header_mutation, istio_stats, jwt_authn, metadata_exchange, peer_metadata, rbac, stateful_session,
 };
 
 pub use compile::source::{Reference, Source};

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::extensions::filters::network as messages;
 use evenkeel_xds::pb::google::protobuf::Any;
+use evenkeel_xds::typed_struct;
 use prost::Name;
 
 use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
-use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, rbac};
+use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, metadata_exchange, rbac};
 use crate::support::message::MessageSupport;
 
 /// Most network filters of one filter chain.
@@ -43,6 +44,8 @@ macro_rules! network_filters {
 
         /// Compiles the message of any such filter.
         pub(crate) fn network_filter(cx: &mut Cx<'_>, any: &Any) -> Option<NetworkFilterConfig> {
+            let opened = typed_struct::opened(any);
+            let any = opened.as_ref().unwrap_or(any);
             let name = type_name(&any.type_url);
             $(
                 if name == <$message>::full_name() {
@@ -59,7 +62,8 @@ macro_rules! network_filters {
 
         /// Whether the message is that of such a filter.
         pub(crate) fn is_network_filter(cx: &Cx<'_>, any: &Any) -> bool {
-            let name = type_name(&any.type_url);
+            let opened = typed_struct::opened(any);
+            let name = type_name(&opened.as_ref().unwrap_or(any).type_url);
             let is_custom = || cx.env.custom_filters.iter().any(|kind| kind.message == name);
             [$(<$message>::full_name(),)*].iter().any(|known| name == known) || is_custom()
         }
@@ -74,6 +78,9 @@ network_filters! {
     ExtAuthz = ext_authz::NetworkExtAuthz, messages::ext_authz::v3::ExtAuthz, compile::network_filter;
     /// Istio's `istio.stats`.
     IstioStats = istio_stats::IstioStats, evenkeel_xds::istio::stats::PluginConfig, istio_stats;
+    /// Istio's `istio.metadata_exchange`.
+    MetadataExchange = metadata_exchange::MetadataExchange, evenkeel_xds::istio::metadata_exchange::MetadataExchange,
+        metadata_exchange;
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.
     SniDynamicForwardProxy = dynamic_forward_proxy::SniForwardProxy, messages::sni_dynamic_forward_proxy::v3::FilterConfig, compile::sni_filter;
     /// `envoy.filters.network.rbac`.

@@ -54,6 +54,8 @@ pub struct ConnectionView {
     pub server_name: Option<Arc<str>>,
     /// Whether the connection uses TLS.
     pub tls: bool,
+    /// The application protocol that the TLS handshake agreed on.
+    pub application_protocol: Option<Arc<[u8]>>,
     /// Names in the verified peer certificate; `None` without a client certificate.
     pub peer: Option<Arc<PeerIdentity>>,
     /// Dynamic metadata that network filters had set when they admitted the connection; rarely any.
@@ -74,6 +76,7 @@ impl ConnectionView {
             local,
             server_name: None,
             tls: false,
+            application_protocol: None,
             peer: None,
             metadata: None,
             dynamic_host: None,

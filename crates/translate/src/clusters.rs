@@ -19,6 +19,7 @@ use crate::endpoints;
 use crate::failover::EndpointRanking;
 use crate::http::preserving_case;
 use crate::load_balancer;
+use crate::metadata_exchange::{self, PEER_EXCHANGE};
 use crate::metrics;
 use crate::names::{
     self, ALLOW_ANY_DYNAMIC_DNS_CLUSTER, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER,
@@ -507,7 +508,9 @@ fn apply_tls(
             };
             let sni = sni.as_deref().unwrap_or(&default_sni);
             let lists = revocation_lists.as_deref();
-            cluster.transport_socket = Some(tls::mesh_client_of_rule(context.tls(), sni, &sans, lists, offered(bytes)));
+            let alpn = offered(context, bytes);
+            cluster.transport_socket = Some(tls::mesh_client_of_rule(context.tls(), sni, &sans, lists, alpn));
+            cluster.filters = metadata_exchange::of_cluster(context);
         }
         Some(ClientTls::Outside(server)) => {
             let names = outside_names(&service.subject_alt_names, server);
@@ -543,10 +546,14 @@ fn begin_with_proxy_header(version: ProxyProtocol, cluster: &mut Cluster) {
 }
 
 /// The ALPN protocols that a mesh client offers.
-fn offered(bytes: Bytes) -> &'static [&'static str] {
+fn offered(context: Context<'_>, bytes: Bytes) -> &'static [&'static str] {
+    let exchanges = metadata_exchange::exchanges(context);
     match bytes.inner {
+        InnerProtocol::Tcp if exchanges => &[PEER_EXCHANGE, "istio"],
         InnerProtocol::Tcp => &["istio"],
         InnerProtocol::Http if bytes.http2 => &["istio-h2", "istio", "h2"],
+        // Evenkeel's proxy selects those of requests, or those of connections whose protocol it does not recognize.
+        InnerProtocol::Http if exchanges => &["istio-http/1.1", PEER_EXCHANGE, "istio"],
         InnerProtocol::Http => &["istio-http/1.1", "istio"],
     }
 }
@@ -560,7 +567,8 @@ fn auto_mtls(
     cluster: &mut Cluster,
 ) {
     let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
-    let mutual = tls::mesh_client(context.tls(), sni, &identities, offered(bytes));
+    let mutual = tls::mesh_client(context.tls(), sni, &identities, offered(context, bytes));
+    cluster.filters = metadata_exchange::of_cluster(context);
     let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
     if by_endpoint {
         cluster.transport_socket_matches = vec![
@@ -698,8 +706,9 @@ fn call_pods_securely(context: Context<'_>, cluster: &mut Cluster) {
         name: "tlsMode-istio".to_owned(),
         r#match: Some(one_field(TLS_MODE, TLS_MODE_ISTIO)),
         // The address names no service, so any identity of the mesh may answer, and there is no SNI.
-        transport_socket: Some(tls::mesh_client(context.tls(), "", &[], offered(bytes))),
+        transport_socket: Some(tls::mesh_client(context.tls(), "", &[], offered(context, bytes))),
     }];
+    cluster.filters = metadata_exchange::of_cluster(context);
     cluster.metadata = Some(metadata("evenkeel.dev", "mutual_tls", &addresses));
 }
 
@@ -715,7 +724,7 @@ fn unknown_hosts_tls(context: Context<'_>) -> (Option<TransportSocket>, Option<U
             let bytes = Bytes { inner: InnerProtocol::Http, http2: false };
             let sni = sni.as_deref().unwrap_or_default();
             let lists = revocation_lists.as_deref();
-            (Some(tls::mesh_client_of_rule(context.tls(), sni, &identities, lists, offered(bytes))), None)
+            (Some(tls::mesh_client_of_rule(context.tls(), sni, &identities, lists, offered(context, bytes))), None)
         }
         None | Some(ClientTls::Disable) => (None, Some(dynamic_dns::naming())),
     }

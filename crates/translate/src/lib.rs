@@ -36,6 +36,7 @@ mod incremental;
 pub mod jwt;
 pub mod listeners;
 mod load_balancer;
+mod metadata_exchange;
 mod metrics;
 pub mod name_table;
 pub mod names;

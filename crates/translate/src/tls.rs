@@ -35,7 +35,7 @@ pub const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "isti
 pub const MESH_TCP_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 
 /// The ALPN protocols that an HTTP server accepts.
-const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
+pub const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
 /// The curves of a stock Envoy that has X25519MLKEM768 and by default does not offer it: that one, and then its defaults.
 const HYBRID_CURVES: [&str; 3] = ["X25519MLKEM768", "X25519", "P-256"];
@@ -117,11 +117,11 @@ pub fn mesh_client_of_rule(
 }
 
 /// Mutual TLS termination with the workload's certificate: any identity of the mesh, and of a trust domain whose roots
-/// `caCertificates` gives, may connect; policies decide about the rest.
-pub fn mesh_server(of: TlsContext<'_>) -> core::TransportSocket {
+/// `caCertificates` gives, may connect; policies decide about the rest. `alpn`: the protocols that it accepts.
+pub fn mesh_server(of: TlsContext<'_>, alpn: &[&str]) -> core::TransportSocket {
     let context = tls::CommonTlsContext {
         tls_params: Some(parameters(of, &of.mesh.mesh_tls, None, None)),
-        ..mesh_context(of, identities_only(any_known(of.mesh)), &HTTP_ALPN)
+        ..mesh_context(of, identities_only(any_known(of.mesh)), alpn)
     };
     downstream(context, true)
 }

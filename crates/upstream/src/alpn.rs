@@ -8,6 +8,7 @@
 //! without this extension.
 
 use evenkeel_http::Version;
+use evenkeel_runtime_config::alpn::AlpnOverrides;
 
 /// HTTP/2 frames that carry HTTP/1.1 messages.
 pub const MULTIPLEXED_HTTP1: &[u8] = b"evenkeel-h2-http/1.1";
@@ -15,6 +16,8 @@ pub const MULTIPLEXED_HTTP1: &[u8] = b"evenkeel-h2-http/1.1";
 const MESH_HTTP1: &[u8] = b"istio-http/1.1";
 /// The ALPN protocol that Istio sidecars offer each other for HTTP/2.
 pub const MESH_HTTP2: &[u8] = b"istio-h2";
+/// The ALPN protocol of connections that begin with an exchange of metadata.
+const PEER_EXCHANGE: &[u8] = b"istio-peer-exchange";
 const HTTP1: &[u8] = b"http/1.1";
 /// HTTP/2 (RFC 9113).
 pub const HTTP2: &[u8] = b"h2";
@@ -43,6 +46,19 @@ pub enum Negotiated {
     Http2(Version),
 }
 
+/// The ALPN protocols to offer, given `all` that the TLS context configures, and what a filter says instead.
+pub fn offered<'a>(all: &'a [Vec<u8>], overrides: Option<&'a AlpnOverrides>, wanted: WantedProtocol) -> Vec<&'a [u8]> {
+    let Some(overrides) = overrides else { return offer(all, wanted) };
+    match wanted {
+        // The filter's protocols are those of this version.
+        WantedProtocol::Http2 | WantedProtocol::Either if !overrides.http2.is_empty() => {
+            overrides.http2.iter().map(Vec::as_slice).collect()
+        }
+        WantedProtocol::Http1 | WantedProtocol::SharedHttp1 => offer(overrides.http1_or(all), wanted),
+        WantedProtocol::Bytes | WantedProtocol::Http2 | WantedProtocol::Either => offer(all, wanted),
+    }
+}
+
 /// The ALPN protocols to offer, given `all` that the TLS context configures.
 pub fn offer(all: &[Vec<u8>], wanted: WantedProtocol) -> Vec<&[u8]> {
     let configured = all.iter().map(Vec::as_slice);
@@ -53,12 +69,20 @@ pub fn offer(all: &[Vec<u8>], wanted: WantedProtocol) -> Vec<&[u8]> {
             WantedProtocol::Http2 => vec![HTTP2],
             WantedProtocol::Either => vec![HTTP2, HTTP1],
         },
-        WantedProtocol::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
+        WantedProtocol::SharedHttp1 => {
+            let configured = configured.filter(|protocol| *protocol != PEER_EXCHANGE);
+            std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect()
+        }
         // Does what Istio's ALPN filter does; that filter is not needed here.
         WantedProtocol::Http2 => {
             let to_sidecar = leads_to_sidecar(all);
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
+            let configured = configured.filter(|protocol| !to_sidecar || *protocol != PEER_EXCHANGE);
             configured.map(of_http2).chain(to_sidecar.then_some(HTTP2)).collect()
+        }
+        // Our own control plane lists the protocol of connections beside those of requests: see `translate::clusters`.
+        WantedProtocol::Http1 if leads_to_sidecar(all) => {
+            configured.filter(|protocol| *protocol != PEER_EXCHANGE).collect()
         }
         // A receiver would take bytes for HTTP. Istio offers these protocols from its ALPN filter, so only for requests.
         WantedProtocol::Bytes if configured.len() > 1 => {
@@ -117,6 +141,32 @@ mod tests {
         check(&["istio-http/1.1", "istio"], WantedProtocol::Http1, "istio-http/1.1,istio");
         check(&["istio-http/1.1", "istio"], WantedProtocol::Http2, "istio-h2,istio,h2");
         check(&["foo"], WantedProtocol::Either, "foo");
+        let ours = ["istio-http/1.1", "istio-peer-exchange", "istio"];
+        check(&ours, WantedProtocol::Bytes, "istio-peer-exchange,istio");
+        check(&ours, WantedProtocol::Http1, "istio-http/1.1,istio");
+        check(&ours, WantedProtocol::SharedHttp1, "evenkeel-h2-http/1.1,istio-http/1.1,istio");
+        check(&ours, WantedProtocol::Http2, "istio-h2,istio,h2");
+        check(&["istio-peer-exchange", "istio"], WantedProtocol::Http1, "istio-peer-exchange,istio");
+    }
+
+    #[test]
+    fn what_a_filter_offers_instead() {
+        let list =
+            |text: &str| -> Vec<Vec<u8>> { text.split(',').map(|protocol| protocol.as_bytes().to_vec()).collect() };
+        let istio = AlpnOverrides { http1: list("istio-http/1.1,istio,http/1.1"), http2: list("istio-h2,istio,h2") };
+        let configured = list("istio-peer-exchange,istio");
+        let check = |overrides: &AlpnOverrides, wanted: WantedProtocol, expected: &str| {
+            let offered = offered(&configured, Some(overrides), wanted);
+            let offered: Vec<_> = offered.into_iter().map(String::from_utf8_lossy).collect();
+            assert_eq!(offered.join(","), expected, "{wanted:?}");
+        };
+        check(&istio, WantedProtocol::Bytes, "istio-peer-exchange,istio");
+        check(&istio, WantedProtocol::Http1, "istio-http/1.1,istio,http/1.1");
+        check(&istio, WantedProtocol::SharedHttp1, "evenkeel-h2-http/1.1,istio-http/1.1,istio,http/1.1");
+        check(&istio, WantedProtocol::Http2, "istio-h2,istio,h2");
+        check(&istio, WantedProtocol::Either, "istio-h2,istio,h2");
+        check(&AlpnOverrides::default(), WantedProtocol::Http1, "istio-peer-exchange,istio");
+        check(&AlpnOverrides::default(), WantedProtocol::Http2, "istio-peer-exchange,istio");
     }
 
     #[test]

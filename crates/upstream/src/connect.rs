@@ -24,8 +24,9 @@ use super::happy_eyeballs::first_to_answer;
 use super::host::Host;
 use super::open::ConnectTimes;
 use super::own::OwnConnections;
-use crate::alpn::{WantedProtocol, offer};
+use crate::alpn::{WantedProtocol, offered};
 use crate::conn::burst;
+use crate::metadata_exchange::Exchanging;
 use crate::proxy_protocol;
 use crate::stream::Stream;
 use crate::turn;
@@ -99,7 +100,8 @@ async fn open(
         // The header was sent above; the configuration compiler rejects nested PROXY protocol transports.
         Transport::Raw | Transport::ProxyProtocol(_) => Ok((Stream::Tcp(tcp), times)),
         Transport::Tls(tls) => {
-            let offer = offer(tls.alpn(), wanted);
+            let overrides = host.alpn().filter(|_| wanted != WantedProtocol::Bytes);
+            let offer = offered(tls.alpn(), overrides.as_deref(), wanted);
             let name = host.called();
             let called = name.as_deref().map(|name| Called { name, verify: cluster.http.auto_san_validation });
             let connecting = async {
@@ -112,7 +114,7 @@ async fn open(
                 Ok(stream) => {
                     let session = Some(Arc::clone(stream.session()));
                     let times = ConnectTimes { handshake_end: Some(turn::now()), session, ..times };
-                    Ok((Stream::Tls(Box::new(stream)), times))
+                    Ok((Exchanging::over(Stream::Tls(Box::new(stream)), cluster.metadata_exchange.as_ref()), times))
                 }
                 Err(error) => Err(ConnectError::Tls(error.to_string())),
             }

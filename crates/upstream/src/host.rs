@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::address::EndpointAddress;
+use evenkeel_runtime_config::alpn::AlpnOverrides;
 use evenkeel_runtime_config::bind::ClientSource;
 use evenkeel_runtime_config::cluster::{Cluster, Endpoint, Health, Transport};
 use tokio::time::Instant;
@@ -49,12 +50,32 @@ pub struct Host {
     pub(super) pool: RefCell<Option<Permit>>,
     /// Whether it was removed from the cluster: its connections are not kept.
     pub(super) removed: Cell<bool>,
-    /// The server that the requests on its connections call, where TLS depends on it (`auto_sni`).
-    called: RefCell<Option<Arc<str>>>,
+    /// What the requests on its connections have in common, where TLS depends on it.
+    purpose: RefCell<Purpose>,
     /// The client that its connections are made for, with the client's address.
     pub(super) source: Option<ClientSource>,
     /// Its weight by load reports, where they decide; 0: its endpoint's weight.
     reported_weight: Cell<u32>,
+}
+
+/// What the requests on a host's connections have in common.
+#[derive(Debug, Clone, Default)]
+struct Purpose {
+    /// The server that they call (`auto_sni`).
+    called: Option<Arc<str>>,
+    /// What they offer by ALPN instead of what the TLS context says.
+    alpn: Option<Arc<AlpnOverrides>>,
+}
+
+impl Purpose {
+    fn is(&self, called: Option<&str>, alpn: Option<&Arc<AlpnOverrides>>) -> bool {
+        let same_server = match (&self.called, called) {
+            (Some(known), Some(name)) => known.eq_ignore_ascii_case(name),
+            (None, None) => true,
+            _ => false,
+        };
+        same_server && self.alpn.as_deref() == alpn.map(|alpn| &**alpn)
+    }
 }
 
 /// The counters that `/clusters` shows for a host.
@@ -91,7 +112,7 @@ impl Host {
     pub(super) fn on_behalf_of(self: &Rc<Self>, client: ClientSource) -> Self {
         let own = Self::unshared(&self.endpoint.borrow(), self.transport.clone(), self.shared.clone());
         let removed = Cell::new(self.removed.get());
-        Self { source: Some(client), counts: Rc::clone(&self.counts), called: self.called.clone(), removed, ..own }
+        Self { source: Some(client), counts: Rc::clone(&self.counts), purpose: self.purpose.clone(), removed, ..own }
     }
 
     fn unshared(endpoint: &Arc<Endpoint>, transport: Transport, shared: Arc<HostHealth>) -> Self {
@@ -111,29 +132,39 @@ impl Host {
             multiplexed: Pools::default(),
             pool: RefCell::default(),
             removed: Cell::default(),
-            called: RefCell::default(),
+            purpose: RefCell::default(),
             source: None,
             reported_weight: Cell::default(),
         }
     }
 
-    /// The host with the connections for requests that call this server. Nearly all requests to an endpoint call the same
-    /// one, and its connections are kept. Others get connections of their own, which are not.
-    pub(super) fn for_server(self: &Rc<Self>, name: &str) -> Rc<Self> {
-        let known = self.called.borrow().as_deref().map(|known| known.eq_ignore_ascii_case(name));
-        match known {
-            Some(true) => return self.clone(),
-            Some(false) if self.counts.cx_active.get() > 0 || self.multiplexed.in_use() => {
-                let other = Self::watched(&self.endpoint.borrow(), self.transport.clone(), self.shared.clone());
-                other.removed.set(true);
-                other.called.replace(Some(name.to_ascii_lowercase().into()));
-                return other;
-            }
-            Some(false) | None => {}
+    /// The host with the connections for requests of this kind. Nearly all requests to an endpoint are of the same, and its connections
+    /// are kept. Others get connections of their own, which are not.
+    pub(super) fn for_requests(self: &Rc<Self>, called: Option<&str>, alpn: Option<&Arc<AlpnOverrides>>) -> Rc<Self> {
+        if self.purpose.borrow().is(called, alpn) {
+            return self.clone();
         }
-        // It has no connections for another name.
-        self.called.replace(Some(name.to_ascii_lowercase().into()));
+        let purpose = Purpose { called: called.map(|name| name.to_ascii_lowercase().into()), alpn: alpn.cloned() };
+        if self.counts.cx_active.get() > 0 || self.multiplexed.in_use() {
+            let other = Self::watched(&self.endpoint.borrow(), self.transport.clone(), self.shared.clone());
+            other.removed.set(true);
+            other.purpose.replace(purpose);
+            return other;
+        }
+        // It has no connections of another kind.
+        self.purpose.replace(purpose);
         self.clone()
+    }
+
+    /// Whether its connections are for any request.
+    pub(super) fn is_for_any(&self) -> bool {
+        let purpose = self.purpose.borrow();
+        purpose.called.is_none() && purpose.alpn.is_none()
+    }
+
+    /// The ALPN protocols that filters offer for its requests.
+    pub(super) fn alpn(&self) -> Option<Arc<AlpnOverrides>> {
+        self.purpose.borrow().alpn.clone()
     }
 
     /// Its further addresses, which are tried if the first does not answer.
@@ -143,7 +174,7 @@ impl Host {
 
     /// The server that requests on its connections call.
     pub(super) fn called(&self) -> Option<Arc<str>> {
-        self.called.borrow().clone()
+        self.purpose.borrow().called.clone()
     }
 
     /// It is no longer a host of its cluster: connections are not kept.

@@ -30,6 +30,7 @@ mod keep_alive;
 mod load_report;
 mod local_hosts;
 mod made;
+pub mod metadata_exchange;
 mod multiplexed;
 mod open;
 pub mod own;

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use evenkeel_http::h2::{OpenError, Reason};
 use evenkeel_http::{Framing, RequestHead, Underscores, Version};
+use evenkeel_runtime_config::alpn::AlpnOverrides;
 use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
 use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_runtime_config::overload::PrematureResets;
@@ -142,7 +144,11 @@ impl Cluster {
         let shared = || match &host.transport {
             // HTTP/2 has no capitals.
             _ if config.http.preserve_header_case => WantedProtocol::Http1,
-            Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => WantedProtocol::SharedHttp1,
+            Transport::Tls(tls)
+                if leads_to_sidecar(host.alpn().as_ref().map_or(tls.alpn(), |alpn| alpn.http1_or(tls.alpn()))) =>
+            {
+                WantedProtocol::SharedHttp1
+            }
             _ => WantedProtocol::Http1,
         };
         match &config.http.protocol {
@@ -154,13 +160,20 @@ impl Cluster {
         }
     }
 
-    /// The host with the connections for requests with this authority: another one than `host` if its TLS connections
-    /// depend on the server that is called (`auto_sni`), and those of `host` call another.
-    pub fn called(&self, host: &Rc<Host>, authority: &[u8]) -> Rc<Host> {
-        if !self.config.borrow().http.names_server() || !matches!(host.transport, Transport::Tls(_)) {
+    /// The host with the connections for requests with this authority, and with the ALPN protocols that a filter offers for them: another
+    /// one than `host` if its TLS connections depend on these (`auto_sni`, Istio's `istio.alpn`), and those of `host` are for others.
+    pub fn called(&self, host: &Rc<Host>, authority: &[u8], alpn: Option<&Arc<AlpnOverrides>>) -> Rc<Host> {
+        let config = self.config.borrow();
+        let names_server = config.http.names_server();
+        if (!names_server && alpn.is_none()) || !matches!(host.transport, Transport::Tls(_)) {
             return host.clone();
         }
-        host.for_server(server_name(&String::from_utf8_lossy(authority)))
+        let alpn = alpn.filter(|_| !config.keeps_alpn);
+        let authority = names_server.then(|| String::from_utf8_lossy(authority));
+        if authority.is_none() && alpn.is_none() && host.is_for_any() {
+            return host.clone();
+        }
+        host.for_requests(authority.as_deref().map(server_name), alpn)
     }
 
     /// A connection to `host` that is available immediately. Never waits.

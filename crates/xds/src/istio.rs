@@ -35,6 +35,36 @@ pub mod stats {
     }
 }
 
+/// `istio.envoy.config.filter.http.alpn.v2alpha1`: ALPN by upstream protocol.
+pub mod alpn {
+    include!("generated/istio.envoy.config.filter.http.alpn.v2alpha1.rs");
+
+    impl prost::Name for FilterConfig {
+        const NAME: &'static str = "FilterConfig";
+        const PACKAGE: &'static str = "istio.envoy.config.filter.http.alpn.v2alpha1";
+    }
+}
+
+/// `envoy.tcp.metadataexchange.config`: proxies tell each other over TCP which workload they are for.
+pub mod metadata_exchange {
+    include!("generated/envoy.tcp.metadataexchange.config.rs");
+
+    impl prost::Name for MetadataExchange {
+        const NAME: &'static str = "MetadataExchange";
+        const PACKAGE: &'static str = "envoy.tcp.metadataexchange.config";
+    }
+}
+
+/// `envoy.extensions.filters.network.mysql_proxy.v3`, of Envoy's contrib build, which Istio's proxies have.
+pub mod mysql_proxy {
+    include!("generated/envoy.extensions.filters.network.mysql_proxy.v3.rs");
+
+    impl prost::Name for MySqlProxy {
+        const NAME: &'static str = "MySQLProxy";
+        const PACKAGE: &'static str = "envoy.extensions.filters.network.mysql_proxy.v3";
+    }
+}
+
 /// `istio.mesh.v1alpha1`: what the control plane tells agents.
 pub mod mesh {
     /// `istio.mesh.v1alpha1.ProxyConfig`, of which agents read one field in PCDS.

@@ -27,8 +27,17 @@ use twox_hash::XxHash64;
 
 const ROOTS: &str = "roots.txt";
 /// The packages of `crates/xds/protos` that crate `xds` has Rust types of; of the others it needs the descriptors alone.
-const OWN_TYPES: [&str; 6] =
-    ["evenkeel.scope.v1", "evenkeel.xds.v1", "io.istio.http.peer_metadata", "istio.networking.nds.v1", "istio.v1.auth", "stats"];
+const OWN_TYPES: [&str; 9] = [
+    "envoy.extensions.filters.network.mysql_proxy.v3",
+    "envoy.tcp.metadataexchange.config",
+    "evenkeel.scope.v1",
+    "evenkeel.xds.v1",
+    "io.istio.http.peer_metadata",
+    "istio.envoy.config.filter.http.alpn.v2alpha1",
+    "istio.networking.nds.v1",
+    "istio.v1.auth",
+    "stats",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

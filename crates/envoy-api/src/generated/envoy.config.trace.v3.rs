@@ -42,6 +42,44 @@ impl ::prost::Name for Tracing {
         "/envoy.config.trace.v3.Tracing".into()
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DatadogRemoteConfig {
+    #[prost(message, optional, tag = "1")]
+    pub polling_interval: ::core::option::Option<
+        super::super::super::super::google::protobuf::Duration,
+    >,
+}
+impl ::prost::Name for DatadogRemoteConfig {
+    const NAME: &'static str = "DatadogRemoteConfig";
+    const PACKAGE: &'static str = "envoy.config.trace.v3";
+    fn full_name() -> ::prost::alloc::string::String {
+        "envoy.config.trace.v3.DatadogRemoteConfig".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/envoy.config.trace.v3.DatadogRemoteConfig".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DatadogConfig {
+    #[prost(string, tag = "1")]
+    pub collector_cluster: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub service_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub collector_hostname: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub remote_config: ::core::option::Option<DatadogRemoteConfig>,
+}
+impl ::prost::Name for DatadogConfig {
+    const NAME: &'static str = "DatadogConfig";
+    const PACKAGE: &'static str = "envoy.config.trace.v3";
+    fn full_name() -> ::prost::alloc::string::String {
+        "envoy.config.trace.v3.DatadogConfig".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/envoy.config.trace.v3.DatadogConfig".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenTelemetryConfig {
     #[prost(message, optional, tag = "1")]

@@ -297,9 +297,19 @@ pub mod envoy {
                         include!("envoy.extensions.filters.network.http_connection_manager.v3.rs");
                     }
                 }
+                pub mod mongo_proxy {
+                    pub mod v3 {
+                        include!("envoy.extensions.filters.network.mongo_proxy.v3.rs");
+                    }
+                }
                 pub mod rbac {
                     pub mod v3 {
                         include!("envoy.extensions.filters.network.rbac.v3.rs");
+                    }
+                }
+                pub mod redis_proxy {
+                    pub mod v3 {
+                        include!("envoy.extensions.filters.network.redis_proxy.v3.rs");
                     }
                 }
                 pub mod sni_cluster {
@@ -315,6 +325,13 @@ pub mod envoy {
                 pub mod tcp_proxy {
                     pub mod v3 {
                         include!("envoy.extensions.filters.network.tcp_proxy.v3.rs");
+                    }
+                }
+            }
+            pub mod udp {
+                pub mod udp_proxy {
+                    pub mod v3 {
+                        include!("envoy.extensions.filters.udp.udp_proxy.v3.rs");
                     }
                 }
             }
@@ -474,6 +491,20 @@ pub mod envoy {
                 pub mod previous_priorities {
                     pub mod v3 {
                         include!("envoy.extensions.retry.priority.previous_priorities.v3.rs");
+                    }
+                }
+            }
+        }
+        pub mod tracers {
+            pub mod opentelemetry {
+                pub mod resource_detectors {
+                    pub mod v3 {
+                        include!("envoy.extensions.tracers.opentelemetry.resource_detectors.v3.rs");
+                    }
+                }
+                pub mod samplers {
+                    pub mod v3 {
+                        include!("envoy.extensions.tracers.opentelemetry.samplers.v3.rs");
                     }
                 }
             }

@@ -26,7 +26,7 @@ use crate::format::Record;
 use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 use crate::{
-    buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
+    alpn, buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
     jwt_authn, peer_metadata, rbac, stateful_session,
 };
 
@@ -113,6 +113,8 @@ macro_rules! filters {
 }
 
 filters! {
+    /// Istio's `istio.alpn`.
+    Alpn => alpn::HttpFilter,
     /// `envoy.filters.http.buffer`.
     Buffer => buffer::HttpFilter,
     /// `envoy.filters.http.cors`.

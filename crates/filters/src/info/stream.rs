@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use evenkeel_runtime_config::alpn::AlpnOverrides;
 use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::peer::{DestinationService, Peer};
@@ -122,6 +123,16 @@ pub trait StateObject {
 
     /// The messages of a gRPC call, if it counts them. Envoy's object has no fields, so they are none of [`StateObject::field`].
     fn messages(&self) -> Option<MessageCounts> {
+        None
+    }
+
+    /// Whether it has its value; an object may be set before.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// The protocols that TLS to the upstream offers, if it lists them.
+    fn alpn(&self) -> Option<&Arc<AlpnOverrides>> {
         None
     }
 

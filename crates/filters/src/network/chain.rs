@@ -89,6 +89,17 @@ impl NetworkFilters {
         self.hooks.has(Hooks::LATER)
     }
 
+    /// Whether any filter has such hooks for this connection.
+    pub fn follow_this(&self, connection: &ConnectionView) -> bool {
+        self.filters.iter().any(|entry| entry.hooks.has(Hooks::LATER) && entry.filter.follows(connection))
+    }
+
+    /// Whether any filter still inspects the connection's data.
+    pub fn see_more(&self, facts: &ConnectionFacts) -> bool {
+        let inspect = self.filters.iter().filter(|entry| entry.hooks.has(Hooks::DATA.and(Hooks::UPSTREAM_DATA)));
+        inspect.count() > facts.finished
+    }
+
     /// Whether any filter inspects what the client sends.
     pub fn see_data(&self) -> bool {
         self.hooks.has(Hooks::DATA)

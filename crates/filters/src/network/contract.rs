@@ -1,6 +1,7 @@
 //! What a network filter sees of a connection, and what it may return.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::view::ConnectionView;
 
 use crate::http::{Pause, Services, Woken};
+use crate::peer_metadata::PeerSlot;
 
 /// A connection as filters see it.
 pub struct ConnectionContext<'c> {
@@ -51,6 +53,12 @@ pub struct ConnectionFacts {
     pub metadata: DynamicMetadata,
     /// The host that a filter has resolved; the TCP proxy's cluster connects to it.
     pub dynamic_host: Option<Arc<DynamicHost>>,
+    /// The workload of the client, once it is known.
+    pub peer: Option<Rc<PeerSlot>>,
+    /// Bytes that a filter sends to the client by itself, before those of the upstream.
+    pub to_client: Vec<u8>,
+    /// The number of filters that have seen all they want of the data in both directions.
+    pub finished: usize,
 }
 
 /// Bytes passing through the filters.

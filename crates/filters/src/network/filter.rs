@@ -83,6 +83,11 @@ pub(crate) trait Filter: Sized {
     /// Its hooks, given its configuration.
     fn hooks(&self) -> Hooks;
 
+    /// Whether its hooks after `new_connection` have to be called for this connection, whose TLS handshake is complete.
+    fn follows(&self, _connection: &ConnectionView) -> bool {
+        true
+    }
+
     /// The connection is established: after the TLS handshake, before any of its bytes are inspected and before the
     /// next filter is called. To wait, return [`Decision::Pause`]; the hook is called again afterwards.
     fn new_connection(&self, _state: &mut Self::State, _context: &mut ConnectionContext<'_>) -> Decision {

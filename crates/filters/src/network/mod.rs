@@ -24,7 +24,7 @@ use evenkeel_runtime_config::view::ConnectionView;
 use crate::format::Record;
 use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
-use crate::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, rbac};
+use crate::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, peer_metadata, rbac};
 
 pub use chain::{Direction, FilteredConnection, NetworkFilters};
 pub use contract::{Close, ClosedBy, ConnectionContext, ConnectionFacts, Data, Decision, End, Surroundings};
@@ -76,6 +76,13 @@ macro_rules! filters {
                 match self {
                     $(Self::$name(_) => <$filter as Filter>::IMMEDIATE,)*
                     Self::Custom(_) => false,
+                }
+            }
+
+            fn follows(&self, connection: &ConnectionView) -> bool {
+                match self {
+                    $(Self::$name(filter) => filter.follows(connection),)*
+                    Self::Custom(_) => true,
                 }
             }
 
@@ -144,6 +151,8 @@ filters! {
     ExtAuthz => ext_authz::NetworkFilter,
     /// `istio.stats`.
     IstioStats => istio_stats::NetworkFilter,
+    /// Istio's `istio.metadata_exchange`.
+    MetadataExchange => peer_metadata::NetworkFilter,
     /// `envoy.filters.network.rbac`.
     Rbac => rbac::NetworkFilter,
     /// `envoy.filters.network.sni_dynamic_forward_proxy`.

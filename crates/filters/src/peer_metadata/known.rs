@@ -12,9 +12,9 @@ use evenkeel_runtime_config::peer::Peer;
 use crate::info::{Form, StateObject};
 
 /// The object in the filter state about the client's workload.
-pub(crate) const DOWNSTREAM: &str = "downstream_peer";
+pub const DOWNSTREAM: &str = "downstream_peer";
 /// The object about the server's workload.
-pub(crate) const UPSTREAM: &str = "upstream_peer";
+pub const UPSTREAM: &str = "upstream_peer";
 
 /// Most values that a worker remembers; then it begins anew.
 const MAX_KNOWN: usize = 500;

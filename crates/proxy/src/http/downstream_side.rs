@@ -4,8 +4,9 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
-use evenkeel_filters::HostOverride;
+use evenkeel_filters::alpn::APPLICATION_PROTOCOLS;
 use evenkeel_filters::decide::{announce_timeout, set_host};
+use evenkeel_filters::{HostOverride, StateObject};
 use evenkeel_http::{HeaderId, ResponseInfo};
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_runtime_config::substitution_format::TimePoint;
@@ -68,7 +69,9 @@ impl ClientSide for DownstreamSide<'_, '_, '_> {
 
     fn connections_of(&self, host: &Rc<Host>) -> Rc<Host> {
         let cluster = &self.forward.to.cluster;
-        let called = cluster.called(host, self.active.request.head.authority());
+        let request = &self.active.request;
+        let alpn = request.stream.object(APPLICATION_PROTOCOLS).and_then(StateObject::alpn);
+        let called = cluster.called(host, request.head.authority(), alpn);
         cluster.on_behalf_of(&called, self.active.conn.info.source())
     }
 

@@ -166,6 +166,7 @@ fn complete(info: &mut ConnectionInfo, stream: &Stream, chain: &FilterChain) {
     forwarded.cert |= chain.sends_certificate();
     let view = &mut info.view;
     view.tls = true;
+    view.application_protocol = session.alpn.as_deref().map(Arc::from);
     view.peer = session.peer.as_deref().map(|peer| Arc::new(identity(peer, session, forwarded)));
     if let Some(name) = &session.server_name {
         view.server_name = Some(name.as_str().into());

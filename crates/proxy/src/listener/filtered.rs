@@ -16,6 +16,7 @@ use std::task::{Context, Poll, ready};
 use evenkeel_filters::network::{
     Close, ClosedBy, ConnectionFacts, Data, Decision, Direction, End, FilteredConnection, NetworkFilters, Surroundings,
 };
+use evenkeel_filters::peer_metadata::PeerSlot;
 use evenkeel_filters::{ConnectionInfo, Pause, Woken};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
@@ -39,7 +40,7 @@ pub(crate) async fn admit(
     filters: Rc<NetworkFilters>,
     info: &mut Arc<ConnectionInfo>,
 ) -> Result<Option<Rc<Connection>>, Close> {
-    let follow = filters.follow();
+    let follow = filters.follow_this(&info.view);
     let connection = Rc::new(Connection::new(worker, filters, info));
     let mut waiting: Option<Waiting> = None;
     let admitted = poll_fn(|cx| {
@@ -149,6 +150,20 @@ impl Connection {
         self.filters.complete(&mut self.state.borrow_mut(), &end);
     }
 
+    /// Whether filters still inspect the data of a direction.
+    fn sees(&self, direction: Direction) -> bool {
+        let sees = match direction {
+            Direction::Up => self.filters.see_data(),
+            Direction::Down => self.filters.see_upstream_data(),
+        };
+        sees && self.filters.see_more(&self.state.borrow().facts)
+    }
+
+    /// The workload of the client, if a filter learns of it.
+    pub(crate) fn peer(&self) -> Option<Rc<PeerSlot>> {
+        self.state.borrow().facts.peer.clone()
+    }
+
     fn is_ended_by(&self, by: ClosedBy) {
         if self.by.get().is_none() {
             self.by.set(Some(by));
@@ -241,6 +256,11 @@ impl Lane {
         }
     }
 
+    /// Whether no bytes, and no end, are on their way.
+    fn is_empty(&self) -> bool {
+        self.rest().is_empty() && self.held.is_empty() && !self.unseen && !self.ended
+    }
+
     fn capacity(&self) -> usize {
         self.held.capacity() + self.passed.capacity()
     }
@@ -255,7 +275,7 @@ impl Filtered {
     fn new(stream: Stream, connection: Rc<Connection>, read: &Buffer) -> Self {
         let bytes = read.bytes();
         let mut up = Lane { held: bytes.to_vec(), unseen: !bytes.is_empty(), ..Lane::default() };
-        if !connection.filters.see_data() {
+        if !connection.sees(Direction::Up) {
             up.pass();
         }
         connection.received.set(bytes.len() as u64);
@@ -293,6 +313,14 @@ impl Filtered {
             let decision = match direction {
                 Direction::Up => connection.filters.data(state, &mut data, around),
                 Direction::Down => connection.filters.upstream_data(state, &mut data, around),
+            };
+            let mut by_filter = std::mem::take(&mut state.facts.to_client);
+            if !by_filter.is_empty() {
+                self.down.passed.append(&mut by_filter);
+            }
+            let lane = match direction {
+                Direction::Up => &mut self.up,
+                Direction::Down => &mut self.down,
             };
             match decision {
                 Decision::Continue => lane.pass(),
@@ -366,6 +394,10 @@ impl Filtered {
                 return Poll::Ready(Ok(()));
             }
             ready!(self.poll_filter(Direction::Up, cx))?;
+            if !self.down.rest().is_empty() && self.poll_sent(cx)?.is_ready() {
+                // What a filter has sent by itself; nothing else may be written for a long time.
+                _ = Pin::new(&mut self.stream).poll_flush(cx)?;
+            }
             if self.up.rest().is_empty() && !self.up.ended {
                 ready!(self.poll_receive(cx))?;
             }
@@ -403,8 +435,8 @@ impl Layer for Filtered {
     }
 
     fn bypass(&self) -> Option<&TcpStream> {
-        let filters = &self.connection.filters;
-        let looks = filters.see_data() || filters.see_upstream_data() || !self.up.rest().is_empty();
+        let sees = self.connection.sees(Direction::Up) || self.connection.sees(Direction::Down);
+        let looks = sees || !self.up.rest().is_empty() || !self.down.rest().is_empty();
         if looks { None } else { self.stream.plaintext() }
     }
 }
@@ -412,7 +444,7 @@ impl Layer for Filtered {
 impl AsyncRead for Filtered {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let filtered = self.get_mut();
-        let plain = !filtered.connection.filters.see_data() && filtered.up.rest().is_empty();
+        let plain = !filtered.connection.sees(Direction::Up) && filtered.up.is_empty();
         let read = if plain { filtered.poll_plain_read(cx, buffer) } else { filtered.poll_filtered_read(cx, buffer) };
         filtered.count();
         read
@@ -424,7 +456,7 @@ impl AsyncWrite for Filtered {
     /// the writer.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let filtered = self.get_mut();
-        if !filtered.connection.filters.see_upstream_data() {
+        if !filtered.connection.sees(Direction::Down) && filtered.down.is_empty() {
             filtered.poll_closing(Direction::Down, cx)?;
             let count = ready!(Pin::new(&mut filtered.stream).poll_write(cx, bytes))?;
             filtered.connection.sent.set(filtered.connection.sent.get() + count as u64);
@@ -451,7 +483,7 @@ impl AsyncWrite for Filtered {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let filtered = self.get_mut();
-        if filtered.connection.filters.see_upstream_data() && !filtered.down.ends {
+        if filtered.connection.sees(Direction::Down) && !filtered.down.ends {
             // Bytes still held are passed on first.
             ready!(filtered.poll_sent(cx))?;
             (filtered.down.ends, filtered.down.unseen) = (true, true);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use evenkeel_filters::format::Record;
 use evenkeel_filters::network::Close;
+use evenkeel_filters::peer_metadata::DOWNSTREAM;
 use evenkeel_filters::{ConnectionInfo, NetworkFilters, ResponseFlags};
 use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
 use evenkeel_runtime_config::view::ConnectionView;
@@ -54,6 +55,9 @@ pub(crate) async fn serve(
             Err(close) => UpstreamSide::refused(worker, &close, (&downstream.info.view, &downstream.stream), &proxy),
         },
     };
+    if let Some(peer) = downstream.stream.layer::<Filtered>().and_then(|filtered| filtered.connection().peer()) {
+        upstream_side.outcome.stream.set_object(DOWNSTREAM, peer);
+    }
     let reports = Reports::of(worker, &downstream.info);
     if let Some(reports) = &reports {
         reports.opened(&upstream_side.outcome);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::network::Since;
-use evenkeel_filters::{ConnectionInfo, NetworkFilters};
+use evenkeel_filters::peer_metadata::{DOWNSTREAM, UPSTREAM};
+use evenkeel_filters::{ConnectionInfo, NetworkFilters, StateObject};
 use evenkeel_upstream::turn;
 use tokio::time::sleep_until;
 
@@ -22,6 +23,8 @@ pub(super) struct Reports {
     filters: Rc<NetworkFilters>,
     interval: Duration,
     reported: Cell<Relayed>,
+    /// It is open, which is not reported yet.
+    unreported: Cell<bool>,
 }
 
 impl Reports {
@@ -30,12 +33,15 @@ impl Reports {
         let chain = info.chain.as_ref().filter(|chain| !chain.network_filters.is_empty())?;
         let filters = worker.generation().network_filters(chain);
         let interval = filters.report_interval()?;
-        Some(Self { info: Arc::clone(info), filters, interval, reported: Cell::default() })
+        Some(Self { info: Arc::clone(info), filters, interval, reported: Cell::default(), unreported: Cell::default() })
     }
 
-    /// Reports that the connection was opened.
+    /// Reports that the connection was opened. If its peer is still to tell who it is, that is reported later, as in Istio: reports name it.
     pub(super) fn opened(&self, outcome: &Outcome) {
-        self.report(outcome, Since { opened: true, ..Since::default() });
+        self.unreported.set(true);
+        if is_settled(outcome) {
+            self.report(outcome, self.since(self.reported.get()));
+        }
     }
 
     /// The connection continues here after these bytes, which others have reported.
@@ -69,13 +75,16 @@ impl Reports {
                 () = sleep_until(next) => {}
             }
             next += self.interval;
-            self.report(outcome, self.since(progress.get()));
+            if is_settled(outcome) {
+                self.report(outcome, self.since(progress.get()));
+            }
         }
     }
 
     fn since(&self, relayed: Relayed) -> Since {
         let before = self.reported.replace(relayed);
         Since {
+            opened: self.unreported.take(),
             received: relayed.received.saturating_sub(before.received),
             sent: relayed.sent.saturating_sub(before.sent),
             ..Since::default()
@@ -87,6 +96,12 @@ impl Reports {
             outcome.record(&self.info, |record| self.filters.report(record, &since));
         }
     }
+}
+
+/// Whether it is known who both ends are, as far as they tell.
+fn is_settled(outcome: &Outcome) -> bool {
+    let object = |key| outcome.stream.object(key);
+    [DOWNSTREAM, UPSTREAM].into_iter().filter_map(object).all(StateObject::is_settled)
 }
 
 fn relayed(outcome: &Outcome) -> Relayed {

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use evenkeel_filters::decide::{TcpDestination, tcp_destination};
 use evenkeel_filters::format::{Record, UpstreamPeer};
 use evenkeel_filters::network::Close;
-use evenkeel_filters::{ConnectionInfo, ResponseFlags, StreamInfo};
+use evenkeel_filters::peer_metadata::UPSTREAM;
+use evenkeel_filters::{ConnectionInfo, ResponseFlags, StateObject, StreamInfo};
 use evenkeel_http::ResponseHead;
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
@@ -20,6 +21,7 @@ use evenkeel_stats::Writer;
 use evenkeel_tls::Session;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::metadata_exchange::Exchanging;
 use evenkeel_upstream::own::MAX_HOPS;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::{ConnectTimes, Connection, Host, RequestGuard, Target, edge};
@@ -165,6 +167,11 @@ impl UpstreamSide {
             set_connect_times(&mut outcome.stream.times, upstream.connect_times());
             let peer = (&**upstream.host(), upstream.connect_times());
             outcome.edge = worker.edges.of_server(info, peer, turn::now()).cloned();
+            if let Upstream::Connection(connection) = upstream
+                && let Some(exchange) = connection.stream.layer::<Exchanging>()
+            {
+                outcome.stream.set_object(UPSTREAM, Rc::clone(exchange.peer()) as Rc<dyn StateObject>);
+            }
             outcome.peer = Some((Rc::clone(upstream.host()), upstream.connect_times().session.clone()));
         }
         Box::new(Self { outcome, upstream, input })

@@ -53,7 +53,7 @@ fn proxy(listener: &str, backend: SocketAddr) -> Proxy {
 }
 
 /// The line of a metric, once it has this value.
-fn line_of(proxy: &Proxy, metric: &str, value: &str) -> String {
+pub fn line_of(proxy: &Proxy, metric: &str, value: &str) -> String {
     eventually(&format!("{metric} to be {value}"), || {
         let page = proxy.get("/stats/prometheus").text();
         let is_it = |line: &&str| line.starts_with(&format!("{metric}{{")) && line.ends_with(&format!(" {value}"));
@@ -62,7 +62,7 @@ fn line_of(proxy: &Proxy, metric: &str, value: &str) -> String {
 }
 
 #[track_caller]
-fn assert_labels(line: &str, expected: &[(&str, &str)]) {
+pub fn assert_labels(line: &str, expected: &[(&str, &str)]) {
     for (name, value) in expected {
         assert!(line.contains(&format!("{name}=\"{value}\"")), "{name}=\"{value}\": {line}");
     }

@@ -28,6 +28,7 @@ mod keep_alive;
 mod lifecycle;
 mod limits;
 mod listener_updates;
+mod metadata_exchange;
 mod mirroring;
 mod network_filters;
 mod one_reading;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_base::mutual_addresses::MutualAddresses;
 use evenkeel_tls::SecretStore;
+use evenkeel_xds::istio::metadata_exchange as message;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::clusters::dns::v3::DnsCluster;
@@ -14,6 +15,8 @@ use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manag
 };
 use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
+use evenkeel_xds::typed_struct;
+use prost::Name;
 
 use super::address::{bind_config, port_number, tcp_keepalive};
 use super::dns::{dns_cluster, dns_options};
@@ -22,7 +25,7 @@ use super::headers::{self, KeyFormat};
 use super::health_check::health_checks;
 use super::http2::max_requests;
 use super::load_balancer::balancing;
-use super::metadata::{is_external, origin, service_of, string_fields, text_of};
+use super::metadata::{is_external, keeps_alpn, origin, service_of, string_fields, text_of};
 use super::mirror::cluster_mirrors;
 use super::outlier_detection::{self, outlier_detection};
 use super::source::Reference;
@@ -32,6 +35,7 @@ use crate::cluster::{
     UpstreamHttp, UpstreamProtocol,
 };
 use crate::filters::dynamic_forward_proxy::compile::cluster_type;
+use crate::filters::metadata_exchange::{MetadataExchange, metadata_exchange};
 use crate::hcm::HttpFilter;
 use crate::http_filters;
 use crate::mirror::MirrorPolicy;
@@ -77,6 +81,7 @@ pub(crate) fn cluster(
         cx.fail_at::<()>("transport_socket", "auto_config needs TLS: the protocol is agreed on by ALPN");
     }
     let mutual_addresses = mutual_addresses(cx, c, &discovery);
+    let metadata_exchange = network_filters(cx, &c.filters);
     let circuit_breakers = circuit_breakers(cx, c.circuit_breakers.as_ref());
     let bind = match &c.upstream_bind_config {
         Some(bind) => cx.at("upstream_bind_config", |cx| bind_config(cx, bind)),
@@ -109,6 +114,8 @@ pub(crate) fn cluster(
         mutual_addresses: mutual_addresses?,
         service: service_of(c.metadata.as_ref()).map(Arc::new),
         external: is_external(c.metadata.as_ref()),
+        keeps_alpn: keeps_alpn(c.metadata.as_ref()),
+        metadata_exchange: metadata_exchange?,
         http,
         http_filters,
         mirrors,
@@ -137,6 +144,26 @@ pub(crate) fn cluster(
     };
     let secrets = std::mem::take(&mut cx.references.secrets);
     Some(CompiledCluster { cluster, assignment: Arc::new(assignment), eds, secrets })
+}
+
+/// `filters`: network filters of the cluster's connections. Istio has one, which exchanges metadata.
+fn network_filters(cx: &mut Cx<'_>, filters: &[cluster::Filter]) -> Option<Option<Arc<MetadataExchange>>> {
+    if let Some((_, [_, ..])) = filters.split_first() {
+        return cx.fail_at("filters", "at most one is supported");
+    }
+    let compiled = cx.each("filters", filters, |cx, filter| {
+        let any = cx.required("typed_config", filter.typed_config.as_ref())?;
+        cx.at("typed_config", |cx| {
+            let opened = typed_struct::opened(any);
+            let any = opened.as_ref().unwrap_or(any);
+            if type_name(&any.type_url) != message::MetadataExchange::full_name() {
+                return cx.fail(format!("{} is no supported filter of a cluster", type_name(&any.type_url)));
+            }
+            let config: message::MetadataExchange = cx.unpack(any)?;
+            metadata_exchange(cx, &config).map(Arc::new)
+        })
+    });
+    (compiled.len() == filters.len()).then(|| compiled.into_iter().next())
 }
 
 /// `filter_metadata["evenkeel.dev"].mutual_tls`: addresses, as [`MutualAddresses`] reads them.

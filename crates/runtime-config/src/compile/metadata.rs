@@ -51,6 +51,11 @@ pub(crate) fn service_of(metadata: Option<&core::Metadata>) -> Option<Destinatio
     Some(DestinationService { host: text("host"), name: text("name"), namespace: text("namespace") })
 }
 
+/// Whether `istio`: `alpn_override` forbids that filters change what TLS offers: a user's own TLS settings apply.
+pub(crate) fn keeps_alpn(metadata: Option<&core::Metadata>) -> bool {
+    text_of(metadata, "istio", "alpn_override") == Some("false")
+}
+
 /// Whether `istio`: `external` is true.
 pub(crate) fn is_external(metadata: Option<&core::Metadata>) -> bool {
     let value = metadata.and_then(|metadata| metadata.filter_metadata.get("istio")?.fields.get("external"));

@@ -1,6 +1,7 @@
 //! The filters that the proxy has, one file each: the compiled type, what others have to know of it, the function that compiles its message,
 //! and the supported fields. The registries ([`crate::http_filters`], [`crate::network_filters`]) list them.
 
+pub mod alpn;
 pub mod buffer;
 pub mod connection_limit;
 pub mod cors;
@@ -13,6 +14,7 @@ pub mod grpc_web;
 pub mod header_mutation;
 pub mod istio_stats;
 pub mod jwt_authn;
+pub mod metadata_exchange;
 pub mod peer_metadata;
 pub mod rbac;
 pub mod stateful_session;

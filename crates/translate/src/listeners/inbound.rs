@@ -15,6 +15,7 @@ use super::{chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Context, PortProtocol};
 use crate::http::{self, Calls};
+use crate::metadata_exchange::{self, PEER_EXCHANGE};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
 use crate::output::Output;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
@@ -237,7 +238,7 @@ fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, t
         None => target.cluster.clone(),
     };
     let manager = http::manager_with_routes(context, Direction::Inbound, &stat, routes, target.calls);
-    with_tls(context, chain(&target.http_name, wanted, vec![manager]), terminate)
+    with_tls(context, chain(&target.http_name, wanted, vec![manager]), &tls::HTTP_ALPN, terminate)
 }
 
 fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
@@ -245,12 +246,17 @@ fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, te
         PortProtocol::Auto => Bytes::Unrecognized,
         PortProtocol::Http | PortProtocol::Tcp => Bytes::Declared,
     };
-    let mut filters: Vec<Filter> = ext_authz::network_filters(context, bytes);
+    // First, as in Istio: the others see the application's bytes.
+    let exchange = metadata_exchange::of_listener(context).filter(|_| terminate);
+    let exchanges = exchange.is_some();
+    let mut filters: Vec<Filter> = exchange.into_iter().collect();
+    filters.extend(ext_authz::network_filters(context, bytes));
     filters.extend(rbac::network_filters(context, bytes));
     filters.push(http::tcp_by(context, &target.cluster, &target.stat, None));
-    with_tls(context, chain(&target.tcp_name, wanted, metrics::counting(context, filters)), terminate)
+    let alpn: Vec<&str> = exchanges.then_some(PEER_EXCHANGE).into_iter().chain(tls::HTTP_ALPN).collect();
+    with_tls(context, chain(&target.tcp_name, wanted, metrics::counting(context, filters)), &alpn, terminate)
 }
 
-fn with_tls(context: Context<'_>, chain: FilterChain, terminate: bool) -> FilterChain {
-    secured(chain, terminate.then(|| tls::mesh_server(context.tls())))
+fn with_tls(context: Context<'_>, chain: FilterChain, alpn: &[&str], terminate: bool) -> FilterChain {
+    secured(chain, terminate.then(|| tls::mesh_server(context.tls(), alpn)))
 }

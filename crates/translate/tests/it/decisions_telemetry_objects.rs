@@ -97,6 +97,23 @@ fn changes(config: &Value) -> String {
     parts.join(" ")
 }
 
+/// Stock Envoy has no such filter, and ALPN would have the other side wait for the message.
+#[test]
+fn only_evenkeels_proxies_exchange_metadata_over_tcp() {
+    let check = |client_kind: ClientKind, expected: bool| {
+        let (snapshot, _) = built_with(PROVIDERS, "{}", "");
+        let set = translate(&ProxyView { client_kind, ..view_of("sidecar web-0.shop", &snapshot) }, &snapshot);
+        let all = compared(&set);
+        let has = |part: &str, text: &str| all[part].to_string().contains(text);
+        assert_eq!(has("CDS", "istio.metadata_exchange"), expected, "{client_kind:?}");
+        assert_eq!(has("CDS", "istio-peer-exchange"), expected, "{client_kind:?}");
+        assert_eq!(has("LDS", "istio.metadata_exchange"), expected, "{client_kind:?}");
+    };
+    check(ClientKind::Envoy, false);
+    check(ClientKind::EvenkeelFull, true);
+    check(ClientKind::EvenkeelLearned, true);
+}
+
 #[test]
 fn metrics_follow_all_objects_from_the_outermost() {
     let check = |defaults: &str, telemetries: &[&str], expected: [&str; 3]| {

@@ -76,7 +76,7 @@ impl<S: Source> ClientSide for CallSide<'_, S> {
     fn picked(&mut self, _raced: bool) {}
 
     fn connections_of(&self, host: &Rc<Host>) -> Rc<Host> {
-        self.cluster.called(host, self.request.head.authority())
+        self.cluster.called(host, self.request.head.authority(), None)
     }
 
     fn ready_connection(&self, host: &Rc<Host>) -> Option<PooledConnection> {
