@@ -143,8 +143,6 @@ pub struct Unsupported {
     pub guarded: Guarded,
     /// What it judges, of which each call is in one at most. Empty: nothing that proxies could refuse instead.
     pub judged: Vec<Judged>,
-    /// Whether it is for connections to what it names, so their clients refuse these.
-    pub is_of_clients: bool,
 }
 
 /// What an object protects.

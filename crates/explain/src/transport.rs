@@ -132,9 +132,9 @@ pub fn of_cluster<'n>(
     Some((parts, service, rule))
 }
 
-/// `DestinationRule NAMESPACE/NAME`.
+/// `DestinationRule NAMESPACE/NAME`, or the BackendTLSPolicy that counts as one.
 pub fn name_of(rule: &DestinationRule) -> String {
-    format!("DestinationRule {}/{}", rule.namespace, rule.name)
+    format!("{} {}/{}", rule.kind, rule.namespace, rule.name)
 }
 
 /// The objects that a cluster was made of: its service, and the DestinationRule or its subset.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use evenkeel_api::ObjectKey;
 use evenkeel_api::istio::MeshConfig;
+use evenkeel_api::kubernetes::ConfigMap;
 use evenkeel_control::source::feed::ObjectFeed;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
@@ -198,7 +199,7 @@ impl Target {
         match purpose {
             Use::Locality => lock(&self.localities).retain_nodes(&names()),
             Use::Tag => self.revisions.retain_webhooks(&names(), &self.feed),
-            Use::Object | Use::Settings(_) => {}
+            Use::Object | Use::Roots | Use::Settings(_) => {}
         }
         let keys: BTreeSet<ObjectKey> =
             listed.into_iter().filter_map(|object| self.put(purpose, resource, object)).collect();
@@ -207,7 +208,7 @@ impl Target {
     }
 
     /// Puts an object. Returns its key, if it is an object of the configuration.
-    fn put(&self, purpose: Use, resource: &ApiResource, listed: Listed) -> Option<ObjectKey> {
+    fn put(&self, purpose: Use, resource: &ApiResource, mut listed: Listed) -> Option<ObjectKey> {
         match purpose {
             Use::Locality => {
                 let labels = listed.metadata.labels.unwrap_or_default();
@@ -219,7 +220,11 @@ impl Target {
                 self.revisions.declare(declaration, listed.metadata.labels.as_ref(), &self.feed);
                 return None;
             }
-            Use::Object | Use::Settings(_) => {}
+            Use::Roots if !keep_roots(&mut listed.data) => {
+                self.remove(purpose, resource, listed);
+                return None;
+            }
+            Use::Object | Use::Roots | Use::Settings(_) => {}
         }
         let labels = listed.metadata.labels.clone();
         let (mut json, created) = convert(&resource.api_version, &resource.kind, listed);
@@ -256,7 +261,9 @@ impl Target {
             return;
         }
         let (json, _) = convert(&resource.api_version, &resource.kind, listed);
-        if let Some(key) = ObjectKey::of_json(&json).filter(|_| purpose != Use::Locality) {
+        // Another selection may have the same object.
+        let is_own = |key: &ObjectKey| purpose != Use::Roots || lock(&self.held).contains(key);
+        if let Some(key) = ObjectKey::of_json(&json).filter(|key| purpose != Use::Locality && is_own(key)) {
             self.remove_key(&key);
         }
     }
@@ -278,6 +285,18 @@ impl Target {
         let removed = std::mem::take(&mut *lock(&self.held));
         removed.iter().for_each(|key| self.remove_key(key));
     }
+}
+
+/// Leaves nothing of a ConfigMap but its certificates; returns whether it has any. One with settings is of another selection.
+fn keep_roots(data: &mut Value) -> bool {
+    let is_settings = data.get("data").is_some_and(|data| data.get(MeshConfig::KEY).is_some());
+    let maps = ["data", "binaryData"].map(|field| data.get(field).and_then(|map| map.get(ConfigMap::ROOTS)).cloned());
+    let roots = ["data", "binaryData"].into_iter().zip(maps).filter_map(|(field, roots)| Some((field, roots?)));
+    let reduced: serde_json::Map<String, Value> =
+        roots.map(|(field, roots)| (field.to_owned(), serde_json::json!({ (ConfigMap::ROOTS): roots }))).collect();
+    let has_roots = !reduced.is_empty() && !is_settings;
+    *data = reduced.into();
+    has_roots
 }
 
 /// Whether a server refuses the way of listing.
@@ -303,5 +322,33 @@ fn failure(error: &watcher::Error) -> Option<Failure> {
         Some(404) => Some(Failure::Absent),
         Some(410) => None,
         _ => Some(Failure::Passing(reason(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_config_maps_only_certificates_are_kept() {
+        let check = |data: Value, expected: Option<Value>| {
+            let mut reduced = data.clone();
+            let has_roots = keep_roots(&mut reduced);
+            assert_eq!(has_roots.then_some(reduced), expected, "{data}");
+        };
+        let roots = json!({"data": {"ca.crt": "x"}});
+        check(roots.clone(), Some(roots.clone()));
+        check(
+            json!({"data": {"ca.crt": "x", "other": "y"}, "binaryData": {"z": "eA=="}, "immutable": true}),
+            Some(roots),
+        );
+        let binary = json!({"binaryData": {"ca.crt": "eA=="}});
+        check(binary.clone(), Some(binary));
+        check(json!({"data": {"other": "y"}}), None);
+        check(json!({"data": {"ca.crt": "x", "mesh": ""}}), None);
+        check(json!({}), None);
+        check(Value::Null, None);
     }
 }

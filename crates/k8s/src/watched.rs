@@ -13,7 +13,6 @@ const CLOSING: &[(&str, &str, &[&str])] = &[
     ("networking.istio.io", "EnvoyFilter", &["v1alpha3"]),
     ("extensions.istio.io", "WasmPlugin", &["v1alpha1"]),
     ("extensions.istio.io", "TrafficExtension", &["v1alpha1"]),
-    ("gateway.networking.k8s.io", "BackendTLSPolicy", &["v1", "v1alpha3"]),
 ];
 
 /// Secrets that are no certificates, keys or roots, and may be many and large.
@@ -27,6 +26,8 @@ pub enum Use {
     Object,
     /// Their labels say where Pods are.
     Locality,
+    /// Those with certificates are objects of the configuration, without what else is in them.
+    Roots,
     /// They are settings of the mesh, in this layer.
     Settings(SettingsLayer),
     /// Their labels may declare tags of revisions.
@@ -112,13 +113,15 @@ pub fn watched(scope: &Scope) -> Vec<Watched> {
     let closing = closing.map(|(group, kind, versions)| Watched::all(group, kind, versions));
     let node = Watched::all("", "Node", &["v1"]);
     let node = Watched { purpose: Use::Locality, metadata_only: true, optional: true, ..node };
+    // Without them what refers to them is closed.
+    let roots = Watched { purpose: Use::Roots, optional: true, ..Watched::of(Kind::ConfigMap) };
     let settings = |name: &str, layer| Watched::settings(&scope.root, name, layer);
     let own = settings(&settings_name(&scope.revision), SettingsLayer::Revision);
     let shared = scope.shared_settings.as_ref().map(|name| settings(name, SettingsLayer::Shared));
     let tags = Watched::all("admissionregistration.k8s.io", "MutatingWebhookConfiguration", &["v1"]);
     let tags = Watched { purpose: Use::Tag, metadata_only: true, optional: true, ..tags };
     let tags = (!scope.revision.is_empty()).then_some(tags);
-    kinds.chain(closing).chain([own, node]).chain(shared).chain(tags).collect()
+    kinds.chain(closing).chain([own, roots, node]).chain(shared).chain(tags).collect()
 }
 
 /// `Service`, `ConfigMap istio-system (metadata.name=istio)`

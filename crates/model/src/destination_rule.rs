@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 
@@ -12,6 +13,8 @@ use crate::{Labels, Viewer, Visibility};
 /// Settings of clients for connections to a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DestinationRule {
+    /// The kind of the object: a BackendTLSPolicy counts as a DestinationRule if there is no other.
+    pub kind: Kind,
     /// Its name.
     pub name: Arc<str>,
     /// Its namespace.
@@ -400,12 +403,64 @@ pub struct OutsideTls {
     pub is_mutual: bool,
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
+    /// Set if a BackendTLSPolicy asks for it: the roots are then those of the policy.
+    pub of_backend: Option<BackendTls>,
+}
+
+/// What is particular to TLS that a BackendTLSPolicy asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendTls {
+    /// The policy's name.
+    pub policy: Arc<str>,
+    /// The roots to trust.
+    pub roots: BackendRoots,
+}
+
+/// The roots that a BackendTLSPolicy names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackendRoots {
+    /// Those of the system.
+    System,
+    /// These certificates.
+    Pem(Arc<[u8]>),
+    /// None that can be used: no connection is made.
+    Unresolved,
 }
 
 impl OutsideTls {
     /// The Secret with the roots to trust.
     pub fn roots_secret(&self) -> Option<&Arc<str>> {
         self.roots_credential.as_ref().or(self.credential.as_ref())
+    }
+}
+
+impl TrafficPolicy {
+    /// Sets TLS of a port, or of all ports, whatever is set so far.
+    pub(crate) fn set_tls(&mut self, port: Option<u16>, tls: &ClientTls) {
+        match port {
+            None => {
+                self.tls = Some(tls.clone());
+                self.ports.values_mut().for_each(|policy| policy.tls = Some(tls.clone()));
+            }
+            Some(port) => {
+                let own = self.for_port(port);
+                self.ports.insert(port, TrafficPolicy { tls: Some(tls.clone()), ..own });
+            }
+        }
+    }
+}
+
+impl DestinationRule {
+    /// Sets TLS of a port, or of all ports, in all subsets, whatever is set so far.
+    pub(crate) fn set_tls(&mut self, port: Option<u16>, tls: &ClientTls) {
+        let in_force: Vec<Option<TrafficPolicy>> =
+            self.subsets.iter().map(|subset| port.map(|port| self.policy_for(Some(&subset.name), port))).collect();
+        for (subset, in_force) in self.subsets.iter_mut().zip(in_force) {
+            // Settings of a port replace all others, so they have to be complete.
+            subset.traffic_policy.ports.extend(port.zip(in_force));
+            subset.traffic_policy.set_tls(port, tls);
+        }
+        self.traffic_policy.set_tls(port, tls);
     }
 }
 

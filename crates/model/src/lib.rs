@@ -45,9 +45,9 @@ pub use condition::Condition;
 pub use credential::{Credential, KeyPair, ROOTS_SUFFIX, Roots};
 pub use derive::{Builder, Built, NOT_ENFORCED, build};
 pub use destination_rule::{
-    BackendUtilization, ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy,
-    LoadBalancer, LocalityLb, OutlierDetection, OutsideTls, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive,
-    TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
+    BackendRoots, BackendTls, BackendUtilization, ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable,
+    Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb, OutlierDetection, OutsideTls, ProxyProtocol, RetryBudget,
+    Shares, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use gateway_api_status::GatewayApiStatus;

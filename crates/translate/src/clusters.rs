@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_model::service::{ServicePort, TargetPort};
 use evenkeel_model::workload::InboundPort;
@@ -232,7 +231,7 @@ fn close(service: &Service, cluster: &mut Cluster) {
 
 fn set_origin(rule: Option<&DestinationRule>, cluster: &mut Cluster) {
     if let Some(rule) = rule {
-        let path = origin::config_path(Kind::DestinationRule, &rule.namespace, &rule.name);
+        let path = origin::config_path(rule.kind, &rule.namespace, &rule.name);
         cluster.metadata = Some(metadata("istio", "config", &path));
     }
 }

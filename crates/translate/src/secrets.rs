@@ -149,7 +149,8 @@ fn validation(roots: &Roots) -> tls::secret::Type {
     })
 }
 
-fn inline(bytes: &[u8]) -> core::DataSource {
+/// Bytes within the message.
+pub fn inline(bytes: &[u8]) -> core::DataSource {
     let specifier = core::data_source::Specifier::InlineBytes(bytes.to_vec());
     core::DataSource { specifier: Some(specifier), ..Default::default() }
 }

@@ -1,11 +1,12 @@
 //! Transport sockets: mutual TLS with the workload's certificate from SDS, and plaintext.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_base::Spanned;
 use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
-use evenkeel_model::{MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
+use evenkeel_model::{BackendRoots, MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
 
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
@@ -43,6 +44,9 @@ const HYBRID_CURVES: [&str; 3] = ["X25519MLKEM768", "X25519", "P-256"];
 /// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+/// A secret that is never delivered, as Istio names it: connections that need it fail.
+const NO_SECRET: &str = "invalid://";
+
 /// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `uses_secrets`: certificates
 /// and roots are those of the Secrets that are named, not those of files.
 pub fn outside_client(
@@ -73,12 +77,16 @@ pub fn outside_client(
             context.tls_certificates = files.map(|(chain, key)| tls_certificate(chain, key)).collect();
         }
     }
-    context.validation_context_type = Some(match server.roots_secret().filter(|_| uses_secrets) {
-        Some(name) => combined(checks, credential(secrets::roots_name(name))),
-        None => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
-            trusted_ca: Some(file(server.ca_certificates.as_deref().unwrap_or(SYSTEM_ROOTS))),
-            ..checks
-        }),
+    let of_source = |roots| tls::CertificateValidationContext { trusted_ca: Some(roots), ..checks.clone() };
+    let of_source = |roots| ValidationContextType::ValidationContext(of_source(roots));
+    let of_backend = server.of_backend.as_ref().map(|of| &of.roots);
+    context.validation_context_type = Some(match (of_backend, server.roots_secret().filter(|_| uses_secrets)) {
+        (Some(BackendRoots::Pem(roots)), _) => of_source(secrets::inline(roots)),
+        (Some(BackendRoots::Unresolved), _) => combined(checks, credential(NO_SECRET.to_owned())),
+        (Some(BackendRoots::System) | None, None) => {
+            of_source(file(server.ca_certificates.as_deref().unwrap_or(SYSTEM_ROOTS)))
+        }
+        (_, Some(name)) => combined(checks, credential(secrets::roots_name(name))),
     });
     if server.insecure_skip_verify {
         context.validation_context_type = None;
@@ -339,7 +347,8 @@ fn tls_certificate(chain: &str, key: &str) -> tls::TlsCertificate {
 }
 
 fn exact_name(name: &str) -> tls::SubjectAltNameMatcher {
-    let kind = if name.contains("://") {
+    // A DNS name has no colon, an IP address may.
+    let kind = if name.contains(':') && name.parse::<IpAddr>().is_err() {
         tls::subject_alt_name_matcher::SanType::Uri
     } else {
         tls::subject_alt_name_matcher::SanType::Dns

@@ -1,6 +1,6 @@
 //! DestinationRules and PeerAuthentications that contradict each other (IST0113).
 
-use evenkeel_api::{Kind, Object};
+use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef};
 use evenkeel_model::{ClientTls, DestinationRule, MtlsMode, Snapshot};
 
@@ -37,7 +37,7 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
                 if !modes.any(|mode| mode == wrong) {
                     continue;
                 }
-                let name = format!("DestinationRule {}/{}", rule.namespace, rule.name);
+                let name = format!("{} {}/{}", rule.kind, rule.namespace, rule.name);
                 let (says, accepts) = if is_mutual {
                     ("use mutual TLS", "its workloads accept only plain text (DISABLE)")
                 } else {
@@ -59,12 +59,12 @@ fn conflict(objects: &[&Object], snapshot: &Snapshot, rule: &DestinationRule, fo
 
 fn reference(objects: &[&Object], rule: &DestinationRule) -> ObjectRef {
     let is_it = |object: &&&Object| {
-        object.kind() == Kind::DestinationRule && object.namespace == rule.namespace && object.name == rule.name
+        object.kind() == rule.kind && object.namespace == rule.namespace && object.name == rule.name
     };
     let found = objects.iter().find(is_it).map(|object| object.reference());
     found.unwrap_or_else(|| ObjectRef {
-        group: Kind::DestinationRule.group(),
-        kind: Kind::DestinationRule.as_str(),
+        group: rule.kind.group(),
+        kind: rule.kind.as_str(),
         namespace: rule.namespace.clone(),
         name: rule.name.clone(),
         source: evenkeel_base::SourceId::files(),

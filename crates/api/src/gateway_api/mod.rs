@@ -2,6 +2,7 @@
 //!
 //! The checks are those of the definitions (CEL rules and patterns), so that a file is refused for the same reasons as by an API server.
 
+mod backend_tls_policy;
 mod gateway;
 mod gateway_class;
 mod grpc_route;
@@ -13,6 +14,9 @@ mod listener;
 mod reference;
 mod reference_grant;
 
+pub use backend_tls_policy::{
+    BackendTlsPolicy, BackendTlsPolicySpec, BackendTlsValidation, PolicyTarget, SubjectAltName, SubjectAltNameType,
+};
 pub use gateway::{AddressType, Gateway, GatewayAddress, GatewaySpec};
 pub use gateway_class::{GatewayClass, GatewayClassSpec};
 pub use grpc_route::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};

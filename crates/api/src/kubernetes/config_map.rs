@@ -16,3 +16,8 @@ object! {
     }
     inert: ["immutable"];
 }
+
+impl ConfigMap {
+    /// The key of certificates that are trusted.
+    pub const ROOTS: &str = "ca.crt";
+}

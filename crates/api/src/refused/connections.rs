@@ -9,6 +9,7 @@ use evenkeel_base::{Span, Spanned};
 
 use super::parts::{near, sound, text_of};
 use crate::decode::{Decode, documented};
+use crate::gateway_api::{BackendTlsPolicy, BackendTlsPolicySpec, BackendTlsValidation, PolicyTarget};
 use crate::istio::{
     CertificateService, ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig,
     MeshOutboundMode, MinTlsVersion, MtlsMode, MutualTls, Normalization, OutboundTrafficPolicy, PathNormalization,
@@ -19,6 +20,9 @@ use crate::kubernetes::ConfigMap;
 
 /// A name that no certificate has (RFC 2606 section 2): connections that must have it are never made.
 const NOBODY: &str = "a-refused-destination-rule.invalid";
+
+/// A set of well-known roots that nobody has.
+const NO_ROOTS: &str = "evenkeel.dev/none";
 
 /// A PeerAuthentication: mutual TLS only.
 pub(super) fn strict(selector: BTreeMap<String, String>) -> PeerAuthentication {
@@ -76,6 +80,22 @@ fn with_nobody() -> ClientTlsSettings {
         ca_cert_credential_name: None,
         ca_crl: None,
     }
+}
+
+/// A BackendTLSPolicy with roots that vouch for nobody: calls to the targets that can be read fail.
+pub(super) fn backend_tls_policy(document: &Mapping) -> Option<BackendTlsPolicy> {
+    let spec = near(document, "spec")?;
+    let targets = near(spec.as_mapping()?, "targetRefs")?.as_sequence()?;
+    let target_refs: Vec<Spanned<PolicyTarget>> = targets.iter().filter_map(sound).collect();
+    let validation = BackendTlsValidation {
+        ca_certificate_refs: Vec::new(),
+        well_known_ca_certificates: Some(Spanned::new(NO_ROOTS.to_owned(), spec.span.clone())),
+        hostname: Spanned::new(Hostname::parse(NOBODY).ok()?, spec.span.clone()),
+        subject_alt_names: Vec::new(),
+    };
+    let validation = Spanned::new(validation, spec.span.clone());
+    let spec = BackendTlsPolicySpec { target_refs, validation, options: BTreeMap::new() };
+    (!spec.target_refs.is_empty()).then_some(BackendTlsPolicy { spec })
 }
 
 /// Every `tls` below a node. Documents are not deeper than the limit of the parser.

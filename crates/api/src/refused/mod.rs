@@ -82,6 +82,7 @@ fn kind_of(document: &Mapping) -> Option<Kind> {
         !group.contains('.') || group.ends_with("istio.io") || closest(group, [SECURITY]).is_some()
     });
     match text("kind") {
+        Some(kind) if kind == Kind::BackendTlsPolicy.as_str() => Some(Kind::BackendTlsPolicy),
         _ if !is_ours => None,
         Some("ConfigMap") => Some(Kind::ConfigMap),
         Some("DestinationRule") => Some(Kind::DestinationRule),
@@ -132,6 +133,9 @@ fn resource(kind: Kind, document: &Mapping) -> Option<Resource> {
         Kind::ConfigMap => connections::settings(document).map(|map| Resource::ConfigMap(Arc::new(map))),
         Kind::DestinationRule => {
             connections::destination_rule(document).map(|rule| Resource::DestinationRule(Arc::new(rule)))
+        }
+        Kind::BackendTlsPolicy => {
+            connections::backend_tls_policy(document).map(|policy| Resource::BackendTlsPolicy(Arc::new(policy)))
         }
         Kind::Sidecar => sidecar::sidecar(document).map(|sidecar| Resource::Sidecar(Arc::new(sidecar))),
         _ => None,

@@ -30,8 +30,6 @@ enum By {
     Plugin,
     /// Changes of proxies' configuration.
     Filter,
-    /// Requirements on connections to what it names.
-    Backend,
     /// Rules for packets.
     Network,
     /// The same, for the whole cluster.
@@ -43,7 +41,6 @@ const GUARDS: &[Guard] = &[
     Guard { group: "extensions.istio.io", kind: "WasmPlugin", by: By::Plugin },
     Guard { group: "extensions.istio.io", kind: "TrafficExtension", by: By::Plugin },
     Guard { group: "networking.istio.io", kind: "EnvoyFilter", by: By::Filter },
-    Guard { group: "gateway.networking.k8s.io", kind: "BackendTLSPolicy", by: By::Backend },
     Guard { group: "networking.k8s.io", kind: "NetworkPolicy", by: By::Network },
     Guard { group: "extensions", kind: "NetworkPolicy", by: By::Network },
     Guard { group: "policy.networking.k8s.io", kind: "AdminNetworkPolicy", by: By::ClusterNetwork },
@@ -75,7 +72,6 @@ pub(crate) fn unsupported(document: &Node, api_version: &str, kind: &str) -> Vec
     let scope = match guard.by {
         By::Plugin => plugin(spec),
         By::Filter => filter(spec),
-        By::Backend => Some(backend(spec)),
         By::Network => network(spec),
         By::ClusterNetwork => Some(Scope::everything(Guarded::Network)),
     };
@@ -86,7 +82,7 @@ pub(crate) fn unsupported(document: &Node, api_version: &str, kind: &str) -> Vec
 pub(super) fn named_in(speaks_of: impl Fn(&str) -> bool) -> Option<Unsupported> {
     let guard = GUARDS.iter().find(|guard| matches!(guard.by, By::Plugin | By::Filter) && speaks_of(guard.kind))?;
     let Scope { guarded, judged, .. } = Scope::everything(Guarded::Requests);
-    Some(Unsupported { group: guard.group, kind: guard.kind, guarded, judged, is_of_clients: false })
+    Some(Unsupported { group: guard.group, kind: guard.kind, guarded, judged })
 }
 
 /// Whom and what an object judges.
@@ -156,14 +152,6 @@ fn plugin(spec: Option<&Node>) -> Option<Scope> {
     };
     let judged = judged.into_iter().filter(|judged| judged.at != Places::default()).collect();
     Some(Scope { judged, ..scope }.of_references())
-}
-
-/// Calls of what a policy for TLS names would not use TLS.
-fn backend(spec: Option<&Node>) -> Scope {
-    let all = Scope::everything(Guarded::Requests);
-    let Some(spec) = spec else { return all };
-    let (selector, targets) = whom(spec, "selector", "matchLabels");
-    Scope { selector, targets, ..all }.of_references()
 }
 
 /// The ports that all entries name; none if an entry is for all, or cannot be read.
@@ -347,13 +335,8 @@ fn stand_in(guard: &'static Guard, document: &Mapping, span: &Span, scope: Scope
         _ => named("namespace").and_then(text_of).unwrap_or("default"),
     };
     let origin = named("name").map_or(span, |name| &name.span).clone();
-    let unsupported = Unsupported {
-        group: guard.group,
-        kind: guard.kind,
-        guarded: scope.guarded,
-        judged: scope.judged.clone(),
-        is_of_clients: guard.by == By::Backend,
-    };
+    let unsupported =
+        Unsupported { group: guard.group, kind: guard.kind, guarded: scope.guarded, judged: scope.judged.clone() };
     let refusal = Refusal {
         place: origin.clone(),
         message: format!("{} is not supported", guard.kind),

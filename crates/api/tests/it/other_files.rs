@@ -168,6 +168,7 @@ fn what_protects_connections_and_is_not_supported_closes() {
             "apiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{targetRefs: [{{group: '', kind: Service, name: web}}]}}\n"
         )
     };
-    check("a.yaml", &of("BackendTLSPolicy"), &["warning unsupported-kind"], &["BackendTLSPolicy default/a"]);
+    // Without its `validation` it is refused, and what it names is closed.
+    check("a.yaml", &of("BackendTLSPolicy"), &["error missing-field"], &["BackendTLSPolicy default/a"]);
     check("a.yaml", &of("ListenerSet"), &["warning unsupported-kind"], &[]);
 }

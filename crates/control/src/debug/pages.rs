@@ -283,7 +283,7 @@ impl Pages {
             all.push(json!({ "kind": kind, "namespace": namespace, "name": name, "origin": origin.to_string() }));
         };
         snapshot.route_sets.iter().for_each(|o| add(o.kind.as_str(), &o.namespace, &o.name, &o.origin));
-        snapshot.destination_rules.iter().for_each(|o| add("DestinationRule", &o.namespace, &o.name, &o.origin));
+        snapshot.destination_rules.iter().for_each(|o| add(o.kind.as_str(), &o.namespace, &o.name, &o.origin));
         snapshot.gateways.iter().for_each(|o| add("Gateway", &o.namespace, &o.name, &o.origin));
         snapshot.sidecars.iter().for_each(|o| add("Sidecar", &o.namespace, &o.name, &o.origin));
         snapshot.peer_authentications.iter().for_each(|o| add("PeerAuthentication", &o.namespace, &o.name, &o.origin));

@@ -1,5 +1,5 @@
 //! Services whose clients refuse calls to them, because a policy judges these calls where nothing of the mesh does: at a
-//! waypoint, for a service whose workloads are not known, or on connections that the clients begin.
+//! waypoint, for a service whose workloads are not known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,19 +23,11 @@ struct Referent {
     name: Arc<str>,
 }
 
-/// A policy that closes what it refers to.
-#[derive(Debug, Clone, PartialEq)]
-struct Closing {
-    by: ClosedBy,
-    /// Whether it is for connections that clients begin, whoever the workloads are.
-    is_of_clients: bool,
-}
-
 /// The closing policies, by what they refer to.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    referents: BTreeMap<ObjectKey, Vec<(Referent, Closing)>>,
-    closing: BTreeMap<Referent, BTreeMap<ObjectKey, Vec<Closing>>>,
+    referents: BTreeMap<ObjectKey, Vec<(Referent, ClosedBy)>>,
+    closing: BTreeMap<Referent, BTreeMap<ObjectKey, Vec<ClosedBy>>>,
 }
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
@@ -47,7 +39,7 @@ pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
 impl Results for Table {}
 
 impl Table {
-    fn set(&mut self, key: &ObjectKey, new: Vec<(Referent, Closing)>, tracker: &mut Tracker) {
+    fn set(&mut self, key: &ObjectKey, new: Vec<(Referent, ClosedBy)>, tracker: &mut Tracker) {
         let old = self.referents.remove(key).unwrap_or_default();
         if old == new {
             self.restore(key, old);
@@ -71,7 +63,7 @@ impl Table {
         self.restore(key, new);
     }
 
-    fn restore(&mut self, key: &ObjectKey, referents: Vec<(Referent, Closing)>) {
+    fn restore(&mut self, key: &ObjectKey, referents: Vec<(Referent, ClosedBy)>) {
         if !referents.is_empty() {
             self.referents.insert(key.clone(), referents);
         }
@@ -90,18 +82,19 @@ impl<'t> Cx<'t> {
         let (namespace, name) = (object.namespace.clone(), object.name.clone());
         let has_workloads = selector_of(object).is_some();
         let own = Referent { kind: object.kind().as_str(), namespace, name };
-        let own = self.closing(&own).filter(|one| one.is_of_clients || !has_workloads);
-        let mut all: Vec<ClosedBy> = own.map(|one| one.by.clone()).collect();
-        let waypoint = if has_workloads { None } else { waypoint_of(self, object) };
-        if let Some((namespace, name)) = waypoint {
+        if has_workloads {
+            return Vec::new();
+        }
+        let mut all: Vec<ClosedBy> = self.closing(&own).cloned().collect();
+        if let Some((namespace, name)) = waypoint_of(self, object) {
             let waypoint = Referent { kind: "Gateway", namespace, name };
             let any = all_waypoints();
-            all.extend(self.closing(&waypoint).chain(self.closing(&any)).map(|one| one.by.clone()));
+            all.extend(self.closing(&waypoint).chain(self.closing(&any)).cloned());
         }
         all
     }
 
-    fn closing(&self, referent: &Referent) -> impl Iterator<Item = &'t Closing> + use<'t> {
+    fn closing(&self, referent: &Referent) -> impl Iterator<Item = &'t ClosedBy> + use<'t> {
         let table = &self.read(referent.fact()).closed_services;
         table.closing.get(referent).into_iter().flat_map(BTreeMap::values).flatten()
     }
@@ -112,13 +105,11 @@ fn all_waypoints() -> Referent {
 }
 
 /// What the policies of a name refer to and close: the one in force, and others, which are ignored by mistake.
-fn closing(cx: &Cx<'_>, key: &ObjectKey) -> Vec<(Referent, Closing)> {
+fn closing(cx: &Cx<'_>, key: &ObjectKey) -> Vec<(Referent, ClosedBy)> {
     let Some(first) = cx.object(key).filter(|_| !cx.mesh().leave_out_refused) else { return Vec::new() };
     let all = std::iter::once(first).chain(refused::ignored(cx, first));
     all.flat_map(|object| {
-        let is_of_clients = object.unsupported().is_some_and(|unsupported| unsupported.is_of_clients);
-        let by = ClosedBy { what: object.to_string().as_str().into(), origin: object.origin.clone() };
-        let closing = Closing { by, is_of_clients };
+        let closing = ClosedBy { what: object.to_string().as_str().into(), origin: object.origin.clone() };
         let referents = judged_by(object).into_iter().filter_map(|target| referent(cx, object, target));
         referents.map(move |referent| (referent, closing.clone())).collect::<Vec<_>>()
     })

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::istio::{self, ClientTlsMode, H2UpgradePolicy, ProxyProtocolVersion, SimpleLb, TunnelProtocol};
-use evenkeel_api::{Object, ObjectKey, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
+use super::backend_tls::{self, Applied};
 use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
@@ -20,7 +21,8 @@ use crate::index::wildcards_over;
 use crate::{
     BackendUtilization, ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels,
     LbPolicy, List, LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, OutsideTls, Place, ProxyProtocol,
-    RetryBudget, Service, Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Warmup, ZoneAwareLb,
+    RetryBudget, Service, Snapshot, SortedMap, Subset, TcpKeepalive, TrafficPolicy, Tunnel, Visibility, Warmup,
+    ZoneAwareLb,
 };
 
 /// The rules of a namespace for a host.
@@ -91,7 +93,56 @@ fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, D
     for (place, (id, draft)) in selecting.into_iter().chain(general) {
         add(&mut merged, (place, draft), cx.object(id), found);
     }
+    if let Some(applied) = backend_tls::applied(cx, key, found) {
+        merged.iter().for_each(|(_, rule)| found.extend(overridden_tls(cx, rule, &applied)));
+        with_backend_tls(&mut merged, key, &applied);
+    }
     merged
+}
+
+/// The finding about TLS of a rule that a BackendTLSPolicy replaces.
+fn overridden_tls(cx: &Cx<'_>, rule: &DestinationRule, applied: &Applied) -> Option<Diagnostic> {
+    let policy = applied.targets.first()?;
+    let has_tls = |policy: &TrafficPolicy| policy.tls.is_some() || policy.ports.values().any(|port| port.tls.is_some());
+    let subsets = rule.subsets.iter().map(|subset| &subset.traffic_policy);
+    std::iter::once(&rule.traffic_policy).chain(subsets).any(has_tls).then_some(())?;
+    let key = ObjectKey { kind: rule.kind, namespace: rule.namespace.clone(), name: rule.name.clone() };
+    let object = cx.object(&key)?;
+    let message = format!(
+        "{object}: the BackendTLSPolicy {}/{} replaces its `tls` where both apply",
+        rule.namespace, policy.policy
+    );
+    let finding = Diagnostic::warning("overridden", object.origin.clone(), message).about(object.reference());
+    Some(finding.with_help("remove one of the two").with_related(policy.origin.clone(), "this one applies"))
+}
+
+/// Adds TLS that BackendTLSPolicies ask for to all rules of a host, and a rule for those who see none of them.
+fn with_backend_tls(merged: &mut Vec<(Place, DestinationRule)>, key: &RulesKey, applied: &Applied) {
+    let Some(first) = applied.targets.first() else { return };
+    let is_for_all = |rule: &DestinationRule| rule.workload_selector.is_none() && rule.export_to == Visibility::Public;
+    if !merged.iter().any(|(_, rule)| is_for_all(rule)) {
+        let rule = DestinationRule {
+            kind: Kind::BackendTlsPolicy,
+            name: first.policy.clone(),
+            namespace: key.0.clone(),
+            host: key.1.clone(),
+            export_to: Visibility::Public,
+            workload_selector: None,
+            export_list: BTreeSet::new(),
+            traffic_policy: TrafficPolicy::default(),
+            subsets: Vec::new(),
+            origin: first.origin.clone(),
+        };
+        // The last one that a client sees applies.
+        merged.insert(0, (applied.place.clone(), rule));
+    }
+    // What is for all ports must not replace what is for one.
+    let (all, ports): (Vec<_>, Vec<_>) = applied.targets.iter().partition(|target| target.port.is_none());
+    for (_, rule) in merged {
+        for target in all.iter().chain(&ports) {
+            rule.set_tls(target.port, &ClientTls::Outside(Box::new(target.tls.clone())));
+        }
+    }
 }
 
 /// Merges a rule into those before it that it extends, and adds it where that does not settle it for all who see it.
@@ -240,6 +291,7 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
         origin: s.name.span.clone(),
     };
     Some(DestinationRule {
+        kind: Kind::DestinationRule,
         name: object.name.clone(),
         namespace: object.namespace.clone(),
         // The host was parsed already, so this fails only if the full name is too long.
@@ -573,6 +625,7 @@ pub(super) fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
                 roots_credential: tls.ca_cert_credential_name.as_deref().map(|name| secret(name)),
                 is_mutual,
                 insecure_skip_verify: tls.insecure_skip_verify,
+                of_backend: None,
             }))
         }
     }

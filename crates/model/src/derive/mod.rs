@@ -5,6 +5,7 @@
 //! goes into a table. When an object changes, the steps that asked about it run again; if the result of one of them
 //! changes, so do the steps that asked about that result. Everything else stays as it is, including its pointers.
 
+mod backend_tls;
 mod closed_services;
 mod credentials;
 mod delegates;

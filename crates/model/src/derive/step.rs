@@ -13,9 +13,9 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    closed_services, credentials, destination_rules, endpoints, gateway_api, gateway_secrets, gateways, mesh, objects,
-    policies, proxy_rules, route_sets, rule_secrets, services, sidecars, telemetries, tokens, workload_groups,
-    workloads,
+    backend_tls, closed_services, credentials, destination_rules, endpoints, gateway_api, gateway_secrets, gateways,
+    mesh, objects, policies, proxy_rules, route_sets, rule_secrets, services, sidecars, telemetries, tokens,
+    workload_groups, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -178,6 +178,10 @@ derived! {
         Endpoints(service: ServiceKey) = endpoints::service_step;
         /// Reports an EndpointSlice without effect.
         Slice(key: ObjectKey) = endpoints::slice_step, for EndpointSlice by id;
+    }
+    backend_tls: backend_tls::Table {
+        /// Reads a BackendTLSPolicy.
+        BackendTls(key: ObjectKey) = backend_tls::object_step, for BackendTlsPolicy by id;
     }
     rules: destination_rules::Table {
         /// Reads a DestinationRule.

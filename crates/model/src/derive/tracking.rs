@@ -56,6 +56,8 @@ pub(super) enum Fact<'a> {
     Members(&'a str, &'a str),
     /// Workloads with two Services that have different protocols for a port.
     Conflict(&'a str, &'a str, u16),
+    /// What the BackendTLSPolicies of a namespace say of this host.
+    BackendTls(&'a str, &'a str),
     /// The DestinationRules of a namespace with this host as they are written.
     RuleDrafts(&'a str, &'a str),
     /// The merged rules of a namespace for this host.

@@ -90,7 +90,6 @@ fn note_stand_in(cx: &Cx<'_>, object: &Object, closes: bool, found: &mut Diagnos
     let (mesh, Some(unsupported)) = (cx.mesh(), object.unsupported()) else { return };
     let is_of = |place: fn(&Places) -> bool| unsupported.judged.iter().any(|judged| place(&judged.at));
     let effect = match (is_of(|at| at.inbound || at.gateway), is_of(|at| at.outbound)) {
-        (true, false) if unsupported.is_of_clients => "sidecars and gateways refuse every call to what it names",
         (true, false) => "its workloads refuse every call that it might judge",
         (false, _) => "its workloads can send no call that it might judge",
         (true, true) => "its workloads refuse every call that it might judge, and can send none",

@@ -140,7 +140,8 @@ impl Drawn {
     fn gateway_api(&self, random: &mut Random) -> String {
         let Self { namespace, name, other, long, .. } = self;
         let version = "gateway.networking.k8s.io/v1";
-        match random.below(9) {
+        match random.below(11) {
+            9..11 => self.backend_tls_policy(random),
             6..9 => {
                 let kind = random.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
                 let parent = random.pick(&["{name: a, namespace: shop}", "{group: '', kind: Service, name: a}"]);
@@ -190,6 +191,26 @@ impl Drawn {
                 )
             }
         }
+    }
+
+    /// TLS to backends, and roots for it.
+    fn backend_tls_policy(&self, random: &mut Random) -> String {
+        let Self { other, .. } = self;
+        if random.once_in(4) {
+            // Not those of any certificate.
+            return format!("{}data: {{ca.crt: {other}}}\n", self.meta("ConfigMap", "v1"));
+        }
+        let target = random.pick(&[
+            "group: '', kind: Service",
+            "group: '', kind: Service, sectionName: http",
+            "group: networking.istio.io, kind: ServiceEntry",
+        ]);
+        let roots = random
+            .pick(&["wellKnownCACertificates: System", "caCertificateRefs: [{group: '', kind: ConfigMap, name: a}]"]);
+        let meta = self.meta("BackendTLSPolicy", "gateway.networking.k8s.io/v1");
+        format!(
+            "{meta}spec: {{targetRefs: [{{{target}, name: {other}}}], validation: {{hostname: {other}.test, {roots}}}}}\n"
+        )
     }
 
     fn ingress_class(&self, random: &mut Random) -> String {

@@ -88,7 +88,18 @@ impl Draw<'_> {
 
     fn gateway_api(&mut self) -> (String, String) {
         const API: &str = "gateway.networking.k8s.io/v1";
-        match self.random.below(10) {
+        match self.random.below(11) {
+            9..11 => {
+                let (n, section) = (self.n, self.pick(&["", ", sectionName: http"]));
+                let roots = self.pick(&[
+                    "wellKnownCACertificates: System",
+                    "caCertificateRefs: [{group: '', kind: ConfigMap, name: a}]",
+                ]);
+                let spec = format!(
+                    "{{targetRefs: [{{group: '', kind: Service, name: s{n}{section}}}], validation: {{hostname: a.test, {roots}}}}}"
+                );
+                self.object(API, "BackendTLSPolicy", 'b', &spec)
+            }
             6..9 => {
                 let kind = self.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
                 let n = self.n;

@@ -5,6 +5,7 @@ mod bootstrap;
 mod calls;
 mod decisions;
 mod decisions_authorization;
+mod decisions_backend_tls;
 mod decisions_destination_rules;
 mod decisions_dynamic_dns;
 mod decisions_fields;

@@ -237,19 +237,6 @@ fn a_filter_that_checks_closes_where_it_would_be() {
     check("config: [{patch: {value: {name: envoy.filters.http.rbac}}}]", EVERYONE);
 }
 
-/// Calls of what a policy for TLS to backends names would not use TLS.
-#[test]
-fn a_policy_for_tls_to_backends_closes_them() {
-    let policy = |targets: &str| {
-        let validation = "validation: {hostname: a.test, wellKnownCACertificates: System}";
-        object("gateway.networking.k8s.io/v1", "BackendTLSPolicy", &format!("targetRefs: [{targets}], {validation}"))
-    };
-    check(&policy("{group: '', kind: Service, name: web}"), WEB, CLOSED);
-    check(&policy("{group: networking.istio.io, kind: ServiceEntry, name: far}"), &["far"], CLOSED);
-    // Which port a section is, is not read.
-    check(&policy("{group: '', kind: Service, name: web, sectionName: https}"), EVERYONE, CLOSED);
-}
-
 #[test]
 fn a_network_policy_closes_on_one_machine_and_is_the_networks_in_a_cluster() {
     let machine = MeshConfig { on_one_machine: true, ..MeshConfig::default() };

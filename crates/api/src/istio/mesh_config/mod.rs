@@ -65,7 +65,7 @@ impl MeshConfig {
     /// one of the values of [`SettingsLayer`].
     pub const SETTINGS_ANNOTATION: &str = "mesh.evenkeel.dev/settings";
     /// The name of their text in it.
-    pub(crate) const KEY: &str = "mesh";
+    pub const KEY: &str = "mesh";
 
     /// The settings without which the rest allows more than its author wrote: a mistake in one of them is an error.
     pub(crate) const GUARDS: &'static [&'static str] = &[

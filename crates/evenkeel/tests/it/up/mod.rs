@@ -4,6 +4,7 @@
 mod agreement;
 mod asking;
 mod authorization;
+mod backend_tls;
 mod bad_input;
 mod bug_report;
 mod changes;
