@@ -28,7 +28,7 @@ use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
     admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain,
     history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge,
-    validate,
+    validate, why,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -106,6 +106,9 @@ enum Command {
     /// Show what happens to a call, and why: listener, rule, policy, endpoints, each with file and line.
     #[command(after_help = explain::EXAMPLES)]
     Explain(Box<explain::ExplainArguments>),
+    /// Say why a request failed or was slow: whose fault it was, with the numbers; without an id, what went wrong lately.
+    #[command(after_help = why::EXAMPLES)]
+    Why(Box<why::WhyArguments>),
     /// Replay recent requests against a change: how many would move where, which would fail.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArguments),
@@ -351,7 +354,7 @@ struct UpArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     proxy_concurrency: u32,
 
-    /// Recent requests that each worker of a proxy keeps for `explain --last` and `plan`; 0: none.
+    /// Recent requests that each worker of a proxy keeps for `why`, `explain --last` and `plan`; 0: none.
     #[arg(long, value_name = "N", default_value_t = evenkeel_proxy::recent::DEFAULT_LIMIT, value_parser = evenkeel_proxy::recent::limit)]
     recent_requests: usize,
 
@@ -478,6 +481,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             cni::run_node(arguments)
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
+        Command::Why(arguments) => why::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),

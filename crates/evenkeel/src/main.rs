@@ -38,6 +38,7 @@ mod proxy_status;
 mod purge;
 mod settle;
 mod validate;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -18,6 +18,7 @@
 //! | where is a field written? | `place.rs` |
 //! | what do the running proxies say? | `running.rs` |
 //! | what became of a recent request, and what would become of it now? | `recent.rs`, `replay.rs` |
+//! | why did a recent request fail, or take so long? | `why/` |
 //! | what does a change do to recent requests? | `plan.rs` |
 //! | who has talked to whom, and how was it secured? what would break without plain text? | `mtls.rs` |
 //! | what protects a workload, and what does not? | `protection.rs` |
@@ -56,6 +57,7 @@ mod text;
 mod transport;
 mod unaccepted_tls;
 mod walk;
+pub mod why;
 mod world;
 
 pub use answer::Answer;
@@ -70,4 +72,5 @@ pub use recent::Recent;
 pub use replay::Replayed;
 pub use running_proxies::RunningProxies;
 pub use text::Look;
+pub use why::Why;
 pub use world::World;

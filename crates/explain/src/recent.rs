@@ -85,6 +85,7 @@ pub struct Now {
 }
 
 /// A proxy's record of a request, and its answer to the same call now.
+#[derive(Debug, Clone)]
 pub struct RecordedRequest {
     /// The proxy; its side is derived.
     pub proxy: ProxyName,
@@ -102,7 +103,8 @@ impl Recent {
         let mut notes = Vec::new();
         if kept.iter().any(|kept| kept.request.edited) {
             notes.push(
-                "a proxy kept the request only because it failed: its head is as the route changed it".to_owned(),
+                "a proxy kept the request only because it failed or was slow: its head is as the route changed it"
+                    .to_owned(),
             );
         }
         Self { id, hops: kept.into_iter().map(|kept| hop(world, kept)).collect(), notes }
@@ -136,7 +138,8 @@ impl Recent {
     }
 }
 
-fn hop(world: Option<&World>, kept: RecordedRequest) -> RecentHop {
+/// Derives what the files say about a record.
+pub(crate) fn hop(world: Option<&World>, kept: RecordedRequest) -> RecentHop {
     let RecordedRequest { mut proxy, request, now } = kept;
     let replayed = world.and_then(|world| world.replay(&proxy.pod, &proxy.namespace, &request));
     proxy.side = match (&replayed, &*request.direction) {

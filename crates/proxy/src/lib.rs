@@ -19,6 +19,7 @@ mod control_stats;
 mod dns;
 mod dns_cache;
 mod edges;
+mod endpoint_state;
 pub mod handover;
 mod http;
 mod inherit;

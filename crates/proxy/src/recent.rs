@@ -1,14 +1,18 @@
-//! Recent requests, which each worker keeps for `evenkeel explain --last` and `evenkeel plan`: their heads without
-//! secrets, and what became of them.
+//! Recent requests, which each worker keeps for `evenkeel why`, `evenkeel explain --last` and `evenkeel plan`: their heads
+//! without secrets, what became of them, and where their time went.
 //!
 //! It is a sample at a bounded rate. A request that comes when none is due costs one comparison. A request that fails is
-//! kept even if none was due, at a bounded rate of its own; its head is then as its route has left it.
+//! kept even if none was due, at a bounded rate of its own, and so are the slowest of each minute; their heads are then as
+//! their routes have left them.
 
 mod capture;
+mod notes;
+mod phases;
 pub(crate) mod redact;
+mod slow;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +21,8 @@ use evenkeel_filters::explain::query::RecentRequest;
 use tokio::time::Instant;
 
 pub(crate) use capture::{RecentRecorder, captured};
+pub(crate) use notes::{Notes, Span};
+use slow::Slowest;
 
 /// Requests that each worker keeps, unless the options say otherwise.
 pub const DEFAULT_LIMIT: usize = 256;
@@ -49,7 +55,19 @@ pub(crate) struct Recent {
     failures: Rate,
     kept: RefCell<VecDeque<Arc<RecentRequest>>>,
     failed: RefCell<VecDeque<Arc<RecentRequest>>>,
+    slow: Slowest,
     number: Cell<u64>,
+}
+
+/// Why a request is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reasons {
+    /// It is part of the sample.
+    pub(crate) is_sampled: bool,
+    /// It is one of the slowest.
+    pub(crate) is_slow: bool,
+    /// It failed.
+    pub(crate) has_failed: bool,
 }
 
 /// A rate of one per [`INTERVAL`], and [`BURST`] after a pause.
@@ -82,7 +100,8 @@ impl Recent {
         };
         let rate = || Rate { due: Cell::new(due) };
         let (kept, failed) = (RefCell::default(), RefCell::default());
-        Self { worker, limit, except, sample: rate(), failures: rate(), kept, failed, number: Cell::new(0) }
+        let slow = Slowest::new(now, limit > 0);
+        Self { worker, limit, except, sample: rate(), failures: rate(), kept, failed, slow, number: Cell::new(0) }
     }
 
     /// Whether a request that begins now is due to be kept.
@@ -96,6 +115,7 @@ impl Recent {
         let takes = self.is_for(connection);
         if takes {
             self.sample.take(now);
+            self.slow.turn(now);
         }
         takes
     }
@@ -105,17 +125,34 @@ impl Recent {
         listener.is_none_or(|listener| !self.except.iter().any(|except| **except == *listener.name))
     }
 
-    /// Whether a request that fails now is kept, though none was due when it began.
-    pub(crate) fn takes_failure(&self, connection: &ConnectionInfo, now: Instant) -> bool {
-        let is_due = self.failures.is_due(now) && self.is_for(connection);
-        if is_due {
-            self.failures.take(now);
+    /// Whether a request that ends now is one of the slowest of this minute.
+    #[inline]
+    pub(crate) fn is_slow(&self, started: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(started) >= self.slow.least()
+    }
+
+    /// The reasons that hold for a request that ends now; `None`: it is not kept.
+    pub(crate) fn reasons_to_keep(
+        &self,
+        mut reasons: Reasons,
+        connection: &ConnectionInfo,
+        now: Instant,
+    ) -> Option<Reasons> {
+        if !reasons.is_sampled {
+            if !self.is_for(connection) {
+                return None;
+            }
+            reasons.has_failed &= self.failures.is_due(now);
+            if reasons.has_failed {
+                self.failures.take(now);
+            }
         }
-        is_due
+        self.slow.turn(now);
+        (reasons != Reasons::default()).then_some(reasons)
     }
 
     /// Keeps a request that has ended.
-    pub(crate) fn keep(&self, mut request: RecentRequest) {
+    pub(crate) fn keep(&self, mut request: RecentRequest, reasons: Reasons) {
         if self.limit == 0 {
             return;
         }
@@ -125,21 +162,34 @@ impl Recent {
             request.id = format!("{}-{number}", self.worker);
         }
         request.worker = self.worker;
-        let (ring, most) = if request.edited {
-            (&self.failed, (self.limit / FAILURES_SHARE).max(1))
-        } else {
-            (&self.kept, self.limit)
-        };
-        let mut ring = ring.borrow_mut();
-        if ring.len() >= most {
-            ring.pop_front();
+        let request = Arc::new(request);
+        if reasons.is_slow {
+            self.slow.keep(&request);
         }
-        ring.push_back(Arc::new(request));
+        let add = |ring: &RefCell<VecDeque<_>>, most: usize| {
+            let mut ring = ring.borrow_mut();
+            if ring.len() >= most {
+                ring.pop_front();
+            }
+            ring.push_back(Arc::clone(&request));
+        };
+        if reasons.is_sampled {
+            add(&self.kept, self.limit);
+        }
+        if reasons.has_failed {
+            add(&self.failed, (self.limit / FAILURES_SHARE).max(1));
+        }
     }
 
     /// Returns the requests that are kept.
     pub(crate) fn kept(&self) -> Vec<Arc<RecentRequest>> {
-        self.kept.borrow().iter().chain(&*self.failed.borrow()).cloned().collect()
+        let (sampled, failed) = (self.kept.borrow(), self.failed.borrow());
+        let slow = self.slow.all();
+        let mut known = HashSet::new();
+        let mut all: Vec<_> = sampled.iter().chain(&*failed).chain(&slow).cloned().collect();
+        // A request may be kept for several reasons.
+        all.retain(|request| known.insert(Arc::as_ptr(request)));
+        all
     }
 }
 
@@ -173,8 +223,8 @@ mod tests {
         let check = |limit: usize, every_us: u64, seconds: u64, expected: usize| {
             let recent = Recent::new(0, of(limit), start);
             let times = (0..seconds * 1_000_000 / every_us).map(|n| start + Duration::from_micros(n * every_us));
-            let kept = taken(&recent, times);
-            assert!(kept.abs_diff(expected) <= 1, "{kept} instead of {expected}: one in {every_us} us");
+            let count = taken(&recent, times);
+            assert!(count.abs_diff(expected) <= 1, "{count} instead of {expected}: one in {every_us} us");
         };
         check(256, 500_000, 60, 120);
         check(256, 100_000, 60, 600);
@@ -190,12 +240,14 @@ mod tests {
     fn the_oldest_make_room_and_failures_have_their_own() {
         let recent = Recent::new(3, Options { limit: 8, except: Vec::new() }, Instant::now());
         let request = |id: &str, edited| RecentRequest { id: id.to_owned(), edited, ..RecentRequest::default() };
-        (0..20).for_each(|n| recent.keep(request(&n.to_string(), false)));
-        (0..20).for_each(|_| recent.keep(request("", true)));
+        let (sampled, failed) =
+            (Reasons { is_sampled: true, ..Reasons::default() }, Reasons { has_failed: true, ..Reasons::default() });
+        (0..20).for_each(|n| recent.keep(request(&n.to_string(), false), sampled));
+        (0..20).for_each(|_| recent.keep(request("", true), failed));
         let ids: Vec<String> = recent.kept().iter().map(|request| request.id.clone()).collect();
         assert_eq!(ids, ["12", "13", "14", "15", "16", "17", "18", "19", "3-38", "3-39"]);
         let off = Recent::new(0, Options::default(), Instant::now());
-        off.keep(request("x", true));
+        off.keep(request("x", true), failed);
         assert!(off.kept().is_empty());
     }
 }

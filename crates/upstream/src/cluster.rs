@@ -556,6 +556,11 @@ impl Cluster {
         self.made.for_each(|host| host.close_idle());
     }
 
+    /// When outlier detection ejected a host, if it has.
+    pub(super) fn ejected(&self, host: &Host) -> Option<Instant> {
+        self.outliers.borrow().as_ref()?.ejected(&host.shared)
+    }
+
     pub(super) fn snapshot(&self) -> ClusterSnapshot {
         let config = self.config.borrow();
         self.follow_reports(&config);

@@ -17,6 +17,7 @@
 pub mod alpn;
 mod balance;
 mod breaker;
+mod choice;
 mod cluster;
 pub mod conn;
 mod connect;
@@ -58,6 +59,7 @@ use evenkeel_stats::Registry;
 use tokio::time::Instant;
 
 pub use breaker::{Overflow, Permit};
+pub use choice::{HostChoice, PassedOver};
 pub use cluster::Cluster;
 pub use connect::{ConnectError, connect};
 pub use connection::{Connection, RequestGuard};

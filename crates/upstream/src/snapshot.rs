@@ -37,6 +37,12 @@ pub struct HostSnapshot {
 }
 
 impl HostSnapshot {
+    /// Whether it takes requests: not if checks fail, if it is ejected, or if discovery says so.
+    pub fn takes_requests(&self) -> bool {
+        let out = HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::FAILED_OUTLIER_CHECK);
+        !self.health_flags.has(out) && matches!(self.discovered, Health::Healthy | Health::Degraded)
+    }
+
     pub(super) fn of(host: &Host) -> Self {
         let counts = &host.counts;
         Self {

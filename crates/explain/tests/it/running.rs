@@ -30,7 +30,13 @@ impl RunningProxies for Others {
 
 fn state(address: &str, flags: &[&str]) -> EndpointState {
     let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
-    EndpointState { address: address.to_owned(), healthy: flags.is_empty(), flags, active_requests: 0 }
+    EndpointState {
+        address: address.to_owned(),
+        healthy: flags.is_empty(),
+        flags,
+        active_requests: 0,
+        ejected_us: None,
+    }
 }
 
 /// Another rule for everything.

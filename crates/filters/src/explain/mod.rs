@@ -5,6 +5,7 @@
 pub mod query;
 mod request;
 mod step;
+mod timing;
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Call, Explainer, Explanation, Says, Step, Trace};
 
+pub use super::timing::{CircuitBreaker, ClusterLimits, EndpointChoice, EndpointState, FailedTry, Phase, PhaseKind};
+
 /// Maximum number of weighted clusters that a decision lists.
 const MAX_CLUSTERS: usize = 100;
 /// Replaces a secret value.
@@ -94,7 +96,7 @@ pub struct RecentRequest {
     pub direction: String,
     /// The call. Secret values are redacted.
     pub call: QueriedCall,
-    /// The head is not as it was received, but as the route changed it: it was kept only because the request failed.
+    /// The head is not as it was received, but as the route changed it: it was kept only because the request failed or was slow.
     pub edited: bool,
     /// The filter chain that served it.
     pub filter_chain: String,
@@ -122,6 +124,12 @@ pub struct RecentRequest {
     pub duration_us: u64,
     /// From its first byte to the first byte of the endpoint's response, in microseconds.
     pub first_byte_us: Option<u64>,
+    /// Where its time went.
+    pub phases: Vec<Phase>,
+    /// The tries that failed; with a response in the end, these were repeated.
+    pub failed_tries: Vec<FailedTry>,
+    /// The endpoints to choose from; none: no cluster was chosen, or it is gone.
+    pub choice: Option<EndpointChoice>,
 }
 
 /// The response of a proxy at `/requests`.
@@ -134,20 +142,6 @@ pub struct RecentRequests {
     pub silent_workers: usize,
     /// The requests, the latest first.
     pub requests: Vec<RecentRequest>,
-}
-
-/// An endpoint's state, as the proxy sees it now.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EndpointState {
-    /// Its address, or its host name.
-    pub address: String,
-    /// Whether it takes requests.
-    pub healthy: bool,
-    /// Why not, in Envoy's words: `failed_outlier_check` (ejected), `failed_active_hc`, …
-    pub flags: Vec<String>,
-    /// Requests in flight.
-    pub active_requests: u64,
 }
 
 /// The response of a proxy at `/explain`.

@@ -152,6 +152,12 @@ impl HttpFilters {
         self.filters.is_empty()
     }
 
+    /// The name of the filter that a request waits for.
+    pub fn awaited(&self, streams: &FilterStreams) -> Option<&Arc<str>> {
+        let at = if streams.passed { streams.request_holder } else { streams.position };
+        self.filters.get(at).map(|entry| &entry.name)
+    }
+
     /// Starts a request. Its route at this point determines which filters are disabled.
     pub fn begin(&self, streams: &mut FilterStreams, route: &RouteFilters<'_>) {
         streams.slots.extend(self.filters.iter().map(|entry| entry.filter.slot()));

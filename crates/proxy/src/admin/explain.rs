@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use evenkeel_filters::explain::Explainer;
 use evenkeel_filters::explain::query::{EndpointState, ProxyDecision, QueriedCall, decide};
-use evenkeel_runtime_config::cluster::Health;
-use evenkeel_upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
+use evenkeel_upstream::ClusterSnapshot;
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
 use super::{Admin, Reply, apart};
+use crate::endpoint_state::endpoint_state;
 
 /// Maximum size of a question, in bytes: the longest head that a proxy accepts, and room for its JSON form.
 const MAX_QUESTION_BYTES: usize = 512 * 1024;
@@ -20,8 +20,6 @@ const MAX_QUESTION_BYTES: usize = 512 * 1024;
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of endpoints in the answer.
 const MAX_ENDPOINTS: usize = 100;
-/// Flags of a host that takes no requests.
-const OUT: HealthFlags = HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::FAILED_OUTLIER_CHECK);
 
 pub(super) async fn page(admin: &Admin, body: Incoming) -> Reply {
     match answer(admin, body).await {
@@ -65,27 +63,11 @@ fn endpoints(snapshots: Vec<ClusterSnapshot>) -> Vec<EndpointState> {
     for host in snapshots.into_iter().flat_map(|cluster| cluster.hosts) {
         match all.iter_mut().find(|known| *known.address == *host.address) {
             Some(known) => known.active_requests += host.rq_active,
-            None => all.push(state(&host)),
+            None => all.push(endpoint_state(&host)),
         }
         if all.len() >= MAX_ENDPOINTS {
             break;
         }
     }
     all
-}
-
-fn state(host: &HostSnapshot) -> EndpointState {
-    let discovered = match host.discovered {
-        Health::Healthy => None,
-        Health::Degraded => Some("eds_degraded"),
-        Health::Draining => Some("draining"),
-        Health::Unhealthy => Some("failed_eds_health"),
-    };
-    let flags = host.health_flags.names().map(|name| name.trim_start_matches('/'));
-    EndpointState {
-        address: host.address.to_string(),
-        healthy: !host.health_flags.has(OUT) && matches!(host.discovered, Health::Healthy | Health::Degraded),
-        flags: flags.chain(discovered).map(str::to_owned).collect(),
-        active_requests: host.rq_active,
-    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_filters::alpn::APPLICATION_PROTOCOLS;
 use evenkeel_filters::decide::{announce_timeout, set_host};
+use evenkeel_filters::explain::query::FailedTry;
 use evenkeel_filters::{HostOverride, StateObject};
 use evenkeel_http::{HeaderId, ResponseInfo};
 use evenkeel_runtime_config::route::HostRewrite;
@@ -22,6 +23,7 @@ use super::timers::Timers;
 use super::transfer::Transfer;
 use super::upload::Upload;
 use super::upstream::Upstream;
+use crate::recent::Span;
 
 /// A client's stream, and where its request goes.
 pub(super) struct DownstreamSide<'s, 'l, 'c> {
@@ -106,8 +108,10 @@ impl ClientSide for DownstreamSide<'_, '_, '_> {
                 cluster.acquire(host, version, priority).await
             }
         };
-        let connected = self.active.unless_over(timers, connecting).await?;
-        connected.map_err(Failure::from).inspect_err(|failure| {
+        let begin = turn::now();
+        let connected = self.active.unless_over(timers, connecting).await;
+        self.active.request.notes().waited_for_connection(Span { begin, end: turn::now() });
+        connected?.map_err(Failure::from).inspect_err(|failure| {
             if let Failure::Connect(reason) = failure {
                 self.active.request.stream.transport_failure.clone_from(reason);
             }
@@ -172,20 +176,42 @@ impl ClientSide for DownstreamSide<'_, '_, '_> {
 
     fn failed(&mut self, failure: &Failure) {
         self.active.end_traced_try(Some(failure), false);
+        let transport_failure = if let Failure::Connect(reason) = failure { reason.clone() } else { String::new() };
+        self.try_ended(FailedTry {
+            details: failure.details().into_owned(),
+            transport_failure,
+            full: failure.circuit_breaker(),
+            ..FailedTry::default()
+        });
     }
 
     fn abandoned(&mut self, more: bool) {
         self.active.end_traced_try(None, more);
+        // A try without a response is noted as failed.
+        if self.active.request.response.status > 0 {
+            self.try_ended(FailedTry { status: self.active.request.response.status, ..FailedTry::default() });
+        }
     }
 
     async fn pause(&mut self, pause: Duration, timers: &mut Timers) -> Result<(), Failure> {
         self.active.unless_over(timers, tokio::time::sleep(pause)).await?;
+        self.active.request.notes().retry_begins(turn::now());
         self.announce_time_left();
         Ok(())
     }
 }
 
 impl DownstreamSide<'_, '_, '_> {
+    /// Notes a try that has failed, or whose response is not used.
+    #[cold]
+    fn try_ended(&mut self, ended: FailedTry) {
+        let request = &mut *self.active.request;
+        let endpoint = request.host.as_ref().and(request.stream.host.as_deref()).map(str::to_owned);
+        let after = turn::now().saturating_duration_since(request.started());
+        let end_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        request.notes().try_ended(FailedTry { endpoint, end_us, ..ended });
+    }
+
     /// Updates the timeout headers for the next try: less time is left.
     fn announce_time_left(&mut self) {
         let (forward, hcm) = (self.forward, &*self.active.conn.hcm);

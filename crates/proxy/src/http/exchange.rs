@@ -140,7 +140,7 @@ impl<'e> Exchange<'e> {
             let host = side.pick(&self.tried)?;
             side.request_mut().set_host(&host);
             side.picked(raced);
-            let guard = self.cluster.begin_request(&host, self.priority).map_err(|_| Failure::Overflow)?;
+            let guard = self.cluster.begin_request(&host, self.priority).map_err(Failure::Overflow)?;
             let connections = side.connections_of(&host);
             let ready = if raced { None } else { side.ready_connection(&connections) };
             let connection = match ready {

@@ -5,10 +5,11 @@
 use std::borrow::Cow;
 
 use evenkeel_filters::callouts::Problem;
+use evenkeel_filters::explain::query::CircuitBreaker;
 use evenkeel_filters::{BadBody, ResponseFlags};
 use evenkeel_http::HeadError;
 use evenkeel_http::h2::{Fault, Reason};
-use evenkeel_upstream::{AcquireError, ConnectError, Outcome, PickError, cluster_stats};
+use evenkeel_upstream::{AcquireError, ConnectError, Outcome, Overflow, PickError, cluster_stats};
 
 use self::Says::{Phrase, Reset, Words};
 use crate::stats::http::Counter;
@@ -64,8 +65,8 @@ pub(crate) enum Failure {
     UnconditionalDropOverload,
     /// The requested upgrade is not allowed.
     UpgradeRefused,
-    /// A circuit breaker is open.
-    Overflow,
+    /// This circuit breaker is open.
+    Overflow(Overflow),
     /// Connecting failed, with Envoy's transport failure reason.
     Connect(String),
     /// Connecting took too long.
@@ -231,7 +232,7 @@ table! {
         header: Some((b"x-envoy-drop-overload", b"true")), problem: Problem::Refused;
     Self::UnconditionalDropOverload => 503, UNCONDITIONAL_DROP_OVERLOAD, Words("unconditional_drop_overload", "unconditional drop overload"), Proxy, STAYS,
         header: Some((b"x-envoy-unconditional-drop-overload", b"true")), problem: Problem::Refused;
-    Self::Overflow => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true")), problem: Problem::Refused;
+    Self::Overflow(_) => 503, UPSTREAM_OVERFLOW, Reset("overflow"), Proxy, STAYS, header: Some((b"x-envoy-overloaded", b"true")), problem: Problem::Refused;
 
     // The texts are in the filter's reply.
     Self::Filter(reply) => reply.status, NONE, Words("", ""), Proxy, STAYS, http2_reset: None;
@@ -330,6 +331,18 @@ impl Failure {
         self.row().flags
     }
 
+    /// The circuit breaker that was open.
+    pub(crate) fn circuit_breaker(&self) -> Option<CircuitBreaker> {
+        let Self::Overflow(overflow) = self else { return None };
+        Some(match overflow {
+            Overflow::Connections => CircuitBreaker::Connections,
+            Overflow::Pools => CircuitBreaker::Pools,
+            Overflow::Pending => CircuitBreaker::PendingRequests,
+            Overflow::Requests => CircuitBreaker::Requests,
+            Overflow::Retries => CircuitBreaker::Retries,
+        })
+    }
+
     /// Envoy's words for a stream that was reset, or for a connection that was not made.
     pub(crate) fn reset_reason(&self) -> Option<&'static str> {
         match self.row().says {
@@ -376,7 +389,7 @@ impl From<PickError> for Failure {
 impl From<AcquireError> for Failure {
     fn from(error: AcquireError) -> Self {
         match error {
-            AcquireError::Overflow(_) => Self::Overflow,
+            AcquireError::Overflow(breaker) => Self::Overflow(breaker),
             AcquireError::Connect(ConnectError::Timeout(_)) => Self::ConnectTimeout,
             AcquireError::Connect(error) => Self::Connect(error.to_string()),
         }
@@ -426,7 +439,7 @@ mod tests {
             Failure::NoHealthyHost(503),
             Failure::DropOverload,
             Failure::UnconditionalDropOverload,
-            Failure::Overflow,
+            Failure::Overflow(Overflow::Requests),
             Failure::BadBody(BadBody { status: 400, body: "not base64", details: "bad_base64" }),
             Failure::FilteredLength,
             Failure::HeadTimeout,

@@ -33,6 +33,7 @@ use super::timers::Timers;
 use super::transfer::Transfer;
 use crate::dns_cache::Lookup;
 use crate::listener::socket::ListenerKey;
+use crate::recent::Span;
 use crate::services::{WorkerClock, WorkerTasks};
 use crate::stats::http::Counter;
 use crate::worker::Worker;
@@ -155,31 +156,47 @@ impl ActiveStream<'_> {
     ) -> Filtered<Reply> {
         let route = matched.map(|matched| &**matched.route);
         loop {
-            let waited = match waits {
-                Waits::Body { max_bytes } => self.collect(max_bytes, route).await,
-                Waits::Start { bytes } => self.collect_start(bytes, route).await,
-                Waits::Filter(pause) => {
-                    let woken = self.pause(pause, route).await;
-                    woken.map(|woken| self.request.filters.wake(woken))
+            let began = turn::now();
+            let waited = self.await_filter(waits, route).await;
+            self.note_filter_wait(began);
+            match waited {
+                Ok(None) => {}
+                Ok(Some(again)) => {
+                    waits = again;
+                    continue;
                 }
-                Waits::Data(pause) => match self.pause(pause, route).await.map(|_| self.resume_whole_body()) {
-                    Ok(Ok(Flow::Pause(again))) => {
-                        waits = Waits::Data(again);
-                        continue;
-                    }
-                    Ok(Ok(Flow::Continue)) => Ok(()),
-                    Ok(Err(bad)) => Err(Failure::BadBody(bad)),
-                    Err(failure) => Err(failure),
-                },
-            };
-            if let Err(failure) = waited {
-                return Filtered::Answered(Reply::from(&failure));
+                Err(failure) => return Filtered::Answered(Reply::from(&failure)),
             }
             waits = match self.ask(client, matched) {
                 Ok(decided) => return decided,
                 Err(again) => again,
             };
         }
+    }
+
+    /// Waits for what a filter wants. Returns what it wants next, if it is not to be called again yet.
+    async fn await_filter(&mut self, waits: Waits, route: Option<&Route>) -> Result<Option<Waits>, Failure> {
+        match waits {
+            Waits::Body { max_bytes } => self.collect(max_bytes, route).await?,
+            Waits::Start { bytes } => self.collect_start(bytes, route).await?,
+            Waits::Filter(pause) => {
+                let woken = self.pause(pause, route).await?;
+                self.request.filters.wake(woken);
+            }
+            Waits::Data(pause) => {
+                self.pause(pause, route).await?;
+                return match self.resume_whole_body().map_err(Failure::BadBody)? {
+                    Flow::Pause(again) => Ok(Some(Waits::Data(again))),
+                    Flow::Continue => Ok(None),
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    fn note_filter_wait(&mut self, began: Instant) {
+        let filter = self.conn.manager.filters.awaited(&self.request.filters).cloned();
+        self.request.notes().waited_for_filter(filter, Span { begin: began, end: turn::now() });
     }
 
     /// Passes a collected body through the filters. For a body still to come, takes over the length the head announces.

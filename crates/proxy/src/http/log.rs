@@ -35,7 +35,7 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
         complete_filters(conn, request, cut_off);
     }
     let edge = request.edge.take();
-    let (sampled, trace) = (request.sampled.take(), request.trace.take());
+    let (notes, trace) = (request.notes.take(), request.trace.take());
     request.record(&conn.info, cut_off, |end| {
         let (worker, head) = (&*conn.worker, &request.head);
         let exemplar = trace.as_ref().and_then(|trace| trace.exemplar(wall_clock(turn::now())));
@@ -47,7 +47,7 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
                 server: edge.as_deref(),
                 is_request: true,
             },
-            &mut RecentRecorder { recent: &worker.recent, head, received: sampled },
+            &mut RecentRecorder { recent: &worker.recent, upstreams: &worker.upstreams, head, notes },
             &mut Traced { trace, worker },
             &mut Lines { log: &worker.log, logs: conn.hcm.access_logs.iter() },
         ];

@@ -65,7 +65,8 @@ impl ActiveStream<'_> {
         let recent = &self.conn.worker.recent;
         let started = self.request.started();
         if recent.is_due(started) && recent.takes(&self.conn.info, started) {
-            self.request.sampled = Some(captured(&self.request.head, self.conn.info.view.tls, false));
+            let received = captured(&self.request.head, self.conn.info.view.tls, false);
+            self.request.notes().received = Some(received);
         }
     }
 

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_filters::decide::Tunnel;
-use evenkeel_filters::explain::query::QueriedHead;
 use evenkeel_filters::tracing::Trace;
 use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
@@ -19,10 +19,14 @@ use evenkeel_upstream::{ConnectTimes, Host, edge, turn};
 use tokio::time::Instant;
 
 use super::failure::Failure;
+use crate::recent::Notes;
 use crate::stats::http;
 
 /// Maximum number of request objects that a worker keeps for reuse, mainly for the memory allocated by their heads.
 const MAX_POOLED_REQUESTS: usize = 256;
+
+/// Time after a response's first byte in which waits for the client are not noted.
+const SHORT_WAIT: Duration = Duration::from_millis(5);
 
 /// The info of a request that has no head yet.
 const NO_INFO: RequestInfo = RequestInfo {
@@ -78,8 +82,9 @@ pub(super) struct Request {
     pub(super) outcome: Option<u8>,
     /// Counters of the traffic with the server of the latest try.
     pub(super) edge: Option<Rc<Writer<edge::Stats>>>,
-    /// Its head as it was received, if it is kept as a recent request ([`crate::recent`]).
-    pub(super) sampled: Option<Box<QueriedHead>>,
+    /// What is noted for its record as a recent request ([`crate::recent`]): in all those that are part of the sample, and in others
+    /// once they wait or fail.
+    pub(super) notes: Option<Box<Notes>>,
     /// Its trace, if its connection manager traces.
     pub(super) trace: Option<Box<Trace>>,
 }
@@ -106,7 +111,7 @@ impl Request {
             load_reported: false,
             outcome: None,
             edge: None,
-            sampled: None,
+            notes: None,
             trace: None,
         }
     }
@@ -153,7 +158,7 @@ impl Request {
             load_reported,
             outcome,
             edge,
-            sampled,
+            notes,
             trace,
         } = self;
         head.clear();
@@ -170,7 +175,7 @@ impl Request {
         *load_reported = false;
         *edge = None;
         *body_begins = false;
-        *sampled = None;
+        *notes = None;
         *trace = None;
     }
 
@@ -210,6 +215,22 @@ impl Request {
     #[inline]
     pub(super) fn note_first(&mut self, point: TimePoint) {
         self.stream.times.set_first(point, turn::now().into_std());
+    }
+
+    /// What is noted of it, to add to. Only what takes long is noted.
+    #[cold]
+    pub(super) fn notes(&mut self) -> &mut Notes {
+        self.notes.get_or_insert_default()
+    }
+
+    /// Notes that the client takes no more bytes of the response, if that has not begun only now: streams often wait shortly for their turn
+    /// on the client's socket.
+    pub(super) fn note_blocked(&mut self) {
+        let now = turn::now();
+        let begun = self.stream.times.get(TimePoint::UpstreamRxBegin).map(Instant::from_std);
+        if begun.is_some_and(|begun| now.saturating_duration_since(begun) >= SHORT_WAIT) {
+            self.notes().client_blocks(now);
+        }
     }
 
     /// Returns when its last byte was received.

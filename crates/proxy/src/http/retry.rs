@@ -145,7 +145,7 @@ mod tests {
             ("refused-stream", Failure::UpstreamReset, false),
             ("5xx", Failure::ResponseTimeout, false),
             ("5xx", Failure::NoHealthyHost(503), false),
-            ("5xx,reset,reset-before-request", Failure::Overflow, false),
+            ("5xx,reset,reset-before-request", Failure::Overflow(evenkeel_upstream::Overflow::Requests), false),
             ("http3-post-connect-failure", closed(false), false),
         ] {
             assert_eq!(covers_failure(&on(conditions), &failure), expected, "{conditions}: {failure:?}");

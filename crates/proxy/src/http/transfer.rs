@@ -121,8 +121,13 @@ impl<'e, 'l> Transfer<'e, 'l> {
 
     fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
-            if ready!(self.active.down.poll_room(cx)).is_err() {
-                return Poll::Ready(Err(self.active.down.why_gone(cx)));
+            match self.active.down.poll_room(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(self.active.down.why_gone(cx))),
+                Poll::Pending => {
+                    self.active.request.note_blocked();
+                    return Poll::Pending;
+                }
             }
             if let Some(held) = &mut self.held {
                 // Released bytes do not wait for bytes that the filter holds back.

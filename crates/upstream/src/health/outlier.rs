@@ -228,6 +228,11 @@ impl OutlierDetector {
         changed
     }
 
+    /// When the host was ejected, if it is.
+    pub(crate) fn ejected(&self, host: &Arc<HostHealth>) -> Option<Instant> {
+        self.state().members.iter().find(|member| Arc::ptr_eq(&member.host, host))?.ejected
+    }
+
     fn eject(&self, host: &Arc<HostHealth>, reason: Reason, now: Instant) -> bool {
         let mut state = self.state();
         let Some(index) = state.members.iter().position(|member| Arc::ptr_eq(&member.host, host)) else {

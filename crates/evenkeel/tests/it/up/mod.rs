@@ -49,6 +49,7 @@ mod unchanged;
 mod upgrade;
 mod user;
 mod volumes;
+mod why;
 mod workload_groups;
 
 use std::path::{Path, PathBuf};
