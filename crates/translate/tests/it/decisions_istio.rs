@@ -43,16 +43,16 @@ pub fn base() -> String {
 }
 
 /// A server of the gateway.
-fn gateway(servers: &str) -> String {
+pub fn gateway(servers: &str) -> String {
     istio("Gateway", "edge/gw", &format!("{{selector: {{istio: edge}}, servers: [{servers}]}}"))
 }
 
-fn http(number: u16, hosts: &str) -> String {
+pub fn http(number: u16, hosts: &str) -> String {
     format!("{{port: {{number: {number}, name: http-{number}, protocol: HTTP}}, hosts: [{hosts}]}}")
 }
 
 /// Services of the namespace `shop`, on port 80.
-fn services(names: &str) -> String {
+pub fn services(names: &str) -> String {
     let one = |(at, name): (usize, &str)| {
         service(
             name,
@@ -62,18 +62,18 @@ fn services(names: &str) -> String {
     names.split(' ').enumerate().map(one).collect()
 }
 
-fn to(service: &str, port: u16) -> String {
+pub fn to(service: &str, port: u16) -> String {
     format!("{{route: [{{destination: {{host: {service}.shop.svc.cluster.local, port: {{number: {port}}}}}}}]}}")
 }
 
 /// A request at the gateway.
-fn at_gateway(mesh: &Mesh, port: u16, client: &Client, request: &str) -> String {
+pub fn at_gateway(mesh: &Mesh, port: u16, client: &Client, request: &str) -> String {
     let config = mesh.proxy(&mesh.view("router edge-0.edge"));
     short(&outcome(&config, &format!("0.0.0.0_{port}"), client, &format!("10.244.9.1:{port}"), request, 0))
 }
 
 /// A call of the workload.
-fn call(mesh: &Mesh, client: &Client, to: &str, request: &str) -> String {
+pub fn call(mesh: &Mesh, client: &Client, to: &str, request: &str) -> String {
     short(&outbound(&mesh.sidecar("client-0.shop"), client, to, request))
 }
 
@@ -88,20 +88,20 @@ fn short(outcome: &str) -> String {
     }
 }
 
-fn sni(name: &'static str) -> Client {
+pub fn sni(name: &'static str) -> Client {
     Client { server_name: Some(name), ..PLAIN_TCP }
 }
 
 /// The resource of a name among a proxy's.
-fn resource(mesh: &Mesh, proxy: &str, kind: &str, name: &str) -> serde_json::Value {
+pub fn resource(mesh: &Mesh, proxy: &str, kind: &str, name: &str) -> serde_json::Value {
     let all = crate::recorded::compared(&crate::scenario::translate(&mesh.view(proxy), &mesh.snapshot));
     let list = all[kind].as_array().cloned().unwrap_or_default();
     let is_it = |one: &serde_json::Value| one["name"] == name || one["cluster_name"] == name;
     list.into_iter().find(is_it).unwrap_or(serde_json::Value::Null)
 }
 
-const EDGE: &str = "router edge-0.edge";
-const SIDECAR: &str = "sidecar client-0.shop";
+pub const EDGE: &str = "router edge-0.edge";
+pub const SIDECAR: &str = "sidecar client-0.shop";
 
 #[test]
 fn a_gateway_never_calls_the_address_that_it_was_called_at() {

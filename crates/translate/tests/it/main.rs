@@ -18,6 +18,7 @@ mod decisions_http_routes;
 mod decisions_ingress_tls;
 mod decisions_ingresses;
 mod decisions_istio;
+mod decisions_istio_table;
 mod decisions_l4;
 mod decisions_mesh;
 mod decisions_proxy_config;
