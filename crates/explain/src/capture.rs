@@ -59,6 +59,12 @@ impl World {
         workload.has_proxy && !excepted && (in_ranges || capture.outbound_ports.contains(&to.port()))
     }
 
+    /// Whether a workload calls itself by its own address: such connections stay on its loopback interface, which capture leaves alone.
+    pub(crate) fn calls_itself(&self, workload: &Workload, to: SocketAddr) -> bool {
+        let is_own = to.ip().is_loopback() || workload.addresses.contains(&to.ip());
+        is_own && !self.is_uncaptured(workload) && !self.is_gateway(workload)
+    }
+
     /// Whether connections to a port of a workload pass its sidecar.
     pub(crate) fn arrives_at_proxy(&self, workload: &Workload, port: u16) -> bool {
         if self.is_uncaptured(workload) {

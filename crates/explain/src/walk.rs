@@ -79,12 +79,13 @@ impl World {
         let target = &question.target;
         let own = workload.has_proxy.then(|| self.proxy(workload));
         let resolved = names::resolve(target.host(), workload, own.as_deref(), &self.snapshot);
-        let proxy =
-            own.filter(|_| self.leaves_through_proxy(workload, SocketAddr::new(resolved.address, target.port())));
+        let to = SocketAddr::new(resolved.address, target.port());
+        let is_to_itself = self.calls_itself(workload, to);
+        let proxy = own.filter(|_| !is_to_itself && self.leaves_through_proxy(workload, to));
         let source = SocketAddr::new(workload.addresses.first().copied().unwrap_or(OUTSIDE.into()), CLIENT_PORT);
         let arrival = Arrival {
             source,
-            destination: SocketAddr::new(resolved.address, target.port()),
+            destination: to,
             socket: None,
             tls: client_tls(target, &["http/1.1"]),
             request: request(target),
@@ -97,6 +98,10 @@ impl World {
                 let to = self.note_host(&mut answer, &resolved, workload);
                 self.walk(&proxy, Side::Outbound, arrival, &mut answer);
                 answer.notes.extend(to);
+            }
+            None if is_to_itself => {
+                let name = format!("{}.{}", workload.pod, workload.namespace);
+                answer.notes.push(format!("{name} calls its own address: no proxy gets that, and no policy judges it"));
             }
             None => {
                 let why = if workload.has_proxy {

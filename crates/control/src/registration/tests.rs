@@ -77,11 +77,17 @@ fn only_an_identity_of_the_groups_account_registers() {
 }
 
 fn group() -> WorkloadGroupSpec {
-    let yaml = "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm, namespace: shop}\nspec:\n  \
-                metadata: {labels: {app: vm, tier: group}, annotations: {note: hello}}\n  \
-                template: {serviceAccount: vm, ports: {http: 8080}, labels: {tier: template, from: template}, \
-                network: south, locality: s/1, weight: 2}\n";
-    let (objects, found) = evenkeel_api::load(&[("a.yaml".into(), yaml.into())]);
+    group_of(
+        "metadata: {labels: {app: vm, tier: group}, annotations: {note: hello}}\n  \
+              template: {serviceAccount: vm, ports: {http: 8080}, labels: {tier: template, from: template}, \
+              network: south, locality: s/1, weight: 2}\n",
+    )
+}
+
+fn group_of(spec: &str) -> WorkloadGroupSpec {
+    let yaml =
+        "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: vm, namespace: shop}\nspec:\n  ";
+    let (objects, found) = evenkeel_api::load(&[("a.yaml".into(), format!("{yaml}{spec}").into())]);
     assert!(!found.has_errors(), "{found}");
     match &objects[0].resource {
         Resource::WorkloadGroup(group) => group.spec.clone(),
@@ -157,6 +163,34 @@ fn an_entry_is_made_of_the_groups_template_and_of_what_the_node_says() {
     let stored = entry::read(&document).expect("an entry");
     assert_eq!((&*stored.group, &*stored.controller, stored.health), ("vm", "one", Some(health)));
     assert_eq!(entry::read(&serde_json::json!({})), None);
+}
+
+/// Without any part of a group its entries are others.
+#[test]
+fn every_field_of_a_group_shows_in_its_entries() {
+    let parts = [
+        "labels: {app: vm}",
+        "annotations: {note: hello}",
+        "serviceAccount: vm",
+        "ports: {http: 8080}",
+        "labels: {tier: a}",
+        "network: south",
+        "locality: s/1",
+        "weight: 2",
+    ];
+    let entry_without = |left_out: usize| {
+        let of = |range: std::ops::Range<usize>| {
+            let kept: Vec<&str> = range.filter(|at| *at != left_out).map(|at| parts[at]).collect();
+            kept.join(", ")
+        };
+        let group = group_of(&format!("metadata: {{{}}}\n  template: {{{}}}\n", of(0..2), of(2..parts.len())));
+        let registrant = registrant(&node("10.0.0.1", &[])).expect("a registrant").expect("a group");
+        entry::document(&group, &registrant, "one", Connected::Since(UNIX_EPOCH), None)
+    };
+    let whole = entry_without(parts.len());
+    for (at, part) in parts.iter().enumerate() {
+        assert_ne!(entry_without(at), whole, "{part}");
+    }
 }
 
 #[test]

@@ -264,3 +264,23 @@ fn a_gateway_is_called_at_the_port_that_its_service_leads_to() {
         assert!(private.contains("204"), "{inner}: {private}");
     }
 }
+
+/// What a workload sends to its own address stays on its loopback interface, whatever mode and policies say.
+#[test]
+fn a_workload_that_calls_itself_meets_no_proxy() {
+    let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: istio-system}\nspec: {mtls: {mode: STRICT}}\n---\n\
+                  apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: nothing, namespace: istio-system}\nspec: {}\n";
+    let world = world(strict);
+    let own = world.find("web", Some("shop")).expect("a workload");
+    let check = |to: std::net::IpAddr, is_open: bool| {
+        let answer = ask(&world, &format!("web.shop GET http://{to}:8080/x")).expect("an answer");
+        assert_eq!(answer.hops.is_empty(), is_open, "{}", answer.to_text(false));
+        let text = answer.to_text(false);
+        assert_eq!(text.contains("calls its own address: no proxy gets that"), is_open, "{text}");
+        assert_eq!(answer.verdict.outcome, evenkeel_explain::answer::Outcome::Forward, "{text}");
+    };
+    check(own.addresses[0], true);
+    check([127, 0, 0, 1].into(), true);
+    let other = world.find("reviews-v1", Some("shop")).expect("a workload");
+    check(other.addresses[0], false);
+}

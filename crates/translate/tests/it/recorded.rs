@@ -196,25 +196,35 @@ fn is_of_traffic(kind: Kind) -> bool {
 
 /// What shows that a setting counts, or says that it does not.
 enum Evidence {
-    /// Agents are given other settings with this value, in ProxyConfig's YAML.
+    /// Agents are given other settings with this value, in ProxyConfig's YAML, and others again without any part of it.
     Agent(&'static str),
-    /// The mesh has other settings with this value, in MeshConfig's YAML.
+    /// The mesh has other settings with this value, in MeshConfig's YAML, and others again without any part of it.
     Mesh(&'static str),
+    /// A client's proxy has other resources where this part is added to a document that ends with the other.
+    Added(&'static str, &'static str),
     /// A finding of this code names a document's field, whose value is this.
     Finding(&'static str, &'static str),
-    /// A test has this text: a file below `crates/`, and a part of it.
-    Tested(&'static str, &'static str),
+    /// A test of another crate has this value: its file below `crates/`, its function, and a part of what that runs.
+    Tested(&'static str, &'static str, &'static str),
 }
 
-use Evidence::{Agent, Finding, Mesh, Tested};
+use Evidence::{Added, Agent, Finding, Mesh, Tested};
+
+/// A ServiceEntry without addresses.
+const ENTRY: &str = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: shop}\n\
+                     spec: {hosts: [e.test], ports: [{number: 80, name: tcp, protocol: TCP}], resolution: STATIC, endpoints: [{address: 10.0.0.9}]}\n";
+/// A Service, and the machine that is its endpoint.
+const MACHINE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n---\n\
+                       apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: shop, annotations: {proxy.istio.io/health-checks-enabled: \"true\"}}\nspec: {address: 10.0.0.9, labels: {app: web}}\n";
 
 /// Settings that no resource shows, and what shows them. A path stands for all paths that begin with it.
 #[rustfmt::skip]
 const NOT_SHOWN: &[(&str, Evidence)] = &[
-    ("ServiceEntry status", Tested("k8s/tests/it/addresses.rs", "addresses")),
-    ("MeshConfig ca", Tested("control/tests/it/external_signer.rs", "tlsSettings: {{mode: DISABLE}}")),
+    ("ServiceEntry status", Added(ENTRY, "status: {addresses: [{host: e.test, value: 240.240.7.7}]}\n")),
+    ("MeshConfig ca", Mesh("ca: {address: 'a.test:1', requestTimeout: 3s, tlsSettings: {mode: SIMPLE}}")),
+    ("MeshConfig ca", Finding("ca: {address: 'a.test:1', istiodSide: false}", "unsupported-value")),
     ("MeshConfig caCertificates", Mesh("caCertificates: [{spiffeBundleUrl: 'https://a.test/bundle', trustDomains: [a.test]}]")),
-    ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", Tested("agent/tests/it/bootstrap.rs", "gatewayTopology")),
+    ("MeshConfig defaultConfig.gatewayTopology.proxyProtocol", Tested("agent/tests/it/bootstrap.rs", "what_the_owner_says_of_the_proxy_goes_to_the_control_plane", "gatewayTopology")),
     ("MeshConfig defaultConfig.caCertificatesPem", Agent("caCertificatesPem: ['-----BEGIN CERTIFICATE-----']")),
     ("MeshConfig defaultConfig.drainDuration", Agent("drainDuration: 9s")),
     ("MeshConfig defaultConfig.extraStatTags", Agent("extraStatTags: [a]")),
@@ -222,7 +232,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig defaultConfig.fileFlushMinSizeKb", Agent("fileFlushMinSizeKb: 7")),
     ("MeshConfig defaultConfig.proxyAdminPort", Agent("proxyAdminPort: 15900")),
     ("MeshConfig defaultConfig.proxyStatsMatcher", Agent("proxyStatsMatcher: {inclusionPrefixes: [a]}")),
-    ("MeshConfig defaultConfig.readinessProbe", Tested("agent/src/health/config.rs", "readinessProbe")),
+    ("MeshConfig defaultConfig.readinessProbe", Tested("agent/src/health/config.rs", "defaults_are_those_of_istios_agent", r#"{"readinessProbe": {}}"#)),
     ("MeshConfig defaultConfig.runtimeValues", Agent("runtimeValues: {overload.global_downstream_max_connections: '7'}")),
     ("MeshConfig defaultConfig.serviceCluster", Agent("serviceCluster: a")),
     ("MeshConfig defaultConfig.statusPort", Agent("statusPort: 15920")),
@@ -234,7 +244,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig defaultConfig.tracing.tlsSettings", Agent("tracing: {zipkin: {address: 'a.test:9411'}, tlsSettings: {mode: SIMPLE}}")),
     ("MeshConfig defaultConfig.customConfigFile", Agent("customConfigFile: /a.yaml")),
     ("MeshConfig defaultConfig.proxyBootstrapTemplatePath", Agent("proxyBootstrapTemplatePath: /a.json")),
-    ("MeshConfig defaultConfig.terminationDrainDuration", Tested("local/src/workloads.rs", "terminationDrainDuration: 9s")),
+    ("MeshConfig defaultConfig.terminationDrainDuration", Tested("local/src/workloads.rs", "proxies_have_the_settings_of_proxy_config", "terminationDrainDuration: 9s")),
     ("MeshConfig defaultConfig.tracingServiceName", Agent("tracingServiceName: CANONICAL_NAME_ONLY")),
     ("MeshConfig enablePrometheusMerge", Mesh("enablePrometheusMerge: false")),
     ("MeshConfig defaultProviders.metrics", Mesh("defaultProviders: {metrics: [p]}")),
@@ -251,14 +261,66 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig extensionProviders[].sds", Finding("extensionProviders: [{name: p, sds: {service: a, port: 1, name: b}}]", "no-effect")),
     ("MeshConfig proxyInboundListenPort", Finding("proxyInboundListenPort: 15999", "unsupported-value")),
     ("MeshConfig serviceSettings", Finding("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", "no-effect")),
-    ("WorkloadEntry status.conditions[]", Tested("translate/tests/it/decisions_services.rs", "status: {conditions: [{type: Healthy, status")),
-    ("WorkloadGroup spec", Tested("control/tests/it/registration.rs", "kind: WorkloadGroup")),
-    ("WorkloadGroup spec.metadata", Tested("control/src/registration/tests.rs", "metadata: {labels: {app: vm, tier: group}, annotations: {note: hello}}")),
-    ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "template: {serviceAccount: vm, ports: {http: 8080}, labels: {tier: template, from: template}")),
-    ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "network: south, locality: s/1, weight: 2}")),
-    ("WorkloadGroup spec.template", Tested("control/src/registration/tests.rs", "spec: {template: {}}")),
-    ("WorkloadGroup spec.probe", Tested("local/src/workloads.rs", "probe: {{tcpSocket: {{port: 90}}}}")),
+    ("WorkloadEntry status.conditions[]", Added(MACHINE, "status: {conditions: [{type: Healthy, status: \"True\"}]}\n")),
+    ("WorkloadGroup spec", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "serviceAccount: vm")),
+    ("WorkloadGroup spec.metadata", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "annotations: {note: hello}")),
+    ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "ports: {http: 8080}")),
+    ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "locality: s/1")),
+    ("WorkloadGroup spec.probe", Tested("local/src/workloads.rs", "groups_with_a_command_are_run_and_others_are_noted", "probe: {{tcpSocket: {{port: 90}}}}")),
 ];
+
+/// The value without each of its parts, one at a time.
+fn with_less(text: &str) -> Vec<String> {
+    fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+        let inner: Vec<(String, &Value)> = match value {
+            Value::Object(fields) => {
+                fields.iter().map(|(name, field)| (format!("{at}/{}", name.replace('/', "~1")), field)).collect()
+            }
+            _ => Vec::new(),
+        };
+        if inner.is_empty() {
+            found.push(at.to_owned());
+        }
+        inner.iter().for_each(|(at, field)| leaves(field, at, found));
+    }
+    let (documents, found) = yaml::parse(&"a.yaml".into(), text);
+    assert!(found.is_empty(), "{text}");
+    let whole = documents.first().map(Node::to_json).expect("a value");
+    let mut all = Vec::new();
+    leaves(&whole, "", &mut all);
+    let without = |leaf: &String| {
+        let mut less = whole.clone();
+        let (above, name) = leaf.rsplit_once('/').expect("a field");
+        less.pointer_mut(above).and_then(Value::as_object_mut).expect("its mapping").remove(&name.replace("~1", "/"));
+        less.to_string()
+    };
+    all.iter().map(without).collect()
+}
+
+/// What a client's proxy has in the mesh of a document.
+fn resources_of(document: &str) -> Value {
+    let client = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: client-0, namespace: shop}\nspec: {containers: [{name: a}]}\n\
+                  status: {podIP: 10.0.0.1, phase: Running}\n";
+    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), format!("{document}{client}").into())]);
+    assert!(!found.has_errors(), "{found}");
+    let (snapshot, _) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
+    compared(&crate::scenario::translate(&crate::scenario::view_of("sidecar client-0.shop", &snapshot), &snapshot))
+}
+
+/// The lines of a test that run: those of its function that are no comments.
+fn test_in(file: &str, function: &str) -> String {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
+    let text = std::fs::read_to_string(crates.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let lines: Vec<&str> = text.lines().collect();
+    let head = format!("fn {function}(");
+    let at = lines.iter().position(|line| line.contains(&head)).unwrap_or_else(|| panic!("{file} has no {function}"));
+    let is_test = lines[at.saturating_sub(1)].trim_start();
+    assert!(is_test.starts_with("#[test]") || is_test.starts_with("#[tokio::test"), "{file}: {function} is no test");
+    let indent = lines[at].len() - lines[at].trim_start().len();
+    let end = format!("{}}}", " ".repeat(indent));
+    let body = lines[at..].iter().take_while(|line| **line != end).filter(|line| !line.trim_start().starts_with("//"));
+    body.map(|line| format!("{line}\n")).collect()
+}
 
 /// An entry above is not a way to forget a field: what it says is tried.
 #[test]
@@ -282,20 +344,34 @@ fn what_no_resource_shows_counts_or_is_named() {
     };
     for (path, evidence) in NOT_SHOWN {
         match evidence {
-            Agent(text) => assert_ne!(agent(text), agent("{}"), "{path}: {text}"),
+            Agent(text) => {
+                assert_ne!(agent(text), agent("{}"), "{path}: {text}");
+                for less in with_less(text) {
+                    assert_ne!(agent(&less), agent(text), "{path}: {less}");
+                }
+            }
             Mesh(text) => {
                 let (changed, found) = mesh(text);
                 assert!(!found.has_errors() && changed != mesh("{}").0, "{path}: {text}: {found}");
+                for less in with_less(text) {
+                    let (without, found) = mesh(&less);
+                    assert!(without != changed || found.has_errors(), "{path}: {less}");
+                }
             }
             Finding(text, code) => {
                 let (_, found) = mesh(text);
                 assert!(!found.has_errors(), "{path}: {found}");
                 assert!(found.iter().any(|finding| finding.code == *code), "{path}: no `{code}`: {found}");
             }
-            Tested(file, part) => {
-                let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
-                let text = std::fs::read_to_string(crates.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-                assert!(text.contains(part), "{path}: {part:?} is not in {file}");
+            Added(document, part) => {
+                assert_ne!(resources_of(&format!("{document}{part}")), resources_of(document), "{path}: {part}");
+            }
+            Tested(file, function, part) => {
+                let body = test_in(file, function);
+                assert!(
+                    body.lines().any(|line| line.contains(part)),
+                    "{path}: {part:?} is not in {function} of {file}"
+                );
             }
         }
     }
