@@ -180,8 +180,8 @@ fn every_field_of_a_group_shows_in_its_entries() {
     ];
     let entry_without = |left_out: usize| {
         let of = |range: std::ops::Range<usize>| {
-            let kept: Vec<&str> = range.filter(|at| *at != left_out).map(|at| parts[at]).collect();
-            kept.join(", ")
+            let others: Vec<&str> = range.filter(|at| *at != left_out).map(|at| parts[at]).collect();
+            others.join(", ")
         };
         let group = group_of(&format!("metadata: {{{}}}\n  template: {{{}}}\n", of(0..2), of(2..parts.len())));
         let registrant = registrant(&node("10.0.0.1", &[])).expect("a registrant").expect("a group");

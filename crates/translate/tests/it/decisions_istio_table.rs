@@ -9,7 +9,7 @@ use crate::decisions_istio::{
 use crate::decisions_services::Mesh;
 
 /// What is asked of a mesh.
-enum Asked {
+enum Question {
     /// Where a request goes that comes to this port of the gateway.
     Gateway(u16, Client, &'static str),
     /// Where a call of the workload goes, from its address and its request.
@@ -24,18 +24,18 @@ enum Asked {
 struct Difference {
     id: &'static str,
     mesh: String,
-    asked: Asked,
+    question: Question,
     istio: &'static str,
     /// Our former answer, if it is more than the lack of Istio's.
     instead: &'static str,
 }
 
-use Asked::{Findings, Gateway, Resource, Workload};
+use Question::{Findings, Gateway, Resource, Workload};
 
 const WEB: &str = "outbound|80||web.shop.svc.cluster.local";
 
-fn row(id: &'static str, mesh: String, asked: Asked, istio: &'static str, instead: &'static str) -> Difference {
-    Difference { id, mesh, asked, istio, instead }
+fn row(id: &'static str, mesh: String, question: Question, istio: &'static str, instead: &'static str) -> Difference {
+    Difference { id, mesh, question, istio, instead }
 }
 
 fn settings(text: &str) -> String {
@@ -261,9 +261,9 @@ fn differences() -> Vec<Difference> {
 
 #[test]
 fn what_once_differed_is_answered_as_istio_does() {
-    for Difference { id, mesh, asked, istio, instead } in differences() {
+    for Difference { id, mesh, question, istio, instead } in differences() {
         let mesh = Mesh::read(&mesh);
-        let (answer, is_whole) = match asked {
+        let (answer, is_whole) = match question {
             Gateway(port, client, request) => (at_gateway(&mesh, port, &client, request), true),
             Workload(client, to, request) => (call(&mesh, &client, to, request), true),
             Resource(proxy, kind, name) => (resource(&mesh, proxy, kind, name).to_string(), false),
