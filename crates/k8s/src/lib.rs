@@ -6,6 +6,7 @@ pub mod client;
 pub mod cluster;
 mod convert;
 mod discovery;
+pub mod gateways;
 pub mod last_objects;
 pub mod lease;
 mod localities;

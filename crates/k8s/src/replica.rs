@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::annotations::parse_bool;
 use evenkeel_control::source::feed::ObjectSource;
 use evenkeel_control::{MeshRoots, Platform};
 use evenkeel_store::Store;
@@ -13,6 +14,7 @@ use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::gateways::{DeploymentOptions, GatewayDeployments};
 use crate::lease::{Candidate, LeaseTimes};
 use crate::root_certificates::{NAME, RootCertificates};
 use crate::status::{StatusQueue, StatusWriter};
@@ -22,6 +24,8 @@ use crate::webhooks::WebhookConfigurations;
 
 /// Name of the Lease, and of the field manager, of statuses; a revision other than the default one adds its name.
 const STATUS: &str = "evenkeel-status";
+/// Istio's variable that switches the deployment of Gateways off.
+const DEPLOYS_GATEWAYS: &str = "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER";
 /// How long the leader may take to give its Lease back at the end.
 const RELEASE: Duration = Duration::from_secs(3);
 
@@ -34,6 +38,10 @@ pub struct ReplicaOptions {
     pub revision: String,
     /// Its name (`POD_NAME`): another one for each replica.
     pub name: String,
+    /// The namespace of the mesh's settings.
+    pub root: String,
+    /// Whether Gateways are deployed (`PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER`).
+    pub deploys_gateways: bool,
 }
 
 impl ReplicaOptions {
@@ -45,6 +53,8 @@ impl ReplicaOptions {
             namespace: set("POD_NAMESPACE").unwrap_or_else(|| root.to_owned()),
             revision: set("REVISION").unwrap_or_default(),
             name: set("POD_NAME").unwrap_or_else(unnamed),
+            root: root.to_owned(),
+            deploys_gateways: set(DEPLOYS_GATEWAYS).is_none_or(|value| parse_bool(&value).unwrap_or(true)),
         }
     }
 
@@ -67,7 +77,7 @@ impl ReplicaOptions {
 pub struct Replica {
     stop: watch::Sender<bool>,
     candidates: [JoinHandle<()>; 2],
-    writers: [JoinHandle<()>; 3],
+    writers: Vec<JoinHandle<()>>,
 }
 
 impl Replica {
@@ -87,11 +97,14 @@ impl Replica {
             let mut stopped = stopped.clone();
             tokio::spawn(candidate.run(async move { drop(stopped.wait_for(|stopped| *stopped).await) }))
         };
-        let replica = Self {
-            stop,
-            candidates: [run(candidate), run(for_roots)],
-            writers: [tokio::spawn(writer.run()), tokio::spawn(webhooks.run()), tokio::spawn(certificates.run())],
-        };
+        let deployments = DeploymentOptions { root: options.root.clone(), revision: options.revision().to_owned() };
+        let gateways = GatewayDeployments::new(client.clone(), candidate.leadership(), deployments);
+        let mut writers =
+            vec![tokio::spawn(writer.run()), tokio::spawn(webhooks.run()), tokio::spawn(certificates.run())];
+        if options.deploys_gateways {
+            writers.push(tokio::spawn(gateways.run()));
+        }
+        let replica = Self { stop, candidates: [run(candidate), run(for_roots)], writers };
         let platform = Platform {
             sources: vec![Box::new(source.with_statuses(Box::new(queue)))],
             tokens: Some(Arc::new(TokenReviews::new(client))),
@@ -132,5 +145,10 @@ mod tests {
         check(&[("REVISION", "canary"), ("POD_NAMESPACE", "mesh")], ["mesh", "evenkeel-status-canary"]);
         let named = ReplicaOptions::from_env(|name| (name == "POD_NAME").then(|| "istiod-7".to_owned()), "a").name;
         assert_eq!(named, "istiod-7");
+        let deploys = |value: &str| {
+            let lookup = |name: &str| (name == DEPLOYS_GATEWAYS).then(|| value.to_owned());
+            ReplicaOptions::from_env(lookup, "a").deploys_gateways
+        };
+        assert_eq!(["", "true", "false"].map(deploys), [true, true, false]);
     }
 }

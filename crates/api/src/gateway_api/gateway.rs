@@ -26,11 +26,12 @@ object! {
         addresses: Vec<Spanned<GatewayAddress>> = "addresses",
     }
     later: [
-        "infrastructure" = "no gateways are deployed for Gateway objects",
         "allowedListeners" = "ListenerSets are not supported, so none may attach",
         "defaultScope",
     ];
     refused: ["tls"];
+    // What is deployed in a cluster: crate `k8s` reads it.
+    inert: ["infrastructure"];
     check: check_spec;
 }
 

@@ -17,7 +17,7 @@ object! {
         /// The controller of its Gateways.
         controller_name: Spanned<String> = "controllerName",
     }
-    later: ["parametersRef" = "no gateways are deployed for Gateway objects"];
+    later: ["parametersRef" = "parameters of a class are in a ConfigMap with the label `gateway.istio.io/defaults-for-class`, as in Istio"];
     inert: ["description" = "it is for people"];
 }
 

@@ -61,7 +61,7 @@ impl Leader {
     async fn start(server: &ApiServer, namespace: &str) -> Self {
         let (watching, source) = start(&server.kubeconfig()).await;
         let directory = tempfile::tempdir().expect("a directory");
-        let whoami = ReplicaOptions { namespace: namespace.to_owned(), revision: String::new(), name: "a".to_owned() };
+        let whoami = ReplicaOptions { name: "a".to_owned(), ..ReplicaOptions::from_env(|_| None, namespace) };
         let (replica, platform) = Replica::start(admin(server).await, source, &whoami);
         let options = Options { config: Vec::new(), ..options(directory.path()) };
         let plane =

@@ -8,6 +8,7 @@ mod cluster;
 mod discovery;
 mod fixture;
 mod gateway_status;
+mod gateways;
 mod interruptions;
 mod lease;
 mod mesh;

@@ -101,7 +101,7 @@ async fn a_token_of_the_cluster_gets_its_own_certificate_and_statuses_and_state_
 
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(directory.path().join("config")).expect("a directory");
-    let whoami = ReplicaOptions { namespace: system.clone(), revision: String::new(), name: "istiod-0".to_owned() };
+    let whoami = ReplicaOptions { name: "istiod-0".to_owned(), ..ReplicaOptions::from_env(|_| None, &system) };
     let (replica, platform) = Replica::start(admin(&server).await, source, &whoami);
     std::fs::create_dir(directory.path().join("state")).expect("a directory");
     let store = replica::store(config(&server.kubeconfig()).await, &whoami, &directory.path().join("state"));

@@ -39,7 +39,7 @@ async fn the_leader_writes_the_roots_and_lets_validation_refuse_once_it_works() 
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(directory.path().join("config")).expect("a directory");
     let (_feed, source) = ObjectFeed::new(SourceId::new("kubernetes", Rank(200)));
-    let this = ReplicaOptions { namespace: system, revision: String::new(), name: "istiod-0".to_owned() };
+    let this = ReplicaOptions { name: "istiod-0".to_owned(), ..ReplicaOptions::from_env(|_| None, &system) };
     let (replica, platform) = Replica::start(admin(&server).await, source, &this);
     let webhook_address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let options = Options { webhook_address, ..options(directory.path()) };
