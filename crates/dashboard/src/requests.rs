@@ -1,6 +1,7 @@
 //! Recent requests that failed or were slow, from the proxies' pages `/requests`.
 
 use evenkeel_admin::dashboard::{Note, Request, Requests};
+use evenkeel_filters::explain::cause::{Cause, VIA_UPSTREAM, has_failed, of_failure};
 use evenkeel_filters::explain::query::{RecentRequest, RecentRequests};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -14,6 +15,8 @@ const PAGE: &str = "/requests";
 const AT_A_TIME: usize = 8;
 /// Maximum number of requests in each list.
 const MAX_REQUESTS: usize = 100;
+/// A phase that takes less time, in microseconds, is no reason.
+const SLOW_US: u64 = 10_000;
 
 /// Reads the requests that all proxies keep, or those of one node.
 pub(crate) async fn requests(source: &dyn Source, node: Option<&str>) -> Requests {
@@ -63,8 +66,9 @@ fn is_failure(request: &Request) -> bool {
 
 fn shown(replica: &ReplicaStatus, request: &RecentRequest) -> Request {
     let head = request.call.request.clone().unwrap_or_default();
-    let causes = [&request.details, &request.transport_failure];
-    let causes: Vec<&str> = causes.into_iter().map(String::as_str).filter(|cause| !cause.is_empty()).collect();
+    let (reason, details) = (reason(request), Some(&*request.details).filter(|details| *details != VIA_UPSTREAM));
+    let causes = [&*reason, details.unwrap_or_default(), &request.transport_failure];
+    let causes: Vec<&str> = causes.into_iter().filter(|cause| !cause.is_empty()).collect();
     Request {
         proxy: replica.key.to_string(),
         node: NodeKey::of(replica).to_string(),
@@ -83,8 +87,23 @@ fn shown(replica: &ReplicaStatus, request: &RecentRequest) -> Request {
     }
 }
 
+/// Why the request failed, or what took longest, as `evenkeel why` says of this proxy's record.
+fn reason(request: &RecentRequest) -> String {
+    if has_failed(request) {
+        let cause = of_failure(request);
+        return if cause == Cause::Other { String::new() } else { cause.title().to_owned() };
+    }
+    let longest = request.phases.iter().max_by_key(|phase| phase.duration_us);
+    let longest = longest.filter(|phase| phase.duration_us >= SLOW_US);
+    longest
+        .map(|phase| format!("{} ({} ms)", Cause::Slow(phase.kind).title(), phase.duration_us / 1000))
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
+    use evenkeel_filters::explain::query::{Phase, PhaseKind};
+
     use super::*;
 
     #[test]
@@ -95,6 +114,22 @@ mod tests {
         keep_first(&mut all);
         assert_eq!((all.failed.len(), all.slow.len()), (MAX_REQUESTS, MAX_REQUESTS));
         assert_eq!((all.failed[0].started_ms, all.slow[0].duration_us), (299, 299));
+    }
+
+    #[test]
+    fn reasons_are_those_of_why() {
+        let phase = |kind, duration_us| Phase { kind, duration_us, ..Phase::default() };
+        let slow = |micros| RecentRequest {
+            status: 200,
+            details: VIA_UPSTREAM.into(),
+            phases: vec![phase(PhaseKind::Pool, micros / 2), phase(PhaseKind::Endpoint, micros)],
+            ..RecentRequest::default()
+        };
+        let check = |request: RecentRequest, expected: &str| assert_eq!(reason(&request), expected, "{request:?}");
+        check(slow(812_500), "slow: the application (812 ms)");
+        check(slow(900), "");
+        let failed = RecentRequest { status: 503, flags: "UO".into(), ..slow(900) };
+        check(RecentRequest { details: "overflow".into(), ..failed }, "a circuit breaker is open");
     }
 
     #[test]

@@ -46,6 +46,7 @@ mod stats_sinks;
 pub mod stderr;
 mod subscribe;
 mod tcp;
+mod throttling;
 mod worker;
 
 pub use options::{Options, Settings};

@@ -59,6 +59,7 @@ use crate::state::{Awaits, Parts, Shared, State};
 use crate::stats_config;
 use crate::stats_sinks::Sinks;
 use crate::subscribe::Subscriptions;
+use crate::throttling;
 
 /// How long flushing the access logs may take at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -203,7 +204,8 @@ async fn serve(
             let log = log.handle();
             let access = AdminLog::new(admin_logs, log.clone());
             let options = settings.clone();
-            let admin = Admin { shared: shared.clone(), logging, log, access, commands, options, own };
+            let throttling = throttling::watched();
+            let admin = Admin { shared: shared.clone(), logging, log, access, commands, options, own, throttling };
             Some(AdminPort::bind(address, handed_admin, admin).await?)
         }
     };

@@ -1,9 +1,9 @@
 //! The limit that was reached, by its name in Istio's API, and where it is written.
 
+use evenkeel_filters::explain::cause::Cause;
 use evenkeel_filters::explain::query::{CircuitBreaker, PhaseKind};
 
 use super::Side;
-use super::cause::Cause;
 use crate::place::Source;
 use crate::world::World;
 

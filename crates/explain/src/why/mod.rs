@@ -1,13 +1,13 @@
 //! Why a recent request failed, or was slow: whose fault it was, in a sentence with numbers, and where its time went at the
 //! proxies on its way.
 
-pub mod cause;
 mod limit;
 mod sentence;
 mod share;
 pub mod summary;
 mod table;
 
+use evenkeel_filters::explain::cause::{Cause, Fault, VIA_UPSTREAM, has_failed, of_failure};
 use evenkeel_filters::explain::query::{PhaseKind, RecentRequest};
 use serde::Serialize;
 use serde_json::Value;
@@ -17,7 +17,6 @@ use crate::place::Source;
 use crate::recent::{RecordedRequest, hop};
 use crate::world::World;
 
-use self::cause::{Cause, Fault, VIA_UPSTREAM, has_failed, of_failure};
 use self::share::{Part, Recorded, Share, greatest, greatest_of_last_try};
 
 /// Why a request failed, or was slow.

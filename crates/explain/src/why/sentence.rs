@@ -2,9 +2,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use evenkeel_filters::explain::cause::Cause;
 use evenkeel_filters::explain::query::{EndpointState, PhaseKind, RecentRequest};
 
-use super::cause::Cause;
 use super::limit::{self, Limit};
 use super::share::{Part, Share};
 use super::{Side, Verdict};
@@ -95,7 +95,12 @@ fn spent(sides: &[Side], share: Share, limit: Option<&Limit>) -> String {
     let took = format!("{time} of {of}");
     match share.kind {
         Part::Between => format!("the way between {who} and {target} took {took}"),
-        Part::Phase(PhaseKind::Proxy) => format!("{who} itself took {took}"),
+        Part::Phase(PhaseKind::Proxy) => match request.throttled_us.unwrap_or(0) {
+            0 => format!("{who} itself took {took}"),
+            throttled => {
+                format!("{who} itself took {took}: its CPU limit throttled it for up to {}", written(throttled))
+            }
+        },
         Part::Phase(PhaseKind::Filter) if is_injected(request) => {
             format!(
                 "{who} delayed it by {took}: a fault is injected{}",

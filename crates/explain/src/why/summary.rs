@@ -1,10 +1,10 @@
 //! The slowest and the failed requests of the last minutes, grouped by cause.
 
+use evenkeel_filters::explain::cause::{Cause, Fault};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Why;
-use super::cause::{Cause, Fault};
 use super::sentence::written;
 use crate::columns::columns_within;
 

@@ -75,6 +75,10 @@ impl Side {
         out.fact("failed tries", &tries.collect::<Vec<_>>());
         let phases: Vec<String> = request.phases.iter().map(|phase| line(phase, request.duration_us)).collect();
         out.fact("phases", &phases);
+        if let Some(throttled) = request.throttled_us.filter(|throttled| *throttled > 0) {
+            let text = format!("the CPU limit throttled this proxy for up to {} meanwhile", written(throttled));
+            out.fact("throttled", &[text]);
+        }
     }
 }
 

@@ -15,3 +15,4 @@ mod strict;
 mod texts;
 mod tokens;
 mod unsupported;
+mod whys;

@@ -2,6 +2,7 @@
 //! using the proxy's own code. [`decide`] decides, the configuration's filters are called, and their decisions are
 //! recorded.
 
+pub mod cause;
 pub mod query;
 mod request;
 mod step;

@@ -128,6 +128,8 @@ pub struct RecentRequest {
     pub phases: Vec<Phase>,
     /// The tries that failed; with a response in the end, these were repeated.
     pub failed_tries: Vec<FailedTry>,
+    /// For how long the cgroup of the proxy was throttled in the seconds of the request, at most as long as that lasted; none: not known.
+    pub throttled_us: Option<u64>,
     /// The endpoints to choose from; none: no cluster was chosen, or it is gone.
     pub choice: Option<EndpointChoice>,
 }

@@ -13,7 +13,7 @@ mod requests;
 mod stall_timeout;
 mod stats;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use stall_timeout::StallTimeout;
 use crate::access_log::LogHandle;
 use crate::logging::Logging;
 use crate::state::Shared;
+use crate::throttling::Throttling;
 use crate::worker::DrainScope;
 
 /// Connections served at once; further ones wait in the accept queue.
@@ -92,6 +93,8 @@ pub(crate) struct Admin {
     pub options: crate::options::Settings,
     /// The connections that the proxy itself has made.
     pub own: Arc<OwnConnections>,
+    /// When the CPU limit has throttled the proxy.
+    pub throttling: Rc<RefCell<Throttling>>,
 }
 
 /// The answer to a request.

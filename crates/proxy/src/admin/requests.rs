@@ -12,8 +12,13 @@ pub(super) async fn page(admin: &Admin, query: &Query) -> Reply {
     let limit = admin.options.recent.limit;
     let wanted = query.get("id").map(str::to_owned);
     let (kept, silent_workers) = pool.recent_requests().await;
+    let throttling = admin.throttling.borrow().clone();
     let drawing = move |_: &apart::Deadline| {
-        let page = RecentRequests { limit, silent_workers, requests: latest_first(&kept, wanted.as_deref()) };
+        let mut requests = latest_first(&kept, wanted.as_deref());
+        for request in &mut requests {
+            request.throttled_us = throttling.within(request.started_us, request.duration_us);
+        }
+        let page = RecentRequests { limit, silent_workers, requests };
         match serde_json::to_value(&page) {
             Ok(json) => Reply::json(&json),
             Err(error) => Reply::error(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),

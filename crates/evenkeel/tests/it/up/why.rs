@@ -222,6 +222,10 @@ fn each_cause_is_named_with_whose_fault_it_is() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}\n{seen}");
+    // The first request to a service is held until the client's proxy has its configuration.
+    let held = mesh.judged(rows[1].id);
+    let phases = held["hops"][0]["request"]["phases"].as_array().expect("phases");
+    assert!(phases.iter().any(|phase| phase["kind"] == "configuration"), "{held:#}");
     limits_are_named(&mesh);
     ejected_hosts_are_named(&mesh);
     all_are_grouped(&mesh);

@@ -1,7 +1,8 @@
 //! Causes: why a proxy failed a request, from its record; what a phase of a slow one means; whose fault either is.
 
-use evenkeel_filters::explain::query::{PhaseKind, RecentRequest};
 use serde::Serialize;
+
+use super::query::{PhaseKind, RecentRequest};
 
 /// Who is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
