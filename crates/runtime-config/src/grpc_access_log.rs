@@ -1,4 +1,4 @@
-//! `envoy.access_loggers.http_grpc` and `envoy.access_loggers.tcp_grpc`, compiled: the contents of entries, and the service
+//! `envoy.access_loggers.http_grpc`, `envoy.access_loggers.tcp_grpc` and `envoy.access_loggers.open_telemetry`, compiled: the contents of entries, and the service
 //! that gets them.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 
 use crate::ext_authz::GrpcTarget;
+use crate::substitution_format::Format;
 
 /// One log whose entries are sent to a gRPC service.
 #[derive(Debug)]
@@ -25,6 +26,28 @@ pub struct GrpcLog {
     pub response_trailers: Vec<Box<str>>,
     /// Further names and values (`custom_tags`).
     pub tags: Vec<(Box<str>, Tag)>,
+    /// The contents of an entry that is a log record of OpenTelemetry.
+    pub otlp: Option<OtlpRecord>,
+}
+
+/// `OpenTelemetryAccessLogConfig`: what a log record has.
+#[derive(Debug)]
+pub struct OtlpRecord {
+    /// Its body.
+    pub body: Option<OtlpValue>,
+    /// Its attributes.
+    pub attributes: Vec<(Box<str>, OtlpValue)>,
+}
+
+/// A value with operators.
+#[derive(Debug)]
+pub enum OtlpValue {
+    /// A text.
+    Text(Format),
+    /// Values by name.
+    Map(Vec<(Box<str>, OtlpValue)>),
+    /// Values in order.
+    List(Vec<OtlpValue>),
 }
 
 /// A service, and how entries are sent to it (`CommonGrpcAccessLogConfig`). Logs whose collectors are equal share a stream of each worker.
@@ -36,6 +59,8 @@ pub struct Collector {
     pub log_name: Box<str>,
     /// The kind of all entries.
     pub kind: EntryKind,
+    /// Of records of OpenTelemetry: the encoded resource that they are about.
+    pub resource: Vec<u8>,
     /// Maximum time that an entry waits for others.
     pub flush_interval: Duration,
     /// Entries are sent once they have this size together, in bytes; 0: each at once.
@@ -63,6 +88,8 @@ pub enum EntryKind {
     Http,
     /// `TCPAccessLogEntry`.
     Tcp,
+    /// `opentelemetry.proto.logs.v1.LogRecord`.
+    OpenTelemetry,
 }
 
 /// The value of a custom tag.

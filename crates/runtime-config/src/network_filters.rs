@@ -12,7 +12,9 @@ use prost::Name;
 use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
-use crate::filters::{connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, metadata_exchange, rbac};
+use crate::filters::{
+    connection_limit, dynamic_forward_proxy, ext_authz, istio_stats, metadata_exchange, passive, rbac,
+};
 use crate::support::message::MessageSupport;
 
 /// Most network filters of one filter chain.
@@ -30,7 +32,7 @@ macro_rules! network_filters {
         }
 
         /// The supported fields of the filters' messages.
-        pub(crate) const SUPPORTED: &[&[MessageSupport]] = &[$($module::NETWORK_FIELDS,)*];
+        pub(crate) const SUPPORTED: &[&[MessageSupport]] = &[$($module::NETWORK_FIELDS,)* passive::NETWORK_FIELDS];
 
         impl NetworkFilterConfig {
             /// What has to be known of it elsewhere.

@@ -106,6 +106,8 @@ pub struct OpenTelemetry {
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// `service.name` of the resource.
     pub service_name: Box<str>,
+    /// Its further attributes (`resource_detectors`).
+    pub resource: Vec<(Box<str>, Box<str>)>,
 }
 
 /// How spans are sent to a collector by OTLP.

@@ -55,6 +55,7 @@ pub(super) fn encode(spans: &[Span], config: &OpenTelemetry) -> Vec<u8> {
     request.message(1, |of_resource| {
         of_resource.message(1, |resource| {
             attribute(resource, 1, "service.name", &config.service_name);
+            config.resource.iter().for_each(|(name, value)| attribute(resource, 1, name, value));
             attribute(resource, 1, "telemetry.sdk.language", "rust");
             attribute(resource, 1, "telemetry.sdk.name", "evenkeel");
             attribute(resource, 1, "telemetry.sdk.version", env!("CARGO_PKG_VERSION"));

@@ -340,6 +340,7 @@ fn otlp_config(exporter: Exporter) -> OpenTelemetry {
         exporter,
         timeout: Duration::from_secs(5),
         headers: vec![("x-key".into(), "1".into())],
+        resource: vec![("host.name".into(), "a".into())],
         service_name: "web.shop".into(),
     }
 }
@@ -425,6 +426,7 @@ fn otlps_messages() {
         let [resource] = &request.resources[..] else { panic!("{request:?}") };
         let service = &resource.resource.as_ref().unwrap().attributes[0];
         assert_eq!((&*service.key, &*service.value.as_ref().unwrap().text), ("service.name", "web.shop"));
+        assert_eq!(&*resource.resource.as_ref().unwrap().attributes[1].key, "host.name");
         resource.scopes[0].spans.clone()
     };
     let remote = Span { remote_parent: true, ..span(Kind::Server, &[("http.method", "GET")]) };

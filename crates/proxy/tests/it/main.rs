@@ -33,6 +33,7 @@ mod mirroring;
 mod network_filters;
 mod one_reading;
 mod other_host;
+mod otlp_logs;
 mod overload;
 mod own_calls;
 mod own_listeners;

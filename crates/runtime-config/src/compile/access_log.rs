@@ -13,7 +13,7 @@ use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
 use super::expression::expression;
-use super::{Cx, extension_type, grpc_access_log, matcher, type_name};
+use super::{Cx, extension_type, grpc_access_log, matcher, otlp_access_log, type_name};
 use crate::access_log::{AccessLog, Comparison, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
 use crate::substitution_format::Format;
@@ -24,6 +24,7 @@ const CEL_FILTER: &str = "envoy.extensions.access_loggers.filters.cel.v3.Express
 const FILE_ACCESS_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
 const STDOUT_ACCESS_LOG: &str = "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog";
 const STDERR_ACCESS_LOG: &str = "envoy.extensions.access_loggers.stream.v3.StderrAccessLog";
+const OTLP_ACCESS_LOG: &str = "envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig";
 const HTTP_GRPC_ACCESS_LOG: &str = "envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig";
 const TCP_GRPC_ACCESS_LOG: &str = "envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig";
 
@@ -89,6 +90,10 @@ fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog, written: AccessLogTyp
             TCP_GRPC_ACCESS_LOG => {
                 let config = cx.unpack(any)?;
                 LogSink::Grpc(Box::new(grpc_access_log::tcp(cx, &config, written)?))
+            }
+            OTLP_ACCESS_LOG => {
+                let config = cx.unpack(any)?;
+                LogSink::Grpc(Box::new(otlp_access_log::log(cx, &config, written)?))
             }
             name => return cx.fail(format!("{name} is no access logger")),
         };

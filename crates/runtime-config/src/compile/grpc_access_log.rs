@@ -13,6 +13,8 @@ use super::Cx;
 use super::grpc_service::grpc_target;
 use crate::grpc_access_log::{Collector, EntryKind, GrpcLog, Tag};
 
+/// The only version of these services.
+pub(super) const V3: i32 = ApiVersion::V3 as i32;
 /// Envoy's default of `buffer_flush_interval`.
 const DEFAULT_FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// Envoy's default of `buffer_size_bytes`.
@@ -48,12 +50,17 @@ fn log(
             request_headers: Vec::new(),
             response_headers: Vec::new(),
             response_trailers: Vec::new(),
+            otlp: None,
             tags: (tags.len() == config.custom_tags.len()).then(|| tags.into_iter().flatten().collect())?,
         })
     })
 }
 
-fn collector(cx: &mut Cx<'_>, config: &grpc::CommonGrpcAccessLogConfig, kind: EntryKind) -> Option<Collector> {
+pub(super) fn collector(
+    cx: &mut Cx<'_>,
+    config: &grpc::CommonGrpcAccessLogConfig,
+    kind: EntryKind,
+) -> Option<Collector> {
     let log_name = cx.non_empty("log_name", &config.log_name)?.into();
     version_3(cx, config.transport_api_version)?;
     let service = cx.required("grpc_service", config.grpc_service.as_ref())?;
@@ -69,6 +76,7 @@ fn collector(cx: &mut Cx<'_>, config: &grpc::CommonGrpcAccessLogConfig, kind: En
         target,
         log_name,
         kind,
+        resource: Vec::new(),
         flush_interval,
         buffer_bytes: buffer_bytes.min(Collector::MAX_BUFFER_BYTES),
         source: config.encode_to_vec(),
@@ -84,7 +92,7 @@ pub(crate) fn version_3(cx: &mut Cx<'_>, version: i32) -> Option<()> {
 }
 
 /// `Some(None)`: an environment variable that is not set and has no default, which Envoy leaves out.
-fn tag(cx: &mut Cx<'_>, tag: &CustomTag) -> Option<Option<(Box<str>, Tag)>> {
+pub(super) fn tag(cx: &mut Cx<'_>, tag: &CustomTag) -> Option<Option<(Box<str>, Tag)>> {
     use custom_tag::Type;
     let name = cx.non_empty("tag", &tag.tag)?.into();
     let value = match &tag.r#type {

@@ -24,6 +24,7 @@ use crate::FastMap;
 use crate::address::ListenAddress;
 use crate::filter_chain_match::{ChainIndex, FilterChainMatch, SourceType};
 use crate::filters::custom::CustomFilter;
+use crate::filters::passive::is_passive;
 use crate::listener::{
     FilterChain, Listener, ListenerFilters, NetworkFilter, PortPredicate, TcpProxy, Terminal, TrafficDirection,
     Tunneling, WeightedTcpCluster,
@@ -343,6 +344,7 @@ fn configured_filter(cx: &mut Cx<'_>, name: &str, any: &Any) -> Option<Option<Ne
     match type_name(&any.type_url) {
         SNI_CLUSTER => Some(None),
         HTTP_CONNECTION_MANAGER | TCP_PROXY => cx.fail("must be the last network filter"),
+        _ if is_passive(cx, any)? => Some(None),
         _ => {
             let config = network_filters::network_filter(cx, any)?;
             Some(Some(NetworkFilter { name: name.into(), config }))

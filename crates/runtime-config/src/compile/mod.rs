@@ -26,6 +26,7 @@ mod local_reply;
 pub(crate) mod matcher;
 pub(crate) mod metadata;
 mod mirror;
+mod otlp_access_log;
 pub(crate) mod outlier_detection;
 pub(crate) mod proxy_protocol;
 pub(crate) mod retry;
@@ -38,6 +39,7 @@ pub(crate) mod source;
 pub(crate) mod subset;
 pub(crate) mod tls;
 pub(crate) mod tracing;
+pub(crate) mod uri_template;
 mod utilization;
 
 use std::fmt::{Display, Write};

@@ -9,6 +9,7 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use evenkeel_xds::pb::envoy::config::trace::v3 as trace;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::envoy::extensions::request_id::uuid::v3::UuidRequestIdConfig;
+use evenkeel_xds::pb::envoy::extensions::tracers::opentelemetry::resource_detectors::v3::StaticConfigResourceDetectorConfig;
 use evenkeel_xds::pb::envoy::r#type::metadata::v3::{metadata_key::path_segment::Segment, metadata_kind::Kind};
 use evenkeel_xds::pb::envoy::r#type::tracing::v3::{CustomTag as WireTag, custom_tag};
 use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, Percent};
@@ -23,6 +24,13 @@ use crate::tracing::{
 
 const ZIPKIN: &str = "envoy.config.trace.v3.ZipkinConfig";
 const OPEN_TELEMETRY: &str = "envoy.config.trace.v3.OpenTelemetryConfig";
+const DYNATRACE_SAMPLER: &str = "envoy.extensions.tracers.opentelemetry.samplers.v3.DynatraceSamplerConfig";
+const ENVIRONMENT_DETECTOR: &str =
+    "envoy.extensions.tracers.opentelemetry.resource_detectors.v3.EnvironmentResourceDetectorConfig";
+const STATIC_DETECTOR: &str =
+    "envoy.extensions.tracers.opentelemetry.resource_detectors.v3.StaticConfigResourceDetectorConfig";
+const DYNATRACE_DETECTOR: &str =
+    "envoy.extensions.tracers.opentelemetry.resource_detectors.v3.DynatraceResourceDetectorConfig";
 const DEFAULT_MAX_PATH_BYTES: usize = 256;
 /// As in Envoy.
 const DEFAULT_SERVICE_NAME: &str = "unknown_service:envoy";
@@ -108,12 +116,51 @@ fn zipkin(cx: &mut Cx<'_>, config: &trace::ZipkinConfig) -> Option<Zipkin> {
 }
 
 fn open_telemetry(cx: &mut Cx<'_>, config: &trace::OpenTelemetryConfig) -> Option<OpenTelemetry> {
+    if let Some(sampler) = &config.sampler {
+        cx.at("sampler", |cx| known_sampler(cx, sampler))?;
+    }
+    let resource: Vec<_> =
+        cx.each("resource_detectors", &config.resource_detectors, detected).into_iter().flatten().collect();
     let service_name = if config.service_name.is_empty() { DEFAULT_SERVICE_NAME } else { &config.service_name };
-    match (&config.grpc_service, &config.http_service) {
+    let exporter = match (&config.grpc_service, &config.http_service) {
         (Some(service), None) => cx.at("grpc_service", |cx| by_grpc(cx, service, service_name)),
         (None, Some(service)) => cx.at("http_service", |cx| by_http(cx, service, service_name)),
         _ => cx.fail("exactly one of grpc_service, http_service is required"),
+    };
+    Some(OpenTelemetry { resource, ..exporter? })
+}
+
+/// Dynatrace's rates are not fetched: `random_sampling` decides.
+fn known_sampler(cx: &mut Cx<'_>, sampler: &core::TypedExtensionConfig) -> Option<()> {
+    let any = cx.required("typed_config", sampler.typed_config.as_ref())?;
+    let name = type_name(&any.type_url);
+    if name == DYNATRACE_SAMPLER {
+        Some(())
+    } else {
+        cx.fail_at("typed_config", format!("{name} is no supported sampler"))
     }
+}
+
+/// The attributes that a detector finds.
+fn detected(cx: &mut Cx<'_>, detector: &core::TypedExtensionConfig) -> Option<Vec<(Box<str>, Box<str>)>> {
+    let any = cx.required("typed_config", detector.typed_config.as_ref())?;
+    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+        ENVIRONMENT_DETECTOR => {
+            let text = (cx.env.variable)("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+            let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+            Some(pairs.map(|(key, value)| (key.trim().into(), value.trim().into())).collect())
+        }
+        STATIC_DETECTOR => {
+            let config: StaticConfigResourceDetectorConfig = cx.unpack(any)?;
+            let mut all: Vec<(Box<str>, Box<str>)> =
+                config.attributes.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
+            all.sort();
+            Some(all)
+        }
+        // It reads files that Dynatrace puts on its hosts.
+        DYNATRACE_DETECTOR => Some(Vec::new()),
+        name => cx.fail(format!("{name} is no supported detector")),
+    })
 }
 
 fn by_grpc(cx: &mut Cx<'_>, service: &core::GrpcService, service_name: &str) -> Option<OpenTelemetry> {
@@ -132,7 +179,14 @@ fn by_grpc(cx: &mut Cx<'_>, service: &core::GrpcService, service_name: &str) -> 
             max_message_bytes: grpc.max_receive_message_length.as_ref().map(|most| most.value as usize),
             skip_envoy_headers: grpc.skip_envoy_headers,
         };
-        Some(OpenTelemetry { cluster: cluster.into(), exporter, timeout, headers, service_name: service_name.into() })
+        Some(OpenTelemetry {
+            cluster: cluster.into(),
+            exporter,
+            timeout,
+            headers,
+            service_name: service_name.into(),
+            resource: Vec::new(),
+        })
     })
 }
 
@@ -152,7 +206,14 @@ fn by_http(cx: &mut Cx<'_>, service: &core::HttpService, service_name: &str) -> 
         cx.at("header", |cx| header(cx, value))
     });
     let exporter = Exporter::Http { host: host.into(), path: if path.is_empty() { "/" } else { path }.into() };
-    Some(OpenTelemetry { cluster: cluster.into(), exporter, timeout, headers, service_name: service_name.into() })
+    Some(OpenTelemetry {
+        cluster: cluster.into(),
+        exporter,
+        timeout,
+        headers,
+        service_name: service_name.into(),
+        resource: Vec::new(),
+    })
 }
 
 /// A header of every export. No request is at hand that a format string could refer to; `%%` stands for `%`.

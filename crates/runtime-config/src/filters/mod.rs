@@ -15,6 +15,7 @@ pub mod header_mutation;
 pub mod istio_stats;
 pub mod jwt_authn;
 pub mod metadata_exchange;
+pub(crate) mod passive;
 pub mod peer_metadata;
 pub mod rbac;
 pub mod stateful_session;

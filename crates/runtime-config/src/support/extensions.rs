@@ -216,6 +216,18 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "additional_response_trailers_to_log"]),
     extension("envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig", &["common_config"]),
     MessageSupport {
+        values: &[("buffer_size_bytes", "up to 1 MiB; larger values count as 1 MiB"), ("formatters", "`req_without_query`")],
+        no_effect: &[("the statistics are those of all access log services", &["stat_prefix"])],
+        ..extension("envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig",
+            &["common_config", "grpc_service", "disable_builtin_labels", "resource_attributes", "body", "attributes", "log_name",
+              "buffer_flush_interval", "filter_state_objects_to_log", "custom_tags"])
+    },
+    extension("envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig", &["path_template"]),
+    part("opentelemetry.proto.common.v1.KeyValueList", &["values"]),
+    part("opentelemetry.proto.common.v1.KeyValue", &["key", "value"]),
+    part("opentelemetry.proto.common.v1.ArrayValue", &["values"]),
+    part("opentelemetry.proto.common.v1.AnyValue", &["string_value", "bool_value", "int_value", "double_value", "array_value", "kvlist_value", "bytes_value"]),
+    MessageSupport {
         name: "envoy.extensions.access_loggers.grpc.v3.CommonGrpcAccessLogConfig",
         role: Part,
         full: &["log_name", "grpc_service", "buffer_flush_interval", "filter_state_objects_to_log", "custom_tags"],

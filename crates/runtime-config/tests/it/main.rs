@@ -13,6 +13,7 @@ mod input;
 mod listeners;
 mod load_balancing;
 mod on_demand;
+mod passive_filters;
 mod peers;
 mod properties;
 mod re2;

@@ -92,12 +92,16 @@ fn warm(builder: &mut Builder, path: &Path) {
     assert_eq!(config.clusters.len(), builder.clusters().count(), "{}", path.display());
 }
 
-/// Hand-run: `EVENKEEL_ISTIOD_CAPTURES=DIR cargo test -p evenkeel-runtime-config istiod -- --ignored --nocapture`, where
-/// DIR holds folders of `CDS.json`, `EDS.json`, `LDS.json`, `RDS.json` as istiod sent them.
+/// What istiod sends for extensions that users have asked for, and that this proxy does not have.
+const ABSENT: [&str; 4] = ["DatadogConfig", "LocalRateLimit", "lua.v3.Lua", "RedisProxy"];
+
+/// `EVENKEEL_ISTIOD_CAPTURES=DIR cargo test -p evenkeel-runtime-config istiod`, where DIR holds folders of `CDS.json`, `EDS.json`,
+/// `LDS.json`, `RDS.json` as istiod sent them.
 #[test]
-#[ignore = "needs captures of a real istiod"]
 fn istiod_is_accepted_or_refused_by_name() {
-    let folder = std::env::var_os("EVENKEEL_ISTIOD_CAPTURES").expect("EVENKEEL_ISTIOD_CAPTURES names the folder");
+    let Some(folder) = std::env::var_os("EVENKEEL_ISTIOD_CAPTURES") else {
+        return eprintln!("skipped: EVENKEEL_ISTIOD_CAPTURES names no folder with captures of a real istiod");
+    };
     let mut captures = Vec::new();
     files(Path::new(&folder), "json", &mut captures);
     let (mut accepted, mut refused) = (0, 0);
@@ -123,12 +127,14 @@ fn istiod_is_accepted_or_refused_by_name() {
         builder.build();
     }
     let mut report = format!("{accepted} accepted, {refused} refused\n");
-    for (reason, count) in reasons {
+    for (reason, count) in &reasons {
         report += &format!("{count:6}  {reason}\n");
     }
     let out = std::env::temp_dir().join("istiod-captures.txt");
     std::fs::write(&out, report).expect("a writable folder");
     assert!(accepted > 0, "see {}", out.display());
+    let unknown: Vec<_> = reasons.keys().filter(|reason| !ABSENT.iter().any(|name| reason.contains(name))).collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
 /// An `Any` of a type our schema lacks cannot be written from JSON: it becomes a `TypedStruct` of the same type.

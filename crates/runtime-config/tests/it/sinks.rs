@@ -8,14 +8,12 @@ use evenkeel_runtime_config::bootstrap::Bootstrap;
 use evenkeel_runtime_config::grpc_access_log::{Collector, EntryKind, GrpcLog, Tag};
 use evenkeel_runtime_config::stats_sinks::{StatsSink, StatsSinks};
 use evenkeel_runtime_config::{Environment, Rejection};
-use evenkeel_xds::pb::envoy::config::accesslog::v3 as accesslog;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
-use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
-use evenkeel_xds::{Any, pack};
 
 use crate::input;
 
 const GRPC: &str = "type.googleapis.com/envoy.extensions.access_loggers.grpc.v3";
+const OTLP: &str = "type.googleapis.com/envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig";
 const SERVICE: &str = "grpc_service: { envoy_grpc: { cluster_name: als } }";
 
 /// A listener with this access logger.
@@ -122,12 +120,35 @@ fn access_log_services_that_are_rejected() {
         let rejection = log(&format!("{GRPC}.HttpGrpcAccessLogConfig"), config).expect_err(config).to_string();
         assert!(rejection.contains(&expected), "{config}: {rejection}");
     }
-    let url = "type.googleapis.com/envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig";
-    let config = accesslog::access_log::ConfigType::TypedConfig(Any { type_url: url.to_owned(), value: Vec::new() });
-    let log = accesslog::AccessLog { config_type: Some(config), ..accesslog::AccessLog::default() };
-    let listener = Listener { name: "l".to_owned(), access_log: vec![log], ..Listener::default() };
-    let rejection = input::builder().set_listener(&pack(&listener)).expect_err("not supported").to_string();
-    assert!(rejection.contains("OpenTelemetryAccessLogConfig is not supported"), "{rejection}");
+}
+
+#[test]
+fn logs_of_open_telemetry() {
+    let otlp = |config: &str| log(OTLP, config);
+    let common = format!("common_config: {{ log_name: n, transport_api_version: V3, {SERVICE} }}");
+    // As Istio writes it, and as Envoy's newer fields have it.
+    for config in [&common, &format!("log_name: n, {SERVICE}")] {
+        let built =
+            otlp(&format!("{config}, disable_builtin_labels: true, body: {{ string_value: \"%RESPONSE_CODE%\" }}"));
+        let built = built.unwrap_or_else(|error| panic!("{config}: {error}"));
+        let collector = &of_grpc(&built).collector;
+        assert_eq!((collector.kind, &*collector.log_name), (EntryKind::OpenTelemetry, "n"));
+        assert_eq!((&*collector.target.call.cluster, collector.resource.len()), ("als", 0));
+        assert_eq!(collector.target.call.timeout, Some(Duration::from_secs(5)));
+    }
+    // Collectors with different resources are different.
+    let [bare, labelled] = ["disable_builtin_labels: true", "disable_builtin_labels: false"]
+        .map(|labels| otlp(&format!("{common}, {labels}")).expect("valid"));
+    assert_ne!(of_grpc(&bare).collector, of_grpc(&labelled).collector);
+    for (config, expected) in [
+        (format!("{common}, body: {{ int_value: 1 }}"), "body: string_value, kvlist_value or array_value is required"),
+        (format!("{common}, body: {{ string_value: \"%NOTHING%\" }}"), "body.string_value: "),
+        (format!("{common}, http_service: {{}}"), "http_service: not supported"),
+        ("log_name: n".to_owned(), "grpc_service: is required"),
+    ] {
+        let rejection = otlp(&config).expect_err(&config).to_string();
+        assert!(rejection.contains(expected), "{config}: {rejection}");
+    }
 }
 
 fn bootstrap(text: &str) -> Result<StatsSinks, Rejection> {

@@ -118,6 +118,7 @@ fn what_is_not_said_is_as_in_envoy() {
 fn providers() {
     let otel = |exporter, timeout, headers: &[(&str, &str)]| {
         Provider::OpenTelemetry(OpenTelemetry {
+            resource: Vec::new(),
             cluster: "otel".into(),
             exporter,
             timeout: Duration::from_millis(timeout),
@@ -182,6 +183,42 @@ fn providers() {
 }
 
 #[test]
+fn resource_detectors_find_attributes() {
+    const EXTENSIONS: &str = "type.googleapis.com/envoy.extensions.tracers.opentelemetry";
+    let check = |fields: &str, expected: Result<&[(&str, &str)], &str>| {
+        let config = format!("{OPEN_TELEMETRY}, grpc_service: {{ envoy_grpc: {{ cluster_name: otel }} }}, {fields}");
+        let found = match manager(&provider(&config), ("", ""), TracingDefaults::default()) {
+            Ok(manager) => match manager.tracing.as_ref().unwrap().provider.as_deref() {
+                Some(Provider::OpenTelemetry(otlp)) => otlp.resource.clone(),
+                other => panic!("{other:?}"),
+            },
+            Err(rejection) => {
+                let text = rejection.to_string();
+                return assert!(expected.is_err_and(|reason| text.contains(reason)), "{fields}: {text}");
+            }
+        };
+        let expected = expected.expect(fields).iter().map(|(key, value)| ((*key).into(), (*value).into()));
+        assert_eq!(found, expected.collect::<Vec<(Box<str>, Box<str>)>>(), "{fields}");
+    };
+    let detectors = |name: &str, fields: &str| {
+        format!(
+            "resource_detectors: [ {{ name: d, typed_config: {{ \"@type\": {EXTENSIONS}.resource_detectors.v3.{name}, {fields} }} }} ]"
+        )
+    };
+    check("", Ok(&[]));
+    check(
+        &detectors("StaticConfigResourceDetectorConfig", "attributes: { b: c, a: d }"),
+        Ok(&[("a", "d"), ("b", "c")]),
+    );
+    check(&detectors("EnvironmentResourceDetectorConfig", ""), Ok(&[]));
+    check(&detectors("DynatraceResourceDetectorConfig", ""), Ok(&[]));
+    let sampler =
+        |name: &str| format!("sampler: {{ name: s, typed_config: {{ \"@type\": {EXTENSIONS}.samplers.v3.{name} }} }}");
+    check(&sampler("DynatraceSamplerConfig"), Ok(&[]));
+    check(&sampler("AlwaysOnSamplerConfig"), Err("AlwaysOnSamplerConfig is not supported"));
+}
+
+#[test]
 fn what_cannot_be_done_is_rejected_by_name() {
     let collector = "collector_cluster: z, collector_endpoint: /s";
     let buffer = "\"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer";
@@ -215,11 +252,11 @@ fn what_cannot_be_done_is_rejected_by_name() {
             provider(&format!(
                 "{OPEN_TELEMETRY}, {grpc}, resource_detectors: [ {{ name: e, typed_config: {{ {lua} }} }} ]"
             )),
-            "provider.typed_config.resource_detectors: not supported",
+            "resource_detectors[0].typed_config: extension envoy.extensions.filters.http.lua.v3.Lua is not supported",
         ),
         (
             provider(&format!("{OPEN_TELEMETRY}, {grpc}, sampler: {{ name: e, typed_config: {{ {lua} }} }}")),
-            "provider.typed_config.sampler: not supported",
+            "sampler.typed_config: extension envoy.extensions.filters.http.lua.v3.Lua is not supported",
         ),
         (
             provider(&format!(

@@ -24,6 +24,8 @@ pub(super) fn append(log: &GrpcLog, record: &Record<'_>, out: &mut Vec<u8>) {
     match log.collector.kind {
         EntryKind::Http => prost::encoding::message::encode(LOG_ENTRY, &http(log, record), out),
         EntryKind::Tcp => prost::encoding::message::encode(LOG_ENTRY, &tcp(log, record), out),
+        // Records have another form.
+        EntryKind::OpenTelemetry => {}
     }
 }
 
@@ -149,7 +151,7 @@ fn state_object(key: &str, record: &Record<'_>) -> Option<(String, Any)> {
     Some((key.to_owned(), Any { type_url: format!("type.googleapis.com/{name}"), value }))
 }
 
-fn tag_value(tag: &Tag, record: &Record<'_>) -> Option<String> {
+pub(super) fn tag_value(tag: &Tag, record: &Record<'_>) -> Option<String> {
     match tag {
         Tag::Fixed(value) => Some(value.to_string()),
         Tag::RequestHeader(name, default) => {

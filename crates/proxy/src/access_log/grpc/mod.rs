@@ -1,5 +1,5 @@
 //! Access log services: entries in batches over one gRPC stream of each worker and collector
-//! (`envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs`).
+//! (`envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs`), or in calls to a collector of OpenTelemetry ([`otlp`]).
 //!
 //! A request appends its entry to a buffer ([`buffer`]) and continues. A task of the worker sends buffered entries
 //! ([`stream`]) when they are due and the service reads. While the service does not read, entries beyond the buffer's size
@@ -8,6 +8,7 @@
 mod buffer;
 mod entry;
 mod flags;
+mod otlp;
 mod stream;
 mod tls;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::format::Record;
-use evenkeel_runtime_config::grpc_access_log::{Collector, GrpcLog};
+use evenkeel_runtime_config::grpc_access_log::{Collector, EntryKind, GrpcLog};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 use evenkeel_upstream::turn;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -95,7 +96,10 @@ impl Collectors {
     pub(super) fn write(&mut self, log: &GrpcLog, record: &Record<'_>) {
         let active = self.active(&log.collector);
         active.in_use = true;
-        let taken = active.buffer.add(|out| entry::append(log, record, out));
+        let taken = active.buffer.add(|out| match log.collector.kind {
+            EntryKind::OpenTelemetry => otlp::append(log, record, out),
+            EntryKind::Http | EntryKind::Tcp => entry::append(log, record, out),
+        });
         self.shared().stats.inc(if taken {
             grpc_access_log::Counter::logs_written
         } else {
@@ -121,7 +125,11 @@ impl Collectors {
 
     fn start(&self, config: &Arc<Collector>) -> Active {
         let buffer = Rc::new(Buffer::new(config.buffer_bytes, config.flush_interval));
-        let task = turn::spawn(stream::run(Arc::clone(config), Rc::clone(&buffer), Rc::clone(self.shared())));
+        let (own, shared) = (Rc::clone(&buffer), Rc::clone(self.shared()));
+        let task = match config.kind {
+            EntryKind::OpenTelemetry => turn::spawn(otlp::run(Arc::clone(config), own, shared)),
+            EntryKind::Http | EntryKind::Tcp => turn::spawn(stream::run(Arc::clone(config), own, shared)),
+        };
         Active { config: Arc::clone(config), buffer, task, used: turn::now(), in_use: true }
     }
 

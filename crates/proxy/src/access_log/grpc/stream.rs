@@ -184,7 +184,8 @@ fn message(identifier: Option<&Identifier>, kind: EntryKind, batch: &Batch) -> V
     }
     let field = match kind {
         EntryKind::Http => 2,
-        EntryKind::Tcp => 3,
+        // Records of OpenTelemetry have calls of their own.
+        EntryKind::Tcp | EntryKind::OpenTelemetry => 3,
     };
     prost::encoding::bytes::encode(field, &batch.entries, &mut message);
     message

@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use evenkeel_xds::pb::envoy::config::core::v3::CidrRange;
+use evenkeel_base::re2::Regex;
+use evenkeel_xds::pb::envoy::config::core::v3::{CidrRange, TypedExtensionConfig};
 use evenkeel_xds::pb::envoy::config::rbac::v3 as rbac;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http;
 use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network;
+use evenkeel_xds::pb::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchConfig;
 use evenkeel_xds::pb::envoy::r#type::matcher::v3::{MetadataMatcher as MetadataMatcherPb, PathMatcher, path_matcher};
 
 use crate::compile::Cx;
 use crate::compile::address::{cidr, port_number};
 use crate::compile::matcher::{header, metadata, string};
+use crate::compile::uri_template::pattern;
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::filters::rbac::policy::{OutcomeMetadata, Permission, Policy, Principal};
 use crate::filters::rbac::{FieldNames, NetworkRbac, RbacAction, RbacFilter, RbacPerRoute, Rules};
 use crate::matching::CidrSet;
 use crate::string_match::StringMatcher;
+
+/// Filters that pass connections without parsing them; a rule about what they find out would never match.
+const UNPARSED: [&str; 2] = ["envoy.filters.network.mongo_proxy", "envoy.filters.network.mysql_proxy"];
 
 /// The kind of filter; rules about requests are not allowed in network filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +141,7 @@ fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> O
             Some(Permission::Header(matcher))
         }
         Some(Rule::UrlPath(path)) => url_path(cx, path, layer).map(Permission::UrlPath),
+        Some(Rule::UriTemplate(template)) => uri_template(cx, template, layer).map(Permission::UrlPath),
         Some(Rule::DestinationIp(range)) => range_set(cx, "destination_ip", range).map(Permission::DestinationIp),
         Some(Rule::DestinationPort(port)) => {
             port_number(cx, "destination_port", *port).map(Permission::DestinationPort)
@@ -152,8 +159,8 @@ fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> O
         Some(Rule::RequestedServerName(name)) => {
             string(cx, "requested_server_name", name).map(Permission::RequestedServerName)
         }
-        Some(Rule::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher).map(Permission::Metadata),
-        Some(Rule::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced).map(Permission::Metadata),
+        Some(Rule::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher, layer).map(Permission::Metadata),
+        Some(Rule::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced, layer).map(Permission::Metadata),
         _ => cx.fail("a rule is required"),
     }
 }
@@ -197,8 +204,10 @@ fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Opti
             Some(Principal::Header(matcher))
         }
         Some(Identifier::UrlPath(path)) => url_path(cx, path, layer).map(Principal::UrlPath),
-        Some(Identifier::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher).map(Principal::Metadata),
-        Some(Identifier::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced).map(Principal::Metadata),
+        Some(Identifier::Metadata(matcher)) => {
+            dynamic_metadata(cx, "metadata", matcher, layer).map(Principal::Metadata)
+        }
+        Some(Identifier::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced, layer).map(Principal::Metadata),
         _ => cx.fail("an identifier is required"),
     }
 }
@@ -222,17 +231,40 @@ fn url_path(cx: &mut Cx<'_>, path: &PathMatcher, layer: Layer) -> Option<StringM
     })
 }
 
-fn dynamic_metadata(cx: &mut Cx<'_>, field: &str, matcher: &MetadataMatcherPb) -> Option<MetadataMatcher> {
+/// A path with wildcards.
+fn uri_template(cx: &mut Cx<'_>, template: &TypedExtensionConfig, layer: Layer) -> Option<StringMatcher> {
+    cx.at("uri_template", |cx| {
+        of_request(cx, layer)?;
+        let any = cx.required("typed_config", template.typed_config.as_ref())?;
+        cx.at("typed_config", |cx| {
+            let config: UriTemplateMatchConfig = cx.unpack(any)?;
+            let parsed = pattern(&config.path_template).map_err(str::to_owned);
+            let pattern = cx.check("path_template", parsed)?;
+            cx.check("path_template", Regex::whole(&pattern)).map(StringMatcher::Regex)
+        })
+    })
+}
+
+fn dynamic_metadata(
+    cx: &mut Cx<'_>,
+    field: &str,
+    matcher: &MetadataMatcherPb,
+    layer: Layer,
+) -> Option<MetadataMatcher> {
+    // Requests never have it, in Envoy neither.
+    if layer == Layer::Network && UNPARSED.contains(&matcher.filter.as_str()) {
+        return cx.fail_at(field, format!("nothing here sets what `{}` finds out", matcher.filter));
+    }
     cx.at(field, |cx| metadata(cx, matcher))
 }
 
-fn sourced_metadata(cx: &mut Cx<'_>, sourced: &rbac::SourcedMetadata) -> Option<MetadataMatcher> {
+fn sourced_metadata(cx: &mut Cx<'_>, sourced: &rbac::SourcedMetadata, layer: Layer) -> Option<MetadataMatcher> {
     cx.at("sourced_metadata", |cx| {
         if sourced.metadata_source != rbac::MetadataSource::Dynamic as i32 {
             return cx.fail_at("metadata_source", "only DYNAMIC is supported");
         }
         let matcher = cx.required("metadata_matcher", sourced.metadata_matcher.as_ref())?;
-        dynamic_metadata(cx, "metadata_matcher", matcher)
+        dynamic_metadata(cx, "metadata_matcher", matcher, layer)
     })
 }
 
