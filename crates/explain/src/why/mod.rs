@@ -103,7 +103,7 @@ impl Why {
             started_us: first.started_us,
             duration_us: first.duration_us,
             status: first.status,
-            failed: !matches!(verdict.cause, Cause::Slow(_) | Cause::Network) || has_failed(first),
+            failed: !matches!(verdict.cause, Cause::Slow(_) | Cause::Network | Cause::Throttled) || has_failed(first),
             fault: fault(&verdict, decided),
             cause: verdict.cause,
             sentence,
@@ -138,6 +138,14 @@ fn fault(verdict: &Verdict, decided: &Side) -> Fault {
     if is_injected { Fault::Configuration } else { verdict.cause.fault() }
 }
 
+/// The proxy whose CPU limit throttled it for at least half of the request's time: then its own clock readings blame others.
+fn throttled(sides: &[Side]) -> Option<usize> {
+    let total = sides.first()?.request.duration_us;
+    let of = |hop: &usize| sides.get(*hop).and_then(|side| side.request.throttled_us).unwrap_or(0);
+    let hop = (0..sides.len()).max_by_key(of)?;
+    (of(&hop) > 0 && of(&hop).saturating_mul(2) >= total).then_some(hop)
+}
+
 /// Finds the proxy that decided, and its reason.
 fn judge(sides: &[Side]) -> Verdict {
     let records: Vec<Recorded<'_>> =
@@ -157,6 +165,9 @@ fn judge(sides: &[Side]) -> Verdict {
         let cause = cause_at(hop);
         let share = if cause == Cause::TryTimeout { greatest_of_last_try(&records) } else { share };
         return Verdict { cause, hop, share };
+    }
+    if let Some(hop) = throttled(sides) {
+        return Verdict { cause: Cause::Throttled, hop, share };
     }
     match share {
         Some(Share { hop, kind: Part::Between, .. }) => Verdict { cause: Cause::Network, hop, share },

@@ -61,6 +61,11 @@ pub fn sentence(sides: &[Side], verdict: &Verdict, limit: Option<&Limit>) -> Str
         Cause::InvalidRequest => format!("{who} refused the request: {}", request.details),
         Cause::ClientLeft => format!("the client left after {after}{}", meanwhile()),
         Cause::ServerError => format!("{} answered {} after {after}", application(side), request.status),
+        Cause::Throttled => {
+            let throttled = written(request.throttled_us.unwrap_or(0));
+            let total = written(sides.first().map_or(request.duration_us, |first| first.request.duration_us));
+            format!("the CPU limit throttled {who} for up to {throttled} of {total}")
+        }
         Cause::Slow(_) | Cause::Network => {
             verdict.share.map_or_else(|| "its time is not known".to_owned(), |share| spent(sides, share, limit))
         }
@@ -95,12 +100,7 @@ fn spent(sides: &[Side], share: Share, limit: Option<&Limit>) -> String {
     let took = format!("{time} of {of}");
     match share.kind {
         Part::Between => format!("the way between {who} and {target} took {took}"),
-        Part::Phase(PhaseKind::Proxy) => match request.throttled_us.unwrap_or(0) {
-            0 => format!("{who} itself took {took}"),
-            throttled => {
-                format!("{who} itself took {took}: its CPU limit throttled it for up to {}", written(throttled))
-            }
-        },
+        Part::Phase(PhaseKind::Proxy) => format!("{who} itself took {took}"),
         Part::Phase(PhaseKind::Filter) if is_injected(request) => {
             format!(
                 "{who} delayed it by {took}: a fault is injected{}",

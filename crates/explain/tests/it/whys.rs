@@ -70,10 +70,16 @@ fn the_slowest_part_is_named() {
         "the client's proxy (web-0.shop) waited 900 ms of 900 ms for configuration of the control plane",
     );
     check(
-        &[RecentRequest { throttled_us: Some(250_000), ..record("outbound", PhaseKind::Proxy, 300) }],
+        &[RecentRequest { throttled_us: Some(50_000), ..record("outbound", PhaseKind::Proxy, 300) }],
         Cause::Slow(PhaseKind::Proxy),
         Fault::Proxy,
-        "the client's proxy (web-0.shop) itself took 300 ms of 300 ms: its CPU limit throttled it for up to 250 ms",
+        "the client's proxy (web-0.shop) itself took 300 ms of 300 ms",
+    );
+    check(
+        &[RecentRequest { throttled_us: Some(250_000), ..record("outbound", PhaseKind::Proxy, 300) }],
+        Cause::Throttled,
+        Fault::Configuration,
+        "the CPU limit throttled the client's proxy (web-0.shop) for up to 250 ms of 300 ms",
     );
 }
 

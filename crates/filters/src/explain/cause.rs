@@ -57,6 +57,7 @@ pub enum Cause {
     ClientLeft,
     ServerError,
     Slow(PhaseKind),
+    Throttled,
     Network,
     Other,
 }
@@ -91,6 +92,7 @@ impl Cause {
             Self::ClientLeft => "the client left",
             Self::ServerError => "the application answered with an error",
             Self::Slow(kind) => slow(kind),
+            Self::Throttled => "slow: the CPU limit of a proxy",
             Self::Network => "slow between the proxies",
             Self::Other => "another cause",
         }
@@ -107,6 +109,7 @@ impl Cause {
             | Self::CircuitBreaker
             | Self::DroppedOverload
             | Self::ProxyLoop
+            | Self::Throttled
             | Self::DurationTimeout => Fault::Configuration,
             Self::InvalidToken | Self::InvalidRequest | Self::ClientLeft => Fault::Client,
             Self::DeniedByService => Fault::Service,
