@@ -10,12 +10,13 @@ mod events;
 mod gateway_api;
 mod queue;
 mod resources;
+mod supported_version;
 
 use std::time::{Duration, Instant};
 
 use evenkeel_api::gateway_api::GROUP;
 use evenkeel_base::ObjectRef;
-use evenkeel_model::Status;
+use evenkeel_model::{GatewayApiStatus, Status};
 use futures_util::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -123,7 +124,7 @@ impl StatusWriter {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let before = current.data.get("status");
         let document = match object.group {
-            GROUP => self.gateway_api(&current, status, &now),
+            GROUP => self.gateway_api(&current, status, &now).await?,
             group if group.ends_with(ISTIO) && resource.has_status => document::istio(before, status, &now),
             // The status of a Service or a Pod is Kubernetes' own.
             _ => {
@@ -145,15 +146,27 @@ impl StatusWriter {
     }
 
     /// The status of an object of the Gateway API. One that is not served here any more has none of ours.
-    fn gateway_api(&self, current: &DynamicObject, status: &Status, now: &str) -> Option<Value> {
+    async fn gateway_api(
+        &self,
+        current: &DynamicObject,
+        status: &Status,
+        now: &str,
+    ) -> Result<Option<Value>, kube::Error> {
         let before = current.data.get("status");
         let stamp = gateway_api::Stamp { generation: status.observed_generation, now };
-        if let Some(status) = &status.gateway_api {
-            return gateway_api::document(before, status, stamp);
+        match status.gateway_api.as_deref() {
+            Some(GatewayApiStatus::Class(class)) => {
+                let mut class = class.clone();
+                class.conditions.push(supported_version::condition(&self.client).await?);
+                Ok(gateway_api::document(before, &GatewayApiStatus::Class(class), stamp))
+            }
+            Some(status) => Ok(gateway_api::document(before, status, stamp)),
+            None => {
+                let managers = current.metadata.managed_fields.iter().flatten();
+                let mut own = managers.filter(|of| of.manager.as_deref() == Some(&self.manager));
+                Ok(own.any(|of| of.subresource.as_deref() == Some("status")).then(|| json!({})))
+            }
         }
-        let managers = current.metadata.managed_fields.iter().flatten();
-        let mut own = managers.filter(|of| of.manager.as_deref() == Some(&self.manager));
-        own.any(|of| of.subresource.as_deref() == Some("status")).then(|| json!({}))
     }
 }
 

@@ -137,6 +137,7 @@ async fn statuses_are_written_beside_those_of_other_controllers() {
     assert_eq!(condition(&written["listeners"][0], "Accepted"), "True Accepted 1", "{written}");
     let class: Value = get(&server, "gatewayclass", "", "istio")["status"].clone();
     assert_eq!(condition(&class, "Accepted"), "True Accepted 1", "{class}");
+    assert_eq!(condition(&class, "SupportedVersion"), "True SupportedVersion 1", "{class}");
     assert!(class["supportedFeatures"].as_array().is_some_and(|all| all.len() > 10), "{class}");
     let read = || get(&server, "httproute", &shop, "web");
     until(async || read()["status"]["parents"].as_array().is_some_and(|all| all.len() == 2)).await;
