@@ -22,10 +22,21 @@ pub struct Gateway {
     pub proxy_namespace: Option<Arc<str>>,
     /// The Secrets of other namespaces than the gateway proxy's that it may have, as `NAMESPACE/NAME`.
     pub granted_secrets: BTreeSet<Arc<str>>,
+    /// The certificate that its proxies show to backends that a BackendTLSPolicy asks to call by TLS.
+    pub backend_certificate: Option<BackendCertificate>,
     /// Its servers, in the order written, without those that conflict with an earlier one, which have a diagnostic.
     pub servers: Vec<Server>,
     /// Where it was written.
     pub origin: Span,
+}
+
+/// The certificate of a gateway towards backends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackendCertificate {
+    /// That of a Secret, as the proxies ask for it.
+    Secret(Spanned<Arc<str>>),
+    /// One that the gateway may not have, so that no connection is made.
+    Refused,
 }
 
 /// One port with the hosts it serves.
@@ -152,6 +163,8 @@ pub enum ClientRoots {
     File(Arc<str>),
     /// In the Secret `NAME-cacert`, or else in the Secret NAME (`caCertCredentialName`, `credentialName`).
     Secret(Spanned<Arc<str>>),
+    /// These certificates, as PEM.
+    Pem(Arc<[u8]>),
 }
 
 /// Requirements on a client's certificate besides its chain.
@@ -222,7 +235,7 @@ impl ServerTls {
             ServerCertificates::Secrets(names) => names.as_slice(),
         });
         let roots = roots.and_then(|roots| match roots {
-            ClientRoots::File(_) => None,
+            ClientRoots::File(_) | ClientRoots::Pem(_) => None,
             ClientRoots::Secret(name) => Some(SecretUse::Roots(name)),
         });
         certificates.map(SecretUse::Certificate).chain(roots)

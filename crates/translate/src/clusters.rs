@@ -514,7 +514,13 @@ fn apply_tls(
         Some(ClientTls::Outside(server)) => {
             let names = outside_names(&service.subject_alt_names, server);
             let secrets = uses_secrets(context, rule);
-            cluster.transport_socket = Some(tls::outside_client(context.tls(), server, &names, secrets));
+            cluster.transport_socket = Some(tls::outside_client(
+                context.tls(),
+                server,
+                &names,
+                secrets,
+                context.backend_certificate().filter(|_| server.of_backend.is_some()),
+            ));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
         None => auto_mtls(context, service, port, &default_sni, bytes, cluster),
@@ -716,7 +722,10 @@ fn unknown_hosts_tls(context: Context<'_>) -> (Option<TransportSocket>, Option<U
     match &context.snapshot.mesh().unknown_hosts_tls {
         Some(ClientTls::Outside(server)) => {
             let names = outside_names(&[], server);
-            (Some(tls::outside_client(context.tls(), server, &names, false)), outside_naming(server, !names.is_empty()))
+            (
+                Some(tls::outside_client(context.tls(), server, &names, false, None)),
+                outside_naming(server, !names.is_empty()),
+            )
         }
         Some(ClientTls::IstioMutual { sni, subject_alt_names, revocation_lists }) => {
             let identities: Vec<String> = subject_alt_names.iter().map(ToString::to_string).collect();

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::InterceptionMode;
+use evenkeel_model::gateway::BackendCertificate;
 use evenkeel_model::provider::ProviderService;
 use evenkeel_model::service::Distribution;
 use evenkeel_model::telemetry::{LogChoice, MetricsChoice, Side, Tracer};
@@ -279,6 +280,12 @@ impl<'a> Context<'a> {
     pub(crate) fn provider_cluster(&self, place: &ProviderService) -> Option<(String, String)> {
         let service = self.provider_service(place)?;
         Some((names::outbound_cluster(place.port, "", &service.host), service.host.to_string()))
+    }
+
+    /// The certificate that a gateway shows to backends that a BackendTLSPolicy names: that of its first Gateway with one.
+    pub fn backend_certificate(&self) -> Option<&'a BackendCertificate> {
+        let gateways = (!self.is_sidecar()).then(|| self.snapshot.gateways_for(self))?;
+        gateways.into_iter().find_map(|gateway| gateway.backend_certificate.as_ref())
     }
 
     /// The DestinationRule the proxy follows for a service.

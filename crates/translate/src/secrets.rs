@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use evenkeel_base::Span;
-use evenkeel_model::gateway::SecretUse;
+use evenkeel_model::gateway::{BackendCertificate, SecretUse};
 use evenkeel_model::{KeyPair, ROOTS_SUFFIX, Roots, Snapshot};
 
 use crate::context::Context;
@@ -36,6 +36,9 @@ pub fn of_gateways(context: Context<'_>, out: &mut Output<'_>) {
                 SecretUse::Roots(secret) => (roots_name(secret), &secret.span),
             };
             want(name, span, out);
+        }
+        if let Some(BackendCertificate::Secret(secret)) = &gateway.backend_certificate {
+            want(certificate_name(secret), &secret.span, out);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_base::Spanned;
-use evenkeel_model::gateway::{ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
+use evenkeel_model::gateway::{BackendCertificate, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{BackendRoots, MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
 
 use crate::pb::google::protobuf::Any;
@@ -48,12 +48,13 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 const NO_SECRET: &str = "invalid://";
 
 /// TLS towards a server outside the mesh. `names` are those of which its certificate must have one; `uses_secrets`: certificates
-/// and roots are those of the Secrets that are named, not those of files.
+/// and roots are those of the Secrets that are named, not those of files. `of_gateway`: the certificate that a gateway shows.
 pub fn outside_client(
     of: TlsContext<'_>,
     server: &OutsideTls,
     names: &[Arc<str>],
     uses_secrets: bool,
+    of_gateway: Option<&BackendCertificate>,
 ) -> core::TransportSocket {
     let rules = &of.mesh.tls_defaults;
     let checks = tls::CertificateValidationContext {
@@ -68,6 +69,13 @@ pub fn outside_client(
     };
     let of_secrets = || server.credential.as_deref().filter(|_| uses_secrets);
     match of_secrets() {
+        _ if of_gateway.is_some() => {
+            let name = |of: &BackendCertificate| match of {
+                BackendCertificate::Secret(name) => secrets::certificate_name(name),
+                BackendCertificate::Refused => NO_SECRET.to_owned(),
+            };
+            context.tls_certificate_sds_secret_configs = of_gateway.map(name).map(credential).into_iter().collect();
+        }
         Some(name) if server.is_mutual => {
             context.tls_certificate_sds_secret_configs = vec![credential(secrets::certificate_name(name))];
         }
@@ -282,6 +290,10 @@ fn client_validation(clients: &ClientChecks, roots: &ClientRoots) -> ValidationC
             ..checks
         }),
         ClientRoots::Secret(name) => combined(checks, credential(secrets::roots_name(name))),
+        ClientRoots::Pem(roots) => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+            trusted_ca: Some(secrets::inline(roots)),
+            ..checks
+        }),
     }
 }
 

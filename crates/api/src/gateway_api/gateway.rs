@@ -3,6 +3,7 @@
 use evenkeel_base::Spanned;
 use evenkeel_base::yaml::Node;
 
+use super::gateway_tls::GatewayTls;
 use super::listener::{Listener, check_listeners};
 use crate::decode::Context;
 
@@ -24,12 +25,13 @@ object! {
         listeners: Vec<Spanned<Listener>> = "listeners",
         /// Its addresses; one of the type `Hostname` names the Service of gateway proxies that exist already.
         addresses: Vec<Spanned<GatewayAddress>> = "addresses",
+        /// TLS of all listeners, and towards backends.
+        tls: Option<Spanned<GatewayTls>> = "tls",
     }
     later: [
         "allowedListeners" = "ListenerSets are not supported, so none may attach",
         "defaultScope",
     ];
-    refused: ["tls"];
     // What is deployed in a cluster: crate `k8s` reads it.
     inert: ["infrastructure"];
     check: check_spec;

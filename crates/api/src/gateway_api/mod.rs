@@ -5,6 +5,7 @@
 mod backend_tls_policy;
 mod gateway;
 mod gateway_class;
+mod gateway_tls;
 mod grpc_route;
 mod http_filter;
 mod http_route;
@@ -19,6 +20,10 @@ pub use backend_tls_policy::{
 };
 pub use gateway::{AddressType, Gateway, GatewayAddress, GatewaySpec};
 pub use gateway_class::{GatewayClass, GatewayClassSpec};
+pub use gateway_tls::{
+    FrontendTls, FrontendTlsConfig, FrontendValidation, FrontendValidationMode, GatewayBackendTls, GatewayTls,
+    ObjectReference, PortTls,
+};
 pub use grpc_route::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http_filter::{
     CorsFilter, FilterType, HeaderModifier, HeaderValue, HttpFilter, MirrorFraction, PathModifier, PathModifierType,

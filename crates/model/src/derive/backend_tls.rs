@@ -7,16 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::gateway_api::{BackendTlsPolicySpec, BackendTlsValidation, LocalReference, PolicyTarget};
-use evenkeel_api::kubernetes::ConfigMap;
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
-use evenkeel_tls::TrustBundle;
 
 use super::run::Run;
 use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
+use super::trusted_roots::{RootsReference, roots};
 use super::{refused, shared};
 use crate::destination_rule::{BackendRoots, BackendTls};
 use crate::{OutsideTls, Place};
@@ -234,7 +233,8 @@ impl Reader<'_, '_> {
 
     /// The roots of a ConfigMap.
     fn config_map(&mut self, reference: &Spanned<LocalReference>) -> Option<Vec<u8>> {
-        match roots_of_config_map(self.cx, &self.object.namespace, reference) {
+        let (group, kind, name) = (reference.group.as_str(), reference.kind.as_str(), reference.name.as_str());
+        match roots(self.cx, &RootsReference { group, kind, namespace: &self.object.namespace, name }) {
             Ok(roots) => Some(roots),
             Err(error) => {
                 let message = format!("{}; if no roots are left, calls to its targets fail", error.message);
@@ -248,42 +248,4 @@ impl Reader<'_, '_> {
             }
         }
     }
-}
-
-/// Why roots cannot be used.
-pub(super) struct RootsError {
-    /// The code of the finding.
-    pub(super) code: &'static str,
-    /// The reason.
-    pub(super) message: String,
-}
-
-/// The roots of a ConfigMap that is referred to, as PEM.
-pub(super) fn roots_of_config_map(
-    cx: &Cx<'_>,
-    namespace: &Arc<str>,
-    reference: &LocalReference,
-) -> Result<Vec<u8>, RootsError> {
-    let (group, kind, name) = (&reference.group, &reference.kind, &reference.name.value);
-    if !group.is_empty() || kind != Kind::ConfigMap.as_str() {
-        let message = format!("trusted roots are in a ConfigMap, not in a {kind} of `{group}`");
-        return Err(RootsError { code: "unsupported-value", message });
-    }
-    let key = ObjectKey { kind: Kind::ConfigMap, namespace: namespace.clone(), name: name.as_str().into() };
-    let Some(Resource::ConfigMap(map)) = cx.object(&key).map(|object| &object.resource) else {
-        let message = format!("there is no ConfigMap `{namespace}/{name}` with `ca.crt`");
-        return Err(RootsError { code: "missing-config-map", message });
-    };
-    let unusable = |reason: &dyn std::fmt::Display| RootsError {
-        code: "bad-credential",
-        message: format!("the ConfigMap `{namespace}/{name}` cannot be used: {reason}"),
-    };
-    let bytes = match (map.data.get(ConfigMap::ROOTS), map.binary_data.get(ConfigMap::ROOTS)) {
-        (Some(text), _) => text.value.as_bytes().to_vec(),
-        (None, Some(bytes)) => bytes.0.clone(),
-        (None, None) => return Err(unusable(&"it has no `ca.crt`")),
-    };
-    TrustBundle::from_pem(&bytes).map_err(|error| unusable(&format!("`ca.crt` {error}")))?;
-    // Several are joined, each of whole lines.
-    Ok(if bytes.ends_with(b"\n") { bytes } else { [bytes, b"\n".to_vec()].concat() })
 }

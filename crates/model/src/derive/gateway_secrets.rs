@@ -11,18 +11,22 @@ use evenkeel_base::{Diagnostic, Spanned};
 use super::run::Run;
 use super::tracking::Cx;
 use super::{gateway_api, ingresses};
-use crate::gateway::SecretUse;
+use crate::gateway::{BackendCertificate, SecretUse};
 use crate::{Credential, Gateway, ROOTS_SUFFIX};
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
     run.read(|cx, found| {
         let Some(object) = cx.object(key) else { return false };
-        for gateway in gateways_of(cx, key, object) {
+        for (at, gateway) in gateways_of(cx, key, object).into_iter().enumerate() {
             let namespaces = match &gateway.proxy_namespace {
                 Some(namespace) => BTreeSet::from([namespace]),
                 None if gateway.selector.is_empty() => BTreeSet::new(),
                 None => cx.namespaces_of_selected(&gateway.selector),
             };
+            // All listeners of a Gateway have the same.
+            if let (0, Some(BackendCertificate::Secret(name))) = (at, &gateway.backend_certificate) {
+                found.extend(check(cx, object, gateway, &namespaces, SecretUse::Certificate(name)));
+            }
             for tls in gateway.servers.iter().filter_map(|server| server.tls.as_ref()) {
                 for used in tls.secrets() {
                     found.extend(check(cx, object, gateway, &namespaces, used));
@@ -110,7 +114,7 @@ fn missing(
         Some(namespace) => format!(" in namespace {namespace}, where the gateway proxies run"),
         None => String::new(),
     };
-    let message = format!("there is no Secret `{plain}`{place}: handshakes with this server fail");
+    let message = format!("there is no Secret `{plain}`{place}: handshakes that need it fail");
     let help = match (known.first(), namespaces.iter().next()) {
         (Some(other), Some(namespace)) => {
             format!("there is one in namespace {}; copy it to {namespace}", other.namespace)

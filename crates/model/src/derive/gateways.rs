@@ -49,6 +49,7 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
             selector: written.spec.selector.clone(),
             proxy_namespace: None,
             granted_secrets: BTreeSet::new(),
+            backend_certificate: None,
             servers: Vec::new(),
             origin: object.origin.clone(),
         };

@@ -99,6 +99,7 @@ pub(super) fn gateway(cx: &Cx<'_>, object: &Object, ingress: &Ingress, found: &m
         selector: selector(cx),
         proxy_namespace: None,
         granted_secrets: BTreeSet::new(),
+        backend_certificate: None,
         servers: [plain].into_iter().chain(secure(object, ingress, found)).collect(),
         origin: object.origin.clone(),
     })

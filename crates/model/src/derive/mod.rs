@@ -36,6 +36,7 @@ mod telemetries;
 mod telemetry;
 mod tokens;
 mod tracking;
+mod trusted_roots;
 mod unsupported;
 mod virtual_services;
 mod waypoints;

@@ -11,6 +11,7 @@ mod decisions_dynamic_dns;
 mod decisions_fields;
 mod decisions_gateway_api;
 mod decisions_gateway_ports;
+mod decisions_gateway_tls;
 mod decisions_grpc_web;
 mod decisions_http_policies;
 mod decisions_http_proxy;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, Signal, TestCa, eventually, free_port};
+use evenkeel_testkit::{Process, Signal, TestCa, eventually, free_port, objects};
 
 use super::mesh::{get, served};
 use super::user::User;
@@ -14,7 +14,8 @@ const SERVER: &str = "\
 import http.server, os, ssl
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = ('name ' + str(self.connection.name)).encode()
+        certificate = bool(self.connection.getpeercert())
+        body = ('certificate ' + str(certificate) + ', name ' + str(self.connection.name)).encode()
         self.send_response(200)
         self.send_header('content-length', str(len(body)))
         self.end_headers()
@@ -22,6 +23,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 folder = os.environ['EVENKEEL_VOLUME_V']
 context.load_cert_chain(folder + '/cert.pem', folder + '/key.pem')
+context.verify_mode = ssl.CERT_OPTIONAL
+context.load_verify_locations(folder + '/root.pem')
 def note(socket, name, _):
     socket.name = name
 context.sni_callback = note
@@ -68,16 +71,18 @@ fn a_gateway_calls_a_backend_by_tls_and_only_one_that_it_trusts() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let (user, folder, port) = (User::present(), state(), free_port());
     let authority = TestCa::new();
-    let server = authority.for_dns(&["web.test"]);
+    let (root, server, own) =
+        (authority.root_pem(), authority.for_dns(&["web.test"]), authority.for_dns(&["gate.test"]));
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("it can be written");
-    let files = [("cert.pem", &*server.cert_pem), ("key.pem", &server.key_pem), ("server.py", SERVER)];
+    let files =
+        [("cert.pem", &*server.cert_pem), ("key.pem", &server.key_pem), ("root.pem", &*root), ("server.py", SERVER)];
     let web = super::deployment("web", 1, "exec python3 $EVENKEEL_VOLUME_V/server.py")
         .replace("annotations:\n", "annotations:\n        sidecar.istio.io/inject: \"false\"\n")
         .replace("spec: {containers: [{name: main,", "spec: {volumes: [{name: v, configMap: {name: server}}], containers: [{name: main, volumeMounts: [{name: v, mountPath: /etc/server}],");
     let maps = config_map("server", &files)
-        + &config_map("ca", &[("ca.crt", &authority.root_pem())])
+        + &config_map("ca", &[("ca.crt", &root)])
         + &config_map("other", &[("ca.crt", &TestCa::new().root_pem())]);
-    write("web.yaml", &(maps + &web + &MESH.replace("PORT", &port.to_string())));
+    write("web.yaml", &(maps.clone() + &web + &MESH.replace("PORT", &port.to_string())));
     let of = |map: &str, hostname: &str| {
         policy(&format!("{{hostname: {hostname}, caCertificateRefs: [{{group: '', kind: ConfigMap, name: {map}}}]}}"))
     };
@@ -108,6 +113,15 @@ fn a_gateway_calls_a_backend_by_tls_and_only_one_that_it_trusts() {
         ),
     );
     eventually("the other name", || get(&url, "/").ends_with("name sent.test").then_some(()));
+    assert!(get(&url, "/").ends_with("certificate False, name sent.test"));
+    // The Gateway has a certificate of its own for backends.
+    let pair = [("tls.crt", own.cert_pem.as_str()), ("tls.key", own.key_pem.as_str())];
+    let gate = MESH.replace("PORT", &port.to_string()).replace(
+        "gatewayClassName: istio,",
+        "gatewayClassName: istio, tls: {backend: {clientCertificateRef: {name: gate}}},",
+    );
+    write("web.yaml", &(maps + &web + &gate + "---\n" + &objects::secret("default", "gate", &pair)));
+    eventually("a certificate", || get(&url, "/").ends_with("certificate True, name sent.test").then_some(()));
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }

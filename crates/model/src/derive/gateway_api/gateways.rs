@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_api::gateway_api::{
-    AddressType, FromNamespaces, Gateway as Written, GatewaySpec, Listener, ListenerTls, ListenerTlsMode, SecretRef,
+    AddressType, FromNamespaces, Gateway as Written, GatewaySpec, GatewayTls, Listener, ListenerTls, ListenerTlsMode,
+    SecretRef,
 };
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::super::shared;
 use super::super::tracking::Cx;
+use super::frontend_tls::FrontendTls;
 use super::grants::{Referred, is_granted};
 use super::listeners::{Class, class_of, gateway_name, host_of};
-use crate::gateway::{ClientRoots, ServerCertificates};
+use crate::gateway::{BackendCertificate, ClientRoots, ServerCertificates};
 use crate::selection::GATEWAY_NAME;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
 
@@ -34,12 +36,25 @@ pub(in super::super) fn gateways(
     found: &mut Diagnostics,
 ) -> Vec<Gateway> {
     let spec = &written.spec;
-    let mut reader = Reader { cx, object, found };
+    let mut reader = Reader { cx, object, tls: spec.tls.as_deref(), found };
     if !reader.is_ours(spec) {
         return Vec::new();
     }
     let Some(proxies) = reader.proxies(spec) else { return Vec::new() };
-    spec.listeners.iter().filter_map(|listener| reader.gateway(&proxies, listener)).collect()
+    let mut granted = BTreeSet::new();
+    let own = spec.tls.as_ref().and_then(|tls| tls.backend.as_ref()?.client_certificate_ref.as_ref());
+    let certificate = own.map(|of| {
+        let secret = reader.secret(&proxies, of, &mut granted);
+        secret.map_or(BackendCertificate::Refused, BackendCertificate::Secret)
+    });
+    spec.listeners
+        .iter()
+        .filter_map(|listener| reader.gateway(&proxies, listener))
+        .map(|gateway| {
+            let granted_secrets = gateway.granted_secrets.union(&granted).cloned().collect();
+            Gateway { backend_certificate: certificate.clone(), granted_secrets, ..gateway }
+        })
+        .collect()
 }
 
 /// The gateway proxies of a Gateway.
@@ -51,6 +66,8 @@ struct Proxies {
 struct Reader<'a, 't> {
     cx: &'a Cx<'t>,
     object: &'a Object,
+    /// TLS of the Gateway as a whole.
+    tls: Option<&'a GatewayTls>,
     found: &'a mut Diagnostics,
 }
 
@@ -174,6 +191,7 @@ impl Reader<'_, '_> {
             selector: proxies.selector.clone(),
             proxy_namespace: Some(proxies.namespace.clone()),
             granted_secrets: granted,
+            backend_certificate: None,
             servers: vec![server],
             origin: object.origin.clone(),
         })
@@ -206,6 +224,12 @@ impl Reader<'_, '_> {
         };
         let certificates = ServerCertificates::Secrets(secrets);
         let simple = ServerTls::simple(certificates.clone());
+        if let Some(validation) = self.tls.and_then(|tls| tls.validation(listener.port.0)) {
+            let verified = FrontendTls { cx: self.cx, object, found: self.found }.clients(validation)?;
+            let optional = verified.optional && !matches!(clients, Clients::WithCertificate);
+            let roots = ClientRoots::Pem(verified.roots);
+            return Some(ServerTls { mode: ServerTlsMode::Mutual { certificates, roots, optional }, ..simple });
+        }
         let optional = match clients {
             Clients::Anybody => return Some(simple),
             Clients::WithCertificate => false,

@@ -3,6 +3,7 @@
 
 mod backends;
 mod class_status;
+mod frontend_tls;
 mod gateway_status;
 mod gateways;
 mod grants;
