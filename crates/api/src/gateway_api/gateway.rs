@@ -5,6 +5,7 @@ use evenkeel_base::yaml::Node;
 
 use super::gateway_tls::GatewayTls;
 use super::listener::{Listener, check_listeners};
+use super::listener_set::AllowedListeners;
 use crate::decode::Context;
 
 object! {
@@ -27,9 +28,10 @@ object! {
         addresses: Vec<Spanned<GatewayAddress>> = "addresses",
         /// TLS of all listeners, and towards backends.
         tls: Option<Spanned<GatewayTls>> = "tls",
+        /// The ListenerSets that may attach; none if not given.
+        allowed_listeners: Option<AllowedListeners> = "allowedListeners",
     }
     later: [
-        "allowedListeners" = "ListenerSets are not supported, so none may attach",
         "defaultScope",
     ];
     // What is deployed in a cluster: crate `k8s` reads it.

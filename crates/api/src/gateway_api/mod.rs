@@ -12,6 +12,7 @@ mod http_route;
 mod l4_route;
 mod limits;
 mod listener;
+mod listener_set;
 mod reference;
 mod reference_grant;
 
@@ -37,6 +38,9 @@ pub use l4_route::{BackendRef, L4RouteRule, TcpRoute, TcpRouteSpec, TlsRoute, Tl
 pub use limits::{GatewayDuration, SectionName};
 pub use listener::{
     AllowedKind, AllowedRoutes, FromNamespaces, Listener, ListenerTls, ListenerTlsMode, RouteNamespaces,
+};
+pub use listener_set::{
+    AllowedListeners, FromListenerNamespaces, ListenerNamespaces, ListenerSet, ListenerSetSpec, ParentGatewayRef,
 };
 pub use reference::{BackendTarget, LocalReference, MirrorBackendRef, ParentRef, SecretRef};
 pub use reference_grant::{CrossReference, GrantFrom, GrantTo, ReferenceGrant, ReferenceGrantSpec};

@@ -170,5 +170,5 @@ fn what_protects_connections_and_is_not_supported_closes() {
     };
     // Without its `validation` it is refused, and what it names is closed.
     check("a.yaml", &of("BackendTLSPolicy"), &["error missing-field"], &["BackendTLSPolicy default/a"]);
-    check("a.yaml", &of("ListenerSet"), &["warning unsupported-kind"], &[]);
+    check("a.yaml", &of("UDPRoute"), &["warning unsupported-kind"], &[]);
 }

@@ -56,6 +56,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("TLSRoute", gateway_api::TlsRoute::schema()),
         ("TCPRoute", gateway_api::TcpRoute::schema()),
         ("ReferenceGrant", gateway_api::ReferenceGrant::schema()),
+        ("ListenerSet", gateway_api::ListenerSet::schema()),
         ("BackendTLSPolicy", gateway_api::BackendTlsPolicy::schema()),
     ]
 }

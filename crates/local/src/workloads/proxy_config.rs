@@ -17,8 +17,9 @@ impl ProxyConfigs {
         let has_gateways = objects.iter().any(|object| object.kind() == Kind::KubernetesGateway);
         let says = |object: &&Object| {
             let ingress = [Kind::Ingress, Kind::IngressClass];
-            let of_gateways = [Kind::KubernetesGateway, Kind::GatewayClass, Kind::ReferenceGrant, Kind::Service]
-                .contains(&object.kind());
+            let of_gateways =
+                [Kind::KubernetesGateway, Kind::ListenerSet, Kind::GatewayClass, Kind::ReferenceGrant, Kind::Service]
+                    .contains(&object.kind());
             matches!(object.kind(), Kind::ConfigMap | Kind::ProxyConfig | Kind::Namespace)
                 || ingress.contains(&object.kind())
                 || has_gateways && of_gateways

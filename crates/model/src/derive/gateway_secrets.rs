@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_api::{Object, ObjectKey, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Spanned};
 
 use super::run::Run;
@@ -23,8 +23,9 @@ pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
                 None if gateway.selector.is_empty() => BTreeSet::new(),
                 None => cx.namespaces_of_selected(&gateway.selector),
             };
-            // All listeners of a Gateway have the same.
-            if let (0, Some(BackendCertificate::Secret(name))) = (at, &gateway.backend_certificate) {
+            // All listeners of a Gateway have the same, and those of its ListenerSets.
+            let certificate = gateway.backend_certificate.as_ref().filter(|_| at == 0 && key.kind != Kind::ListenerSet);
+            if let Some(BackendCertificate::Secret(name)) = certificate {
                 found.extend(check(cx, object, gateway, &namespaces, SecretUse::Certificate(name)));
             }
             for tls in gateway.servers.iter().filter_map(|server| server.tls.as_ref()) {
@@ -45,6 +46,10 @@ fn gateways_of<'t>(cx: &Cx<'t>, key: &ObjectKey, object: &Object) -> Vec<&'t Arc
         }
         Resource::KubernetesGateway(written) => {
             let names = gateway_api::names_of_gateways(&key.name, written);
+            names.iter().filter_map(|name| cx.gateway(&key.namespace, name)).collect()
+        }
+        Resource::ListenerSet(written) => {
+            let names = gateway_api::names_of_set(&key.name, written);
             names.iter().filter_map(|name| cx.gateway(&key.namespace, name)).collect()
         }
         _ => cx.gateway(&key.namespace, &key.name).into_iter().collect(),

@@ -62,9 +62,13 @@ fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)>
         built.push(gateway);
         objects.push(object.clone());
     }
-    for object in cx.objects(Kind::KubernetesGateway) {
-        let Resource::KubernetesGateway(written) = &object.resource else { continue };
-        for mut gateway in gateway_api::gateways(cx, object, written, found) {
+    for object in cx.objects(Kind::KubernetesGateway).chain(cx.objects(Kind::ListenerSet)) {
+        let of_listeners = match &object.resource {
+            Resource::KubernetesGateway(written) => gateway_api::gateways(cx, object, written, found),
+            Resource::ListenerSet(written) => gateway_api::gateways_of_set(cx, object, written, found),
+            _ => continue,
+        };
+        for mut gateway in of_listeners {
             let mut conflicts = Diagnostics::new();
             let servers = std::mem::take(&mut gateway.servers);
             let admitted = servers.into_iter().filter_map(|server| admit(server, &gateway, &built, &mut conflicts));

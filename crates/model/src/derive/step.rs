@@ -195,9 +195,9 @@ derived! {
     }
     gateways: gateways::Table {
         /// All Gateways.
-        Gateways = gateways::all_step, for Gateway | KubernetesGateway | GatewayClass | ReferenceGrant | Ingress | IngressClass by all;
+        Gateways = gateways::all_step, for Gateway | KubernetesGateway | ListenerSet | GatewayClass | ReferenceGrant | Ingress | IngressClass by all;
         /// Reports Secrets that the servers of a Gateway or Ingress cannot use.
-        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway | KubernetesGateway | Ingress by id;
+        GatewaySecrets(key: ObjectKey) = gateway_secrets::object_step, for Gateway | KubernetesGateway | ListenerSet | Ingress by id;
         /// Reports Secrets that a DestinationRule cannot use.
         RuleSecrets(key: ObjectKey) = rule_secrets::object_step, for DestinationRule by id;
     }

@@ -140,7 +140,8 @@ impl Drawn {
     fn gateway_api(&self, random: &mut Random) -> String {
         let Self { namespace, name, other, long, .. } = self;
         let version = "gateway.networking.k8s.io/v1";
-        match random.below(11) {
+        match random.below(12) {
+            11 => self.listener_set(random),
             9..11 => self.backend_tls_policy(random),
             6..9 => {
                 let kind = random.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
@@ -165,7 +166,12 @@ impl Drawn {
             2 | 3 => {
                 let class = random.pick(&["istio", "a", "nowhere"]);
                 let from = random.pick(&["All", "Same", "Selector, selector: {matchLabels: {n: '1'}}"]);
-                let addresses = random.pick(&["", "addresses: [{type: Hostname, value: a}], "]);
+                let addresses = random.pick(&[
+                    "",
+                    "addresses: [{type: Hostname, value: a}], ",
+                    "allowedListeners: {namespaces: {from: Same}}, ",
+                    "allowedListeners: {namespaces: {from: All}}, ",
+                ]);
                 let listeners = random.pick(&[
                     "port: 80, protocol: HTTP",
                     "port: 80, protocol: HTTP, hostname: '*.example.com'",
@@ -181,6 +187,7 @@ impl Drawn {
                 let parent = random.pick(&[
                     "{name: a, namespace: shop}",
                     "{name: b, namespace: stock, sectionName: x}",
+                    "{kind: ListenerSet, name: a}",
                     "{group: '', kind: Service, name: a, namespace: shop}",
                     "{group: networking.istio.io, kind: ServiceEntry, name: a}",
                 ]);
@@ -191,6 +198,14 @@ impl Drawn {
                 )
             }
         }
+    }
+
+    fn listener_set(&self, random: &mut Random) -> String {
+        let parent = random.pick(&["{name: a, namespace: shop}", "{name: b}", "{kind: Service, name: a}"]);
+        let listener =
+            random.pick(&["port: 80, protocol: HTTP", "port: 8080, protocol: HTTP, hostname: x.example.com"]);
+        let meta = self.meta("ListenerSet", "gateway.networking.k8s.io/v1");
+        format!("{meta}spec: {{parentRef: {parent}, listeners: [{{name: x, {listener}}}]}}\n")
     }
 
     /// TLS to backends, and roots for it.

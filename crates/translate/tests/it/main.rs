@@ -21,6 +21,7 @@ mod decisions_ingresses;
 mod decisions_istio;
 mod decisions_istio_table;
 mod decisions_l4;
+mod decisions_listener_sets;
 mod decisions_mesh;
 mod decisions_proxy_config;
 mod decisions_releases;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_api::gateway_api::{
-    AddressType, FromNamespaces, Gateway as Written, GatewaySpec, GatewayTls, Listener, ListenerTls, ListenerTlsMode,
+    AddressType, FromNamespaces, Gateway as Written, GatewaySpec, Listener, ListenerSet, ListenerTls, ListenerTlsMode,
     SecretRef,
 };
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
@@ -14,7 +14,8 @@ use super::super::shared;
 use super::super::tracking::Cx;
 use super::frontend_tls::FrontendTls;
 use super::grants::{Referred, is_granted};
-use super::listeners::{Class, class_of, gateway_name, host_of};
+use super::listener_sets::{Unattached, all_listeners, conflict, parent_of};
+use super::listeners::{Class, Owned, class_of, gateway_name, host_of, set_name};
 use crate::gateway::{BackendCertificate, ClientRoots, ServerCertificates};
 use crate::selection::GATEWAY_NAME;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
@@ -36,25 +37,93 @@ pub(in super::super) fn gateways(
     found: &mut Diagnostics,
 ) -> Vec<Gateway> {
     let spec = &written.spec;
-    let mut reader = Reader { cx, object, tls: spec.tls.as_deref(), found };
+    let mut reader = Reader { cx, object, gateway: object, prefix: object.name.to_string(), spec, found };
     if !reader.is_ours(spec) {
         return Vec::new();
     }
     let Some(proxies) = reader.proxies(spec) else { return Vec::new() };
-    let mut granted = BTreeSet::new();
-    let own = spec.tls.as_ref().and_then(|tls| tls.backend.as_ref()?.client_certificate_ref.as_ref());
-    let certificate = own.map(|of| {
-        let secret = reader.secret(&proxies, of, &mut granted);
-        secret.map_or(BackendCertificate::Refused, BackendCertificate::Secret)
-    });
-    spec.listeners
-        .iter()
-        .filter_map(|listener| reader.gateway(&proxies, listener))
-        .map(|gateway| {
-            let granted_secrets = gateway.granted_secrets.union(&granted).cloned().collect();
-            Gateway { backend_certificate: certificate.clone(), granted_secrets, ..gateway }
-        })
-        .collect()
+    let certificate = reader.backend_certificate(&proxies);
+    let listeners = spec.listeners.iter().filter_map(|listener| reader.gateway(&proxies, listener));
+    listeners.map(|gateway| with_certificate(gateway, &certificate)).collect()
+}
+
+/// The model's gateways of a ListenerSet.
+pub(in super::super) fn gateways_of_set(
+    cx: &Cx<'_>,
+    object: &Arc<Object>,
+    set: &ListenerSet,
+    found: &mut Diagnostics,
+) -> Vec<Gateway> {
+    let parent = match parent_of(cx, object, set) {
+        Ok(parent) => parent,
+        Err(why) => {
+            found.push(unattached(object, set, why));
+            return Vec::new();
+        }
+    };
+    let spec = &parent.gateway.spec;
+    // What is wrong with the Gateway itself is said of it.
+    let mut elsewhere = Diagnostics::new();
+    let (gateway, of) = (&**parent.object, &**parent.object);
+    let mut of_gateway = Reader { cx, object: of, gateway, prefix: String::new(), spec, found: &mut elsewhere };
+    let Some(proxies) = of_gateway.proxies(spec) else { return Vec::new() };
+    let certificate = of_gateway.backend_certificate(&proxies);
+    let mut reader = Reader { cx, object, gateway, prefix: set_name(&object.name), spec, found };
+    let all = all_listeners(cx, parent.object, parent.gateway);
+    let mut gateways = Vec::new();
+    for listener in &set.spec.listeners {
+        if all.iter().any(|owned| std::ptr::eq(owned.listener, listener)) {
+            gateways.extend(reader.gateway(&proxies, listener));
+            continue;
+        }
+        let first = all.iter().find_map(|owned| Some((*owned, conflict(*owned, listener)?)));
+        if let Some((owned, why)) = first {
+            reader.push(conflicted(object, listener, owned, &why));
+        }
+    }
+    gateways.into_iter().map(|gateway| with_certificate(gateway, &certificate)).collect()
+}
+
+fn conflicted(object: &Object, listener: &Spanned<Listener>, owned: Owned<'_>, why: &str) -> Diagnostic {
+    let message = format!("{object}: the listener `{}` is not served: {why}", listener.name.0);
+    Diagnostic::warning("conflict", listener.span.clone(), message)
+        .with_help("use another port or hostname; a Gateway's own listeners come first, then the older ListenerSets")
+        .with_related(owned.listener.span.clone(), "this one is served")
+}
+
+/// The finding about a ListenerSet without a Gateway here.
+fn unattached(object: &Object, set: &ListenerSet, why: Unattached) -> Diagnostic {
+    let parent = &set.spec.parent_ref;
+    let name = format!("{}/{}", parent.namespace(&object.namespace), parent.name.value);
+    let (code, reason, help) = match why {
+        Unattached::NoGateway => ("unsupported-parent", "its parent is no Gateway".to_owned(), "name a Gateway"),
+        Unattached::Missing => {
+            ("missing-gateway", format!("there is no Gateway `{name}`"), "correct the name, or add it")
+        }
+        Unattached::NotAllowed => (
+            "not-allowed",
+            format!("the Gateway `{name}` does not take it"),
+            "set `allowedListeners: {namespaces: {from: Same}}`, or All or Selector, in the Gateway",
+        ),
+        Unattached::NotOurs => {
+            let message = format!("{object} is left to the controller of the Gateway `{name}`");
+            return Diagnostic::info("foreign-class", parent.span.clone(), message).about(object.reference());
+        }
+    };
+    let message = format!("{object} is not served: {reason}");
+    Diagnostic::warning(code, parent.span.clone(), message).with_help(help).about(object.reference())
+}
+
+/// The certificate that the proxies of a Gateway show to backends.
+#[derive(Default)]
+struct OwnCertificate {
+    certificate: Option<BackendCertificate>,
+    granted: BTreeSet<Arc<str>>,
+}
+
+fn with_certificate(gateway: Gateway, own: &OwnCertificate) -> Gateway {
+    let granted_secrets = gateway.granted_secrets.union(&own.granted).cloned().collect();
+    Gateway { backend_certificate: own.certificate.clone(), granted_secrets, ..gateway }
 }
 
 /// The gateway proxies of a Gateway.
@@ -65,9 +134,13 @@ struct Proxies {
 
 struct Reader<'a, 't> {
     cx: &'a Cx<'t>,
+    /// The Gateway or ListenerSet.
     object: &'a Object,
-    /// TLS of the Gateway as a whole.
-    tls: Option<&'a GatewayTls>,
+    /// The Gateway.
+    gateway: &'a Object,
+    /// What the names of the model's gateways begin with.
+    prefix: String,
+    spec: &'a GatewaySpec,
     found: &'a mut Diagnostics,
 }
 
@@ -147,6 +220,16 @@ impl Reader<'_, '_> {
         }
     }
 
+    fn backend_certificate(&mut self, proxies: &Proxies) -> OwnCertificate {
+        let mut granted = BTreeSet::new();
+        let own = self.spec.tls.as_ref().and_then(|tls| tls.backend.as_ref()?.client_certificate_ref.as_ref());
+        let certificate = own.map(|of| {
+            let secret = self.secret(proxies, of, &mut granted);
+            secret.map_or(BackendCertificate::Refused, BackendCertificate::Secret)
+        });
+        OwnCertificate { certificate, granted }
+    }
+
     fn gateway(&mut self, proxies: &Proxies, listener: &Spanned<Listener>) -> Option<Gateway> {
         let object = self.object;
         let protocol = match listener.protocol.as_str() {
@@ -186,7 +269,7 @@ impl Reader<'_, '_> {
             origin: listener.port.span.clone(),
         };
         Some(Gateway {
-            name: gateway_name(&object.name, listener),
+            name: gateway_name(&self.prefix, listener),
             namespace: object.namespace.clone(),
             selector: proxies.selector.clone(),
             proxy_namespace: Some(proxies.namespace.clone()),
@@ -224,8 +307,8 @@ impl Reader<'_, '_> {
         };
         let certificates = ServerCertificates::Secrets(secrets);
         let simple = ServerTls::simple(certificates.clone());
-        if let Some(validation) = self.tls.and_then(|tls| tls.validation(listener.port.0)) {
-            let verified = FrontendTls { cx: self.cx, object, found: self.found }.clients(validation)?;
+        if let Some(validation) = self.spec.tls.as_ref().and_then(|tls| tls.validation(listener.port.0)) {
+            let verified = FrontendTls { cx: self.cx, object: self.gateway, found: self.found }.clients(validation)?;
             let optional = verified.optional && !matches!(clients, Clients::WithCertificate);
             let roots = ClientRoots::Pem(verified.roots);
             return Some(ServerTls { mode: ServerTlsMode::Mutual { certificates, roots, optional }, ..simple });

@@ -12,6 +12,7 @@ mod http_filters;
 mod http_routes;
 mod http_rules;
 mod l4_routes;
+mod listener_sets;
 mod listeners;
 mod outline;
 mod parents;
@@ -20,7 +21,7 @@ mod route_status;
 mod service_of_gateway;
 pub(super) mod statuses;
 
-pub(super) use self::gateways::gateways;
-pub(super) use self::listeners::names_of_gateways;
+pub(super) use self::gateways::{gateways, gateways_of_set};
+pub(super) use self::listeners::{names_of_gateways, names_of_set};
 pub(super) use self::route_sets::{in_mesh, parts};
 pub(super) use self::route_status::RouteResult;

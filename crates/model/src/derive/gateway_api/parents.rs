@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_api::gateway_api::{GROUP, Gateway, Listener, ParentRef};
+use evenkeel_api::gateway_api::{GROUP, Listener, ParentRef};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::{closest, one_of};
@@ -10,7 +10,10 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::super::shared;
 use super::super::tracking::Cx;
-use super::listeners::{gateway, gateway_name, host_of, is_anothers, own_controller, passes_tls, refusal};
+use super::listener_sets::{all_listeners, listener_set, parent_of};
+use super::listeners::{
+    Owned, gateway, gateway_name, host_of, is_anothers, own_controller, passes_tls, refusal, set_name,
+};
 use super::route_status::{accepted, reference, refused};
 use crate::gateway_api_status::{RouteParentStatus, RouteStatus};
 use crate::{Condition, GatewayRef, Visibility};
@@ -58,11 +61,15 @@ enum Outcome {
     NotOurs,
 }
 
-/// The Gateway that a parent names, and the parent.
+/// The Gateway or ListenerSet that a parent names, and the parent.
 struct OfGateway<'p, 't> {
     parent: &'p Spanned<ParentRef>,
     object: &'t Arc<Object>,
-    gateway: &'t Gateway,
+    /// What the names of the model's gateways begin with.
+    prefix: String,
+    listeners: &'t [Spanned<Listener>],
+    /// Those of the whole Gateway.
+    all: Vec<Owned<'t>>,
     controller: String,
 }
 
@@ -73,11 +80,13 @@ impl<'t> RouteParents<'_, 't> {
         for parent in self.parents {
             let outcome = match (parent.group(), parent.kind()) {
                 (GROUP, "Gateway") => self.at_gateway(parent, found),
+                (GROUP, "ListenerSet") => self.at_listener_set(parent, found),
                 ("", "Service") => self.at_service(parent, found),
                 ("networking.istio.io", "ServiceEntry") => self.at_service_entry(parent, found),
                 (group, kind) => {
                     let message = format!("{}: no route can attach to a {kind} of `{group}`", self.object);
-                    let help = "attach it to a Gateway, a Service or a ServiceEntry (networking.istio.io)";
+                    let help =
+                        "attach it to a Gateway, a ListenerSet, a Service or a ServiceEntry (networking.istio.io)";
                     self.warn("unsupported-parent", &parent.span, message, help.to_owned(), found);
                     Outcome::NotOurs
                 }
@@ -109,21 +118,42 @@ impl<'t> RouteParents<'_, 't> {
         };
         // Those of other controllers are not our concern.
         let Some(controller) = own_controller(self.cx, &gateway.spec) else { return Outcome::NotOurs };
-        let of = OfGateway { parent, object, gateway, controller };
+        let all = all_listeners(self.cx, object, gateway);
+        let (prefix, listeners) = (object.name.to_string(), &gateway.spec.listeners);
+        self.outcome(OfGateway { parent, object, prefix, listeners, all, controller }, found)
+    }
+
+    fn outcome(&self, of: OfGateway<'_, '_>, found: &mut Diagnostics) -> Outcome {
         match self.at_listeners(&of, found) {
             Ok(places) => Outcome::Taken { controller: of.controller, places },
             Err(why) => Outcome::Refused { controller: of.controller, why },
         }
     }
 
+    fn at_listener_set(&self, parent: &Spanned<ParentRef>, found: &mut Diagnostics) -> Outcome {
+        let namespace = parent.namespace(&self.object.namespace);
+        let key = ObjectKey { kind: Kind::ListenerSet, namespace: namespace.clone(), name: shared(&parent.name) };
+        let Some((object, set)) = self.cx.object(&key).and_then(|object| Some((object, listener_set(object)?))) else {
+            let message = format!("{}: there is no ListenerSet `{namespace}/{}`", self.object, parent.name.value);
+            let help = "add the ListenerSet, or correct the name";
+            self.warn("missing-gateway", &parent.name.span, message, help.to_owned(), found);
+            return Outcome::NotOurs;
+        };
+        // Why a set has no Gateway is said of the set.
+        let Ok(of) = parent_of(self.cx, object, set) else { return Outcome::NotOurs };
+        let all = all_listeners(self.cx, of.object, of.gateway);
+        let (prefix, listeners, controller) = (set_name(&object.name), &set.spec.listeners, of.controller);
+        self.outcome(OfGateway { parent, object, prefix, listeners, all, controller }, found)
+    }
+
     /// The places at the listeners that a parent names; or why there is none.
     fn at_listeners(&self, of: &OfGateway<'_, '_>, found: &mut Diagnostics) -> Result<Vec<Attached>, Condition> {
-        let OfGateway { parent, object, gateway, .. } = of;
+        let OfGateway { parent, object, listeners, .. } = of;
         let named = |listener: &&Spanned<Listener>| {
             let section = parent.section_name.as_ref().is_none_or(|name| name.value == listener.name.value);
             section && parent.port.as_ref().is_none_or(|port| port.value == listener.port.value)
         };
-        let listeners: Vec<_> = gateway.spec.listeners.iter().filter(named).collect();
+        let listeners: Vec<_> = listeners.iter().filter(named).collect();
         if listeners.is_empty() {
             return Err(self.note_missing_listener(of, found));
         }
@@ -161,9 +191,8 @@ impl<'t> RouteParents<'_, 't> {
         let all = [Spanned::new(own.clone(), of.parent.span.clone())];
         let written = if self.hostnames.is_empty() { &all[..] } else { self.hostnames };
         let mut hosts: Vec<_> = written.iter().filter_map(served).collect();
-        hosts.retain(|host| !is_anothers(&of.gateway.spec, listener, &host.value));
-        let at =
-            GatewayRef::Named { namespace: of.object.namespace.clone(), name: gateway_name(&of.object.name, listener) };
+        hosts.retain(|host| !is_anothers(&of.all, listener, &host.value));
+        let at = GatewayRef::Named { namespace: of.object.namespace.clone(), name: gateway_name(&of.prefix, listener) };
         (!hosts.is_empty()).then_some(Attached {
             hosts,
             at,
@@ -189,7 +218,7 @@ impl<'t> RouteParents<'_, 't> {
     }
 
     fn note_missing_listener(&self, of: &OfGateway<'_, '_>, found: &mut Diagnostics) -> Condition {
-        let (parent, listeners) = (of.parent, &of.gateway.spec.listeners);
+        let (parent, listeners) = (of.parent, of.listeners);
         let wanted = match (&parent.section_name, &parent.port) {
             (Some(name), _) => format!("`{}`", name.0),
             (None, port) => format!("for port {}", port.as_ref().map_or(0, |port| port.0)),

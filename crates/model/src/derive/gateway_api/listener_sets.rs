@@ -1,0 +1,100 @@
+//! ListenerSets: which Gateway takes one, and which of its listeners conflict with earlier ones.
+
+use std::sync::Arc;
+
+use evenkeel_api::gateway_api::{FromListenerNamespaces, Gateway, Listener, ListenerSet};
+use evenkeel_api::{Kind, Object, Resource};
+
+use super::super::tracking::Cx;
+use super::listeners::{Owned, gateway, host_of, is_selected, own_controller};
+
+/// The Gateway of a ListenerSet.
+pub(super) struct Parent<'t> {
+    pub(super) object: &'t Arc<Object>,
+    pub(super) gateway: &'t Gateway,
+    pub(super) controller: String,
+}
+
+/// Why a ListenerSet has no Gateway here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unattached {
+    /// Its parent is no Gateway.
+    NoGateway,
+    /// There is no such Gateway.
+    Missing,
+    /// The Gateway does not take it.
+    NotAllowed,
+    /// The Gateway is another controller's.
+    NotOurs,
+}
+
+/// The Gateway that takes a ListenerSet.
+pub(super) fn parent_of<'t>(cx: &Cx<'t>, object: &Object, set: &ListenerSet) -> Result<Parent<'t>, Unattached> {
+    let parent = &set.spec.parent_ref;
+    if !parent.is_gateway() {
+        return Err(Unattached::NoGateway);
+    }
+    let namespace = parent.namespace(&object.namespace);
+    let (of, gateway) = gateway(cx, &namespace, &parent.name).ok_or(Unattached::Missing)?;
+    let controller = own_controller(cx, &gateway.spec).ok_or(Unattached::NotOurs)?;
+    let namespaces = gateway.spec.allowed_listeners.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+    let is_allowed = match namespaces.and_then(|namespaces| namespaces.from) {
+        Some(FromListenerNamespaces::All) => true,
+        Some(FromListenerNamespaces::Same) => object.namespace == of.namespace,
+        Some(FromListenerNamespaces::Selector) => namespaces
+            .and_then(|namespaces| namespaces.selector.as_ref())
+            .is_some_and(|selector| is_selected(cx, &object.namespace, selector)),
+        Some(FromListenerNamespaces::Nowhere) | None => false,
+    };
+    is_allowed.then_some(Parent { object: of, gateway, controller }).ok_or(Unattached::NotAllowed)
+}
+
+/// A ListenerSet as an object.
+pub(super) fn listener_set(object: &Object) -> Option<&ListenerSet> {
+    match &object.resource {
+        Resource::ListenerSet(set) => Some(set),
+        _ => None,
+    }
+}
+
+/// All listeners of a Gateway that are served, with the objects that have them: its own, and those of its ListenerSets by age
+/// that do not conflict with earlier ones.
+pub(super) fn all_listeners<'t>(cx: &Cx<'t>, object: &'t Arc<Object>, gateway: &'t Gateway) -> Vec<Owned<'t>> {
+    let own = gateway.spec.listeners.iter().map(|listener| Owned { object, listener });
+    let mut all: Vec<Owned<'t>> = own.collect();
+    for set in cx.objects(Kind::ListenerSet) {
+        let Some(written) = listener_set(set) else { continue };
+        if !parent_of(cx, set, written).is_ok_and(|parent| Arc::ptr_eq(parent.object, object)) {
+            continue;
+        }
+        for listener in &written.spec.listeners {
+            if all.iter().all(|earlier| conflict(*earlier, listener).is_none()) {
+                all.push(Owned { object: set, listener });
+            }
+        }
+    }
+    all
+}
+
+/// What an earlier listener of the Gateway keeps a listener of a ListenerSet from.
+pub(super) fn conflict(earlier: Owned<'_>, listener: &Listener) -> Option<String> {
+    let Owned { object: of, listener: other } = earlier;
+    if other.port.value != listener.port.value {
+        return None;
+    }
+    let port = listener.port.0;
+    if family(other) != family(listener) || family(listener) == "TCP" {
+        return Some(format!("the listener `{}` of {of} uses port {port} already", other.name.0));
+    }
+    let is_same = host_of(other) == host_of(listener);
+    is_same.then(|| format!("the listener `{}` of {of} serves this host on port {port} already", other.name.0))
+}
+
+/// Protocols that can share a port.
+fn family(listener: &Listener) -> &'static str {
+    match listener.protocol.as_str() {
+        "HTTP" => "HTTP",
+        "HTTPS" | "TLS" => "TLS",
+        _ => "TCP",
+    }
+}
