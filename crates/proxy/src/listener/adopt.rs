@@ -121,7 +121,7 @@ impl Adopted {
             Terminal::Tcp(_) => packed.tcp.is_some(),
         };
         // Filters that follow a connection's data need to see it from the beginning.
-        if chain.tls.is_some() || !same_kind || worker.generation().network_filters(&chain).follow() {
+        if chain.tls.is_some() || !same_kind || worker.generation().network_filters(&chain).follow_this(&info.view) {
             return None;
         }
         info.hello = if packed.detected.is_some() { Hello::Http("http/1.1") } else { Hello::Other };

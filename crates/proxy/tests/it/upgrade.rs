@@ -21,6 +21,9 @@ name: tcp
 address: {socket_address: {address: 127.0.2.9, port_value: 0}}
 filter_chains:
 - filters:
+  # It has nothing to do for these connections, so they move.
+  - name: istio.metadata_exchange
+    typed_config: {"@type": type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange, protocol: istio-peer-exchange}
   - name: envoy.filters.network.tcp_proxy
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
