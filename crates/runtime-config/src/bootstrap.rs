@@ -14,7 +14,7 @@ use crate::access_log::AccessLog;
 use crate::bind::BindConfig;
 use crate::compile::access_log::admin_logs;
 use crate::compile::dns::default_resolver;
-use crate::compile::source::{Source, api_source, config_source};
+use crate::compile::source::{GrpcServer, InitialMetadata, Source, config_source, grpc_server};
 use crate::compile::tracing::default_provider;
 use crate::compile::{Cx, Environment, address};
 use crate::dns::DnsResolver;
@@ -132,6 +132,8 @@ pub struct Ads {
     pub cluster: Arc<str>,
     /// Incremental (`DELTA_GRPC`).
     pub delta: bool,
+    /// What the stream has in its head (`initial_metadata`).
+    pub metadata: Arc<[InitialMetadata]>,
 }
 
 /// The part of a bootstrap that holds the static clusters, each as bytes.
@@ -203,10 +205,10 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
     let (ads, lds, cds) = cx.at("dynamic_resources", |cx| {
         let ads = match &dynamic.ads_config {
             None => None,
-            Some(api) => match cx.at("ads_config", |cx| api_source(cx, api))? {
-                Source::Grpc { cluster, delta } => Some(Ads { cluster, delta }),
-                Source::Ads => None,
-            },
+            Some(api) => {
+                let GrpcServer { cluster, delta, metadata } = cx.at("ads_config", |cx| grpc_server(cx, api))?;
+                Some(Ads { cluster, delta, metadata: metadata.into() })
+            }
         };
         let lds = source(cx, "lds_config", dynamic.lds_config.as_ref(), ads.is_some())?;
         let cds = source(cx, "cds_config", dynamic.cds_config.as_ref(), ads.is_some())?;

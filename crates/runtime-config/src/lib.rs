@@ -79,7 +79,7 @@ pub use filters::{
     header_mutation, istio_stats, jwt_authn, metadata_exchange, peer_metadata, rbac, stateful_session,
 };
 
-pub use compile::source::{Reference, Source};
+pub use compile::source::{InitialMetadata, Reference, Source};
 pub use compile::{Environment, ReadFile, ReadVariable, TracingDefaults};
 pub use demand::Demand;
 pub use hcm::HttpConnectionManager;

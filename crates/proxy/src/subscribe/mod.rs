@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Source;
-use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
+use evenkeel_runtime_config::bootstrap::{Ads, Bootstrap, Scope};
 use evenkeel_runtime_config::builder::SubscriptionChange;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -23,7 +23,7 @@ use crate::state::Shared;
 #[derive(Debug)]
 pub(crate) struct Subscriptions {
     node: Node,
-    ads: Option<(Arc<str>, bool)>,
+    ads: Option<Ads>,
     lds: Option<Source>,
     cds: Option<Source>,
     scope: Scope,
@@ -36,7 +36,7 @@ impl Subscriptions {
     pub fn new(bootstrap: &Bootstrap) -> Self {
         Self {
             node: bootstrap.node.clone(),
-            ads: bootstrap.ads.as_ref().map(|ads| (ads.cluster.clone(), ads.delta)),
+            ads: bootstrap.ads.clone(),
             lds: bootstrap.lds.clone(),
             cds: bootstrap.cds.clone(),
             scope: bootstrap.scope.clone(),
@@ -87,12 +87,11 @@ impl Subscriptions {
         if let Some(stream) = self.streams.get(&key) {
             return Some(Rc::clone(stream));
         }
-        let (cluster, delta) = self.server_of(&key)?;
+        let server = self.server_of(&key)?;
         let wanted = Rc::<StreamSubscriptions>::default();
         let stream = stream::Stream {
             key: key.clone(),
-            cluster,
-            delta,
+            server,
             node: self.node.clone(),
             wanted: Rc::clone(&wanted),
             shared: shared.clone(),
@@ -103,10 +102,12 @@ impl Subscriptions {
         Some(wanted)
     }
 
-    fn server_of(&self, key: &StreamKey) -> Option<(Arc<str>, bool)> {
+    fn server_of(&self, key: &StreamKey) -> Option<Ads> {
         match key {
             StreamKey::Aggregated => self.ads.clone(),
-            StreamKey::Single { cluster, delta, .. } => Some((cluster.clone(), *delta)),
+            StreamKey::Single { cluster, delta, .. } => {
+                Some(Ads { cluster: cluster.clone(), delta: *delta, metadata: Arc::default() })
+            }
         }
     }
 }

@@ -2,15 +2,17 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_runtime_config::InitialMetadata;
+use evenkeel_runtime_config::bootstrap::Ads;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::{Backoff, Client, Connection, Protocol, Rejected, Update};
 use evenkeel_xds::evenkeel;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 use tokio::task::AbortHandle;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::Channel;
 
 use super::channel::{self, ChannelError};
@@ -24,9 +26,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Stream {
     pub key: StreamKey,
-    /// The static cluster of the server.
-    pub cluster: Arc<str>,
-    pub delta: bool,
+    pub server: Ads,
     pub node: Node,
     pub wanted: Rc<StreamSubscriptions>,
     pub shared: Shared,
@@ -71,9 +71,21 @@ pub(super) enum StreamError {
     Unwanted(#[from] Unwanted),
 }
 
+/// The headers as the transport takes them: the bootstrap has been read without those that it would refuse.
+fn metadata(configured: &[InitialMetadata]) -> MetadataMap {
+    let entry = |one: &InitialMetadata| {
+        Some((AsciiMetadataKey::from_bytes(one.name.as_bytes()).ok()?, AsciiMetadataValue::try_from(&*one.value).ok()?))
+    };
+    let mut map = MetadataMap::new();
+    for (name, value) in configured.iter().filter_map(entry) {
+        map.append(name, value);
+    }
+    map
+}
+
 impl Stream {
     pub async fn run(mut self) {
-        let protocol = if self.delta { Protocol::Delta } else { Protocol::Sotw };
+        let protocol = if self.server.delta { Protocol::Delta } else { Protocol::Sotw };
         let mut client = Client::new(protocol, self.node.clone());
         let seed = RandomState::new().hash_one(std::process::id());
         let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, seed);
@@ -114,9 +126,9 @@ impl Stream {
         // An error is logged as a warning once, and not again at each attempt.
         let known = state.streams.get(&self.key).and_then(|stream| stream.last_error.as_ref()) == Some(&text);
         if known {
-            tracing::debug!(stream = %self.key, cluster = &*self.cluster, "xDS stream, again: {text}");
+            tracing::debug!(stream = %self.key, cluster = &*self.server.cluster, "xDS stream, again: {text}");
         } else {
-            tracing::warn!(stream = %self.key, cluster = &*self.cluster, "xDS stream: {text}");
+            tracing::warn!(stream = %self.key, cluster = &*self.server.cluster, "xDS stream: {text}");
         }
         if state.stream_failed(&self.key, text) {
             self.shared.dirty.notify_one();
@@ -130,7 +142,7 @@ impl Stream {
         attempt: usize,
     ) -> Result<std::convert::Infallible, StreamError> {
         let channel = tokio::select! {
-            channel = channel::connect(&self.shared, &self.cluster, attempt) => channel?,
+            channel = channel::connect(&self.shared, &self.server.cluster, attempt) => channel?,
             error = unwanted(&self.wanted) => return Err(error),
         };
         let learns = self.key.is_aggregated() && self.shared.state.borrow().scope.is_learned();
@@ -145,10 +157,10 @@ impl Stream {
         self.wanted.tell(client);
         let Some(first) = client.poll_request() else { return Err(StreamError::Unwanted(Unwanted)) };
         let _remembering = learns.then(|| Remembering::start(&self.shared, &channel, &self.node));
-        let open = Connection::open(channel, self.key.service(), first);
+        let open = Connection::open_with(channel, self.key.service(), first, metadata(&self.server.metadata));
         let mut connection = tokio::time::timeout(OPEN_TIMEOUT, open).await.map_err(|_| StreamError::OpenTimeout)??;
         self.shared.state.borrow_mut().stream_connected(&self.key);
-        tracing::info!(stream = %self.key, cluster = &*self.cluster, "xDS stream: connected");
+        tracing::info!(stream = %self.key, cluster = &*self.server.cluster, "xDS stream: connected");
         let source = self.key.source();
         let interval = report_interval(&self.node);
         let mut reports = tokio::time::interval(interval.unwrap_or(REPORT_INTERVAL));

@@ -3,13 +3,22 @@
 use std::sync::Arc;
 
 use evenkeel_testkit::tls::TlsClient;
+use evenkeel_testkit::wait::PATIENCE;
 use evenkeel_testkit::{Backend, Connection, Identity, Reply, TestCa, eventually};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
 use evenkeel_xds::pb::envoy::config::route::v3::RouteConfiguration;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
+use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use evenkeel_xds::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use crate::harness::{
     ControlPlane, Proxy, answering, dynamic_bootstrap, get, http_listener, http_listener_at, resource, set,
@@ -411,4 +420,56 @@ fn a_client_certificate_is_forwarded_where_the_listener_asks_for_it() {
         "{without}"
     );
     assert!(!without.contains("Cert="), "{without}");
+}
+
+/// A server that notes the head of each stream and serves nothing.
+struct NotingServer(std::sync::mpsc::Sender<MetadataMap>);
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for NotingServer {
+    type StreamAggregatedResourcesStream = tokio_stream::Empty<Result<DiscoveryResponse, Status>>;
+    type DeltaAggregatedResourcesStream = tokio_stream::Empty<Result<DeltaDiscoveryResponse, Status>>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: tonic::Request<tonic::Streaming<DiscoveryRequest>>,
+    ) -> Result<tonic::Response<Self::StreamAggregatedResourcesStream>, Status> {
+        _ = self.0.send(request.metadata().clone());
+        Err(Status::unavailable("it only notes"))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        request: tonic::Request<tonic::Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<tonic::Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        _ = self.0.send(request.metadata().clone());
+        Err(Status::unavailable("it only notes"))
+    }
+}
+
+/// Consul's agents know a proxy by a token there.
+#[test]
+fn the_aggregated_stream_has_the_metadata_of_the_bootstrap() {
+    for api_type in ["GRPC", "DELTA_GRPC"] {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (sender, heads) = std::sync::mpsc::channel();
+        let service = AggregatedDiscoveryServiceServer::new(NotingServer(sender));
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        runtime.spawn(tonic::transport::Server::builder().serve_with_incoming(service, incoming));
+        let bootstrap = dynamic_bootstrap(address, api_type, "").replace(
+            "{envoy_grpc: {cluster_name: xds-grpc}}",
+            "{envoy_grpc: {cluster_name: xds-grpc}, initial_metadata: [{key: X-Token, value: secret}, {key: x-empty, value: ''}]}",
+        );
+        let _proxy = Proxy::start(&bootstrap);
+        let head = heads.recv_timeout(PATIENCE).expect("a stream");
+        let value = |name: &str| head.get(name).map(|value| value.to_str().expect("text").to_owned());
+        assert_eq!(
+            (value("x-token").as_deref(), value("x-empty").as_deref()),
+            (Some("secret"), Some("")),
+            "{api_type}"
+        );
+    }
 }

@@ -108,9 +108,37 @@ pub(crate) fn config_source(cx: &mut Cx<'_>, source: &core::ConfigSource) -> Opt
     }
 }
 
+/// A gRPC server of resources.
+pub(crate) struct GrpcServer {
+    /// Its cluster.
+    pub cluster: Arc<str>,
+    /// Incremental (`DELTA_GRPC`).
+    pub delta: bool,
+    /// What streams to it have in their heads (`initial_metadata`).
+    pub metadata: Vec<InitialMetadata>,
+}
+
+/// A header of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitialMetadata {
+    /// Its name, in small letters.
+    pub name: Arc<str>,
+    /// Its value.
+    pub value: Arc<str>,
+}
+
+/// Reads an `ApiConfigSource` over gRPC, for a single resource or type.
+fn api_source(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option<Source> {
+    let GrpcServer { cluster, delta, metadata } = grpc_server(cx, api)?;
+    if !metadata.is_empty() {
+        return cx.fail_at("grpc_services[0].initial_metadata", "is supported for ads_config only");
+    }
+    Some(Source::Grpc { cluster, delta })
+}
+
 /// Reads an `ApiConfigSource` over gRPC.
 #[allow(deprecated)] // V2 is named to be refused.
-pub(crate) fn api_source(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option<Source> {
+pub(crate) fn grpc_server(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option<GrpcServer> {
     use core::api_config_source::ApiType;
     let delta = match ApiType::try_from(api.api_type) {
         Ok(ApiType::Grpc | ApiType::AggregatedGrpc) => false,
@@ -126,11 +154,8 @@ pub(crate) fn api_source(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option
     let Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(grpc)) = &service.target_specifier else {
         return cx.fail_at("grpc_services[0].envoy_grpc", "is required");
     };
-    if service.timeout.is_some() || !service.initial_metadata.is_empty() {
-        return cx.fail_at(
-            "grpc_services[0]",
-            "timeout and initial_metadata are not supported for sources of configuration",
-        );
+    if service.timeout.is_some() {
+        return cx.fail_at("grpc_services[0].timeout", "is not supported for sources of configuration");
     }
     let only_cluster = core::grpc_service::EnvoyGrpc { cluster_name: grpc.cluster_name.clone(), ..Default::default() };
     if *grpc != only_cluster {
@@ -138,5 +163,20 @@ pub(crate) fn api_source(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option
             .fail_at("grpc_services[0].envoy_grpc", "only cluster_name is supported for sources of configuration");
     }
     let cluster = cx.non_empty("grpc_services[0].envoy_grpc.cluster_name", &grpc.cluster_name)?;
-    Some(Source::Grpc { cluster: cluster.into(), delta })
+    let metadata = cx.at("grpc_services[0]", |cx| cx.each("initial_metadata", &service.initial_metadata, metadata));
+    Some(GrpcServer { cluster: cluster.into(), delta, metadata })
+}
+
+/// A header that gRPC can carry: binary ones (`-bin`) and operators are left to those who need them.
+fn metadata(cx: &mut Cx<'_>, header: &core::HeaderValue) -> Option<InitialMetadata> {
+    let is_name = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.".contains(&c);
+    let name = header.key.to_ascii_lowercase();
+    if name.is_empty() || name.ends_with("-bin") || name.starts_with("grpc-") || !name.bytes().all(is_name) {
+        return cx.fail_at("key", format!("{name:?} cannot be sent"));
+    }
+    let is_value = |c: u8| c == b' ' || c.is_ascii_graphic();
+    if !header.raw_value.is_empty() || header.value.contains('%') || !header.value.bytes().all(is_value) {
+        return cx.fail_at("value", "only text without operators is supported for sources of configuration");
+    }
+    Some(InitialMetadata { name: name.into(), value: header.value.as_str().into() })
 }

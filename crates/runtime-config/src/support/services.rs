@@ -27,7 +27,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         "envoy.config.core.v3.GrpcService",
         Part,
         &["envoy_grpc"],
-        &[("timeout", CALLED), ("initial_metadata", CALLED)],
+        &[
+            ("timeout", CALLED),
+            ("initial_metadata", "of services that filters and logs call, of collectors of spans, and of `ads_config`"),
+        ],
         &[],
     ),
     message(

@@ -57,7 +57,8 @@ static_resources:
     let bootstrap = read(&text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(bootstrap.resolver.servers, ["10.0.0.53:53".parse().unwrap()]);
     assert_eq!(bootstrap.admin, Some("127.0.0.1:15000".parse().unwrap()));
-    assert_eq!(bootstrap.ads, Some(Ads { cluster: "xds-grpc".into(), delta: true }));
+    let metadata = std::sync::Arc::default();
+    assert_eq!(bootstrap.ads, Some(Ads { cluster: "xds-grpc".into(), delta: true, metadata }));
     assert_eq!((bootstrap.lds, bootstrap.cds), (Some(Source::Ads), Some(Source::Ads)));
     assert_eq!(bootstrap.bind.socket_options[0].value, 1337);
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
@@ -167,6 +168,43 @@ fn mistakes_are_named_with_their_path() {
         let got: Vec<String> = rejection.problems.iter().map(ToString::to_string).collect();
         assert_eq!(got, expected, "{text}");
         assert!(rejection.to_string().starts_with("Bootstrap \"n\": "));
+    }
+}
+
+/// Agents that identify themselves to their server by a token write it there.
+#[test]
+fn streams_of_ads_have_metadata() {
+    let with = |metadata: &str| {
+        let grpc = format!("grpc_services: [{{ envoy_grpc: {{ cluster_name: xds-grpc }}, {metadata} }}]");
+        let dynamic = DYNAMIC.replace("grpc_services: [{ envoy_grpc: { cluster_name: xds-grpc } }]", &grpc);
+        read(&format!("node: {{ id: n }}\n{dynamic}static_resources:\n  clusters:{CLUSTERS}"))
+    };
+    let found = |metadata: &str| -> Vec<(String, String)> {
+        let ads = with(metadata).unwrap_or_else(|error| panic!("{error}")).ads.expect("a server");
+        ads.metadata.iter().map(|one| (one.name.to_string(), one.value.to_string())).collect()
+    };
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let all = "initial_metadata: [{ key: x-consul-token, value: '' }, { key: X-Team, value: blue team }]";
+    assert_eq!(found(all), [pair("x-consul-token", ""), pair("x-team", "blue team")]);
+    assert_eq!(found("initial_metadata: []"), []);
+    for (metadata, expected) in [
+        ("timeout: 1s", "grpc_services[0].timeout: is not supported for sources of configuration"),
+        (
+            "initial_metadata: [{ key: a-bin, value: x }]",
+            "grpc_services[0].initial_metadata[0].key: \"a-bin\" cannot be sent",
+        ),
+        (
+            "initial_metadata: [{ key: 'a b', value: x }]",
+            "grpc_services[0].initial_metadata[0].key: \"a b\" cannot be sent",
+        ),
+        (
+            "initial_metadata: [{ key: a, value: '%PROTOCOL%' }]",
+            "grpc_services[0].initial_metadata[0].value: only text without operators is supported for sources of configuration",
+        ),
+    ] {
+        let rejection = with(metadata).unwrap_err();
+        let got: Vec<String> = rejection.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(got, [format!("dynamic_resources.ads_config.{expected}")], "{metadata}");
     }
 }
 

@@ -3,6 +3,7 @@
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
 use super::{ClientRequest, ClientResponse, Protocol};
@@ -102,9 +103,19 @@ enum Responses {
 impl Connection {
     /// Opens a stream. `first` is sent at once, because a server may delay its response headers until it has a request.
     pub async fn open(channel: Channel, service: Service, first: ClientRequest) -> Result<Self, ConnectionError> {
+        Self::open_with(channel, service, first, MetadataMap::new()).await
+    }
+
+    /// Opens a stream with these headers in its head.
+    pub async fn open_with(
+        channel: Channel,
+        service: Service,
+        first: ClientRequest,
+        metadata: MetadataMap,
+    ) -> Result<Self, ConnectionError> {
         match first {
-            ClientRequest::Delta(first) => Self::open_delta(channel, service, first).await,
-            ClientRequest::Sotw(first) => Self::open_sotw(channel, service, first).await,
+            ClientRequest::Delta(first) => Self::open_delta(channel, service, first, metadata).await,
+            ClientRequest::Sotw(first) => Self::open_sotw(channel, service, first, metadata).await,
         }
     }
 
@@ -112,10 +123,12 @@ impl Connection {
         channel: Channel,
         service: Service,
         first: DeltaDiscoveryRequest,
+        metadata: MetadataMap,
     ) -> Result<Self, ConnectionError> {
         let (sender, receiver) = mpsc::channel(REQUEST_QUEUE);
         _ = sender.try_send(first);
-        let requests = ReceiverStream::new(receiver);
+        let mut requests = tonic::Request::new(ReceiverStream::new(receiver));
+        *requests.metadata_mut() = metadata;
         let response = match service {
             Service::Aggregated => {
                 call!(AggregatedDiscoveryServiceClient, delta_aggregated_resources, channel, requests)
@@ -129,10 +142,16 @@ impl Connection {
         Ok(Self { requests: Requests::Delta(sender), responses: Responses::Delta(Box::new(response.into_inner())) })
     }
 
-    async fn open_sotw(channel: Channel, service: Service, first: DiscoveryRequest) -> Result<Self, ConnectionError> {
+    async fn open_sotw(
+        channel: Channel,
+        service: Service,
+        first: DiscoveryRequest,
+        metadata: MetadataMap,
+    ) -> Result<Self, ConnectionError> {
         let (sender, receiver) = mpsc::channel(REQUEST_QUEUE);
         _ = sender.try_send(first);
-        let requests = ReceiverStream::new(receiver);
+        let mut requests = tonic::Request::new(ReceiverStream::new(receiver));
+        *requests.metadata_mut() = metadata;
         let response = match service {
             Service::Aggregated => {
                 call!(AggregatedDiscoveryServiceClient, stream_aggregated_resources, channel, requests)
