@@ -26,6 +26,7 @@ pub mod options;
 pub mod program_metrics;
 mod proxy;
 pub mod resolv_conf;
+mod scrape;
 pub mod sds;
 pub mod secret_names;
 mod servers;

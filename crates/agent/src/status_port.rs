@@ -10,12 +10,13 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_admin::client::Connection;
+use evenkeel_process::gzip;
 use evenkeel_process::newest::serve_newest;
 use evenkeel_proxy::HotRestartState;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -31,6 +32,7 @@ use crate::channel::dial;
 use crate::handover::{Inherited, while_held};
 use crate::health::app_probes::AppProbes;
 use crate::options::Options;
+use crate::scrape::{Format, MetricsPage, OwnCounter, merged};
 use crate::{Task, admin};
 
 /// The page with metrics.
@@ -39,8 +41,6 @@ pub(crate) const METRICS: &str = "/stats/prometheus";
 const READY: &str = "/healthz/ready";
 /// The probes of the Pod's programs.
 const PROBES: &str = "/app-health/";
-/// The format of the page.
-const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The header with Prometheus' time limit of a scrape.
 const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
 /// The default and maximum of that limit.
@@ -125,6 +125,8 @@ struct Pages {
     /// The scrapes of each address, one at a time: an address that reads no page does not get all places.
     scrapes_of: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
     counted: Counted,
+    /// Whether the program was asked for protobuf and has only texts.
+    program_has_text: AtomicBool,
 }
 
 /// The places among the scrapes, of its address and of all, that a connection has until it ends: a client that does not read the page
@@ -160,6 +162,7 @@ impl Pages {
             scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
             scrapes_of: Mutex::default(),
             counted: Counted::default(),
+            program_has_text: AtomicBool::new(false),
         }
     }
 
@@ -204,9 +207,7 @@ impl Pages {
                 };
                 // A connection has one request.
                 let _ = place.set(free);
-                let mut response = Response::new(Full::from(self.metrics(request.headers()).await));
-                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(FORMAT));
-                response
+                page_for(self.metrics(request.headers()).await, request.headers())
             }
             path if path.starts_with(PROBES) => match self.probes.ask(path).await {
                 Some(Ok(())) => said(StatusCode::OK, "healthy"),
@@ -217,24 +218,54 @@ impl Pages {
         }
     }
 
-    /// The metrics of both.
-    async fn metrics(&self, headers: &HeaderMap) -> String {
+    /// The metrics of both, in the format that the scraper prefers, if both have it.
+    async fn metrics(&self, headers: &HeaderMap) -> MetricsPage {
         self.counted.scrapes.fetch_add(1, Relaxed);
         let until = Instant::now() + time_limit(headers);
+        let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+        let mut preferred = Format::preferred(accept);
+        if preferred == Format::Protobuf && self.program_has_text.load(Relaxed) {
+            preferred = Format::OpenMetrics;
+        }
+        let pages = self.pages_of_both(preferred, until).await;
+        if let Some(page) = merged(pages, &self.counted.counters(), preferred) {
+            return page;
+        }
+        // Most programs have texts only, and go on having them.
+        self.program_has_text.store(true, Relaxed);
+        let pages = self.pages_of_both(Format::OpenMetrics, until).await;
+        let text = || MetricsPage { format: Format::Text, body: Vec::new() };
+        merged(pages, &self.counted.counters(), Format::Text).unwrap_or_else(text)
+    }
+
+    /// The pages of those that answer.
+    async fn pages_of_both(&self, format: Format, until: Instant) -> Vec<MetricsPage> {
         let proxy = async {
             let address = admin::address(self.admin?).to_string();
-            Some(fetch(&address, METRICS, None, until).await)
+            Some(fetch(&Place { authority: &address, path: METRICS, mark: None }, format, until).await)
         };
         let program = async {
             let (port, path) = self.program.as_ref()?;
-            Some(fetch(&format!("localhost:{port}"), path, self.mark, until).await)
+            let place = Place { authority: &format!("localhost:{port}"), path, mark: self.mark };
+            Some(fetch(&place, format, until).await)
         };
         let (proxy, program) = tokio::join!(proxy, program);
-        let mut page = taken(proxy, "proxy", &self.counted.proxy_failures);
-        page.push_str(&taken(program, "program", &self.counted.program_failures));
-        page.push_str(&self.counted.lines());
-        page
+        let proxy = answered(proxy, "proxy", &self.counted.proxy_failures);
+        proxy.into_iter().chain(answered(program, "program", &self.counted.program_failures)).collect()
     }
+}
+
+/// The response with a page, compressed if the client accepts that.
+fn page_for(page: MetricsPage, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    let compressed = gzip::compressed(&page.body, accepted);
+    let encoding = compressed.is_some().then_some(HeaderValue::from_static(gzip::GZIP));
+    let mut response = Response::new(Full::from(compressed.unwrap_or(page.body)));
+    response.headers_mut().insert(header::CONTENT_TYPE, page.format.content_type());
+    if let Some(encoding) = encoding {
+        response.headers_mut().insert(header::CONTENT_ENCODING, encoding);
+    }
+    response
 }
 
 /// Returns the time limit for answers of the proxy and the program.
@@ -244,84 +275,60 @@ fn time_limit(headers: &HeaderMap) -> Duration {
     said.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT).mul_f64(SHARE)
 }
 
-/// Returns the page of one of the two; empty if it failed, which is counted.
-fn taken(page: Option<io::Result<String>>, whose: &str, failures: &AtomicU64) -> String {
-    match page {
-        None => String::new(),
-        Some(Ok(page)) => page,
-        Some(Err(error)) => {
-            failures.fetch_add(1, Relaxed);
-            tracing::debug!(%error, "the {whose}'s metrics are missing in a scrape");
-            String::new()
-        }
-    }
+/// Returns the page of one of the two; `None` if it failed, which is counted.
+fn answered(page: Option<io::Result<MetricsPage>>, whose: &str, failures: &AtomicU64) -> Option<MetricsPage> {
+    let failed = |error: &io::Error| {
+        failures.fetch_add(1, Relaxed);
+        tracing::debug!(%error, "the {whose}'s metrics are missing in a scrape");
+    };
+    page?.inspect_err(failed).ok()
 }
 
 impl Counted {
-    fn lines(&self) -> String {
-        let failed = [("envoy", &self.proxy_failures), ("application", &self.program_failures)];
-        let failed: String = failed
-            .iter()
-            .map(|(whose, count)| {
-                format!("istio_agent_scrape_failures_total{{type=\"{whose}\"}} {}\n", count.load(Relaxed))
-            })
-            .collect();
-        let scrapes = self.scrapes.load(Relaxed);
-        format!(
-            "# TYPE istio_agent_scrapes_total counter\nistio_agent_scrapes_total {scrapes}\n\
-             # TYPE istio_agent_scrape_failures_total counter\n{failed}"
-        )
+    fn counters(&self) -> [OwnCounter; 2] {
+        let failures = [("envoy", &self.proxy_failures), ("application", &self.program_failures)];
+        [
+            OwnCounter { name: "istio_agent_scrapes", label: "", values: vec![("", self.scrapes.load(Relaxed))] },
+            OwnCounter {
+                name: "istio_agent_scrape_failures",
+                label: "type",
+                values: failures.map(|(whose, count)| (whose, count.load(Relaxed))).to_vec(),
+            },
+        ]
     }
 }
 
-/// Gets a page in the classic text format. `mark`: of the socket.
-async fn fetch(authority: &str, path: &str, mark: Option<u32>, until: Instant) -> io::Result<String> {
-    let request = Request::get(path)
-        .header(header::HOST, authority)
-        .header(header::ACCEPT, "text/plain;version=0.0.4")
+/// Where a page is. `mark`: of the socket.
+struct Place<'p> {
+    authority: &'p str,
+    path: &'p str,
+    mark: Option<u32>,
+}
+
+/// Gets a page in this format or a poorer one.
+async fn fetch(place: &Place<'_>, format: Format, until: Instant) -> io::Result<MetricsPage> {
+    let request = Request::get(place.path)
+        .header(header::HOST, place.authority)
+        .header(header::ACCEPT, format.accept())
         .body(Full::new(Bytes::new()))
         .map_err(io::Error::other)?;
     let asked = async {
-        let mut connection = Connection::open(dial(authority, mark).await?).await.map_err(io::Error::other)?;
+        let stream = dial(place.authority, place.mark).await?;
+        let mut connection = Connection::open(stream).await.map_err(io::Error::other)?;
         connection.send(request, MAX_PAGE_BYTES).await.map_err(io::Error::other)
     };
     let answer = timeout_at(until, asked).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     if answer.status() != StatusCode::OK {
         return Err(io::Error::other(format!("answers {}", answer.status())));
     }
-    let of_type = |value: &HeaderValue| value.as_bytes().starts_with(b"application/openmetrics-text");
-    let is_openmetrics = answer.headers().get(header::CONTENT_TYPE).is_some_and(of_type);
-    let text = String::from_utf8(answer.into_body().into()).map_err(io::Error::other)?;
-    Ok(if is_openmetrics { classic(&text) } else { ended(text) })
-}
-
-/// Adds a line break at the end if there is none.
-fn ended(mut page: String) -> String {
-    if !page.is_empty() && !page.ends_with('\n') {
-        page.push('\n');
+    let media_type = answer.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    // Pages of other types are texts, too: some programs name none.
+    let format = media_type.and_then(Format::of_type).unwrap_or(Format::Text);
+    let body = Vec::from(answer.into_body());
+    if format != Format::Protobuf {
+        std::str::from_utf8(&body).map_err(io::Error::other)?;
     }
-    page
-}
-
-/// A page of OpenMetrics, for programs that have no other, without what the classic format does not know: exemplars, units, and the
-/// end mark. A counter's name there is that of its samples.
-fn classic(page: &str) -> String {
-    let line = |line: &str| match line.strip_prefix("# ") {
-        Some(comment) if comment == "EOF" || comment.starts_with("UNIT ") => None,
-        Some(comment) => {
-            let mut words = comment.splitn(3, ' ');
-            let (what, name, rest) = (words.next()?, words.next()?, words.next().unwrap_or_default());
-            let kind = match (what, rest) {
-                ("TYPE", "counter") => return Some(format!("# TYPE {name}_total counter\n")),
-                ("TYPE", "unknown") => "untyped",
-                ("TYPE", "info" | "stateset") => "gauge",
-                _ => rest,
-            };
-            Some(format!("# {what} {name} {kind}\n"))
-        }
-        None => Some(format!("{}\n", line.split(" # {").next().unwrap_or(line))),
-    };
-    page.lines().filter_map(line).collect()
+    Ok(MetricsPage { format, body })
 }
 
 #[cfg(test)]
@@ -339,15 +346,5 @@ mod tests {
         check(Some("10000"), 48);
         check(Some("-1"), 8);
         check(Some("soon"), 8);
-    }
-
-    #[test]
-    fn openmetrics_becomes_the_classic_format() {
-        let page = "# HELP jobs Jobs done.\n# TYPE jobs counter\n# UNIT jobs things\n\
-                    jobs_total{a=\"b\"} 3 # {trace_id=\"x\"} 1.0 2\njobs_created 1\n\
-                    # TYPE build info\nbuild_info{v=\"1\"} 1\n# TYPE x unknown\nx 1\n# EOF\n";
-        let expected = "# HELP jobs Jobs done.\n# TYPE jobs_total counter\njobs_total{a=\"b\"} 3\njobs_created 1\n\
-                        # TYPE build gauge\nbuild_info{v=\"1\"} 1\n# TYPE x untyped\nx 1\n";
-        assert_eq!(classic(page), expected);
     }
 }

@@ -350,6 +350,10 @@ struct UpArguments {
     #[arg(long)]
     leave_out_refused: bool,
 
+    /// Run the machine's Prometheus, which scrapes the mesh as long as it runs.
+    #[arg(long)]
+    with_prometheus: bool,
+
     /// Worker threads of each proxy, unless a ProxyConfig says otherwise.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     proxy_concurrency: u32,
@@ -585,6 +589,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         drain_time: Duration::from_secs(arguments.drain_time_s),
         egress: !arguments.no_egress,
         leave_out_refused: arguments.leave_out_refused,
+        with_prometheus: arguments.with_prometheus,
         compile: compiled::refusals,
     };
     Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)

@@ -48,7 +48,7 @@ pub use http::{
     TrailersContext, Wait, Woken,
 };
 pub use info::edges;
-pub use info::{ConnectionInfo, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
+pub use info::{ConnectionInfo, EXEMPLAR, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
 pub use network::NetworkFilters;
 pub use network::verdict as network_verdict;
 pub use remark::Remark;

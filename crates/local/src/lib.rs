@@ -47,6 +47,7 @@ pub mod probe;
 pub mod process;
 pub mod program;
 pub mod programs;
+mod prometheus;
 pub mod reader;
 pub mod replica;
 mod rollout;

@@ -265,6 +265,7 @@ impl Mesh {
         }
         lines.push(format!("how soon changes reach the proxies: {}", self.plan.host_pages.url()));
         lines.push(format!("metrics, for Prometheus' HTTP service discovery: {}", self.plan.metrics_pages.url()));
+        lines.extend(self.plan.prometheus.iter().map(|url| format!("Prometheus: {url}")));
         lines.push(format!("logs: {}", self.plan.state.logs().display()));
         lines.push("Ctrl-C stops everything and removes it".to_owned());
         lines.join("\n")

@@ -42,6 +42,8 @@ pub struct Options {
     pub egress: bool,
     /// Whether refused security objects are left out, instead of closing what they would have judged.
     pub leave_out_refused: bool,
+    /// Run a Prometheus that scrapes the mesh.
+    pub with_prometheus: bool,
     /// Recent requests that each worker of a proxy keeps; 0: none.
     pub recent_requests: usize,
     /// Names of variables that programs get from `up`'s environment.
@@ -71,6 +73,8 @@ pub struct Plan {
     pub dashboard: DashboardPort,
     /// A socket on the host for the metrics of all proxies.
     pub metrics_pages: MetricsPages,
+    /// The URL of the Prometheus that scrapes the mesh, if there is one.
+    pub prometheus: Option<String>,
     /// Unconnected sockets of the host's network, with which a check calls in from outside.
     pub callers: HostSockets,
     /// The channel to the keeper for connections from the host's network; `None` without egress.

@@ -21,6 +21,7 @@ use crate::metrics_pages::MetricsPages;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
+use crate::prometheus::{Prometheus, PrometheusError};
 use crate::running::RunningOptions;
 use crate::sandbox::{self, SandboxError, SupervisorExit};
 use crate::tools::{ToolError, Tools};
@@ -76,6 +77,9 @@ pub enum UpError {
     /// A tool is missing.
     #[error(transparent)]
     Tool(#[from] ToolError),
+    /// The Prometheus that was asked for.
+    #[error(transparent)]
+    Prometheus(#[from] PrometheusError),
     /// A host port is taken.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -146,6 +150,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         .unzip();
     let (ports_requests, ports_broker) = Broker::for_gateway_ports().map_err(io("cannot open sockets"))?;
     let brokers = broker.into_iter().chain([ports_requests]).collect();
+    let scraper = options.with_prometheus.then(|| Prometheus::start(&state, &metrics_pages.url())).transpose()?;
     let options_of_run = options.clone();
     let recorded = RunningOptions::of(&options.trust_domain, options.leave_out_refused);
     let plan = Plan {
@@ -157,6 +162,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         host_pages,
         dashboard,
         metrics_pages,
+        prometheus: scraper.as_ref().map(|scraper| scraper.url.clone()),
         callers,
         egress_broker,
         ports_broker,
@@ -165,6 +171,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     };
     let supervise = || supervisor::run(plan);
     let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw(), Some(recorded)), brokers)?;
+    drop(scraper);
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))
 }
 

@@ -54,7 +54,7 @@ impl Exposition {
 
 /// The type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -70,22 +70,22 @@ impl Kind {
     }
 }
 
-struct Family<'a> {
-    kind: Kind,
-    help: &'static str,
-    parts: Vec<Part<'a>>,
+pub(crate) struct Family<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) help: &'static str,
+    pub(crate) parts: Vec<Part<'a>>,
 }
 
 /// One metric of several scopes, sorted by their labels.
-struct Part<'a> {
-    cell: Cell,
-    labels: Labels,
-    scopes: &'a [Arc<ScopeCore>],
+pub(crate) struct Part<'a> {
+    pub(crate) cell: Cell,
+    pub(crate) labels: Labels,
+    pub(crate) scopes: &'a [Arc<ScopeCore>],
 }
 
 /// The labels of a part.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Labels {
+pub(crate) enum Labels {
     /// Those of each scope, and one that was extracted from the metric's own name.
     Own(Option<(&'static str, String)>),
     /// Those that the configuration's tags give the only scope.
@@ -93,7 +93,7 @@ enum Labels {
 }
 
 impl Labels {
-    fn of(&self, scope: &ScopeCore) -> String {
+    pub(crate) fn of(&self, scope: &ScopeCore) -> String {
         match self {
             Self::Tagged(labels) => labels.clone(),
             Self::Own(label) => {
@@ -128,6 +128,21 @@ pub(crate) fn write(
         page.out.push_str("# EOF\n");
     }
     page.out
+}
+
+/// Calls `each` with all families, in the order of their names.
+pub(crate) fn families_of(
+    scopes: &[Arc<ScopeCore>],
+    reading: &Reading<'_>,
+    tagging: Option<&Tagging>,
+    mut each: impl FnMut(&str, &Family<'_>),
+) {
+    let groups = groups(scopes);
+    let families = match tagging {
+        None => families(&groups, reading),
+        Some(tagging) => tagged_families(scopes, reading, tagging),
+    };
+    families.iter().for_each(|(name, family)| each(name, family));
 }
 
 /// Groups scopes that have the same metrics under the same names, sorted by their labels.

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -243,6 +243,8 @@ pub(crate) struct FamiliesCore {
     shape: &'static Shape,
     new_series: fn(&ScopeName) -> ScopeCore,
     series: Index<Arc<ScopeCore>>,
+    /// Whether values are counted in native buckets, too.
+    natively: Arc<AtomicBool>,
     /// Number of series that count toward the limit.
     kept: AtomicUsize,
     /// Increases when series expire, so that workers check which of theirs have.
@@ -272,12 +274,13 @@ pub(crate) struct Origin<'o> {
     pub(crate) options: FamiliesOptions,
     pub(crate) shape: &'static Shape,
     pub(crate) own: Scope<metric_series::Stats>,
+    pub(crate) natively: Arc<AtomicBool>,
     pub(crate) listed: (Weak<AllFamilies>, u64),
 }
 
 impl FamiliesCore {
     pub(crate) fn new<L: Layout>(origin: Origin<'_>) -> Self {
-        let Origin { outer, options, shape, own, listed } = origin;
+        let Origin { outer, options, shape, own, natively, listed } = origin;
         let own = SharedWriter::of(own.writer());
         own.set(metric_series::Gauge::limit, i64::try_from(options.max_series).unwrap_or(i64::MAX));
         Self {
@@ -286,6 +289,7 @@ impl FamiliesCore {
             shape,
             new_series: ScopeCore::new::<L>,
             series: Index::for_about(expected_series(options.max_series)),
+            natively,
             kept: AtomicUsize::new(0),
             expired: AtomicU64::new(0),
             start: Instant::now(),
@@ -327,7 +331,8 @@ impl FamiliesCore {
     ) -> Arc<ScopeCore> {
         let scope = ScopeName { dotted: name.dotted.clone(), family: name.family.clone(), tags: Vec::new() };
         let lifetime = Lifetime::new(limit == Limit::Counted);
-        let new = Arc::new((self.new_series)(&scope).shaped(self.shape).limited(&name.labels, lifetime));
+        let new = (self.new_series)(&scope).shaped(self.shape).counted(&self.natively);
+        let new = Arc::new(new.limited(&name.labels, lifetime));
         match self.series.find_or_insert(hash, joined, || Arc::clone(&new)) {
             Ok(known) => {
                 if limit == Limit::Counted {
@@ -350,6 +355,11 @@ impl FamiliesCore {
         if self.options.reported == Reported::Everywhere {
             self.for_each_reported(|series| all.push(Arc::clone(series)));
         }
+    }
+
+    /// From now on, values are counted in native buckets, too.
+    pub(crate) fn count_natively(&self) {
+        self.series.for_each(|series| series.count_natively());
     }
 
     fn for_each_reported(&self, mut each: impl FnMut(&Arc<ScopeCore>)) {

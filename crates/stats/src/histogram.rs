@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::exemplar::SampledValue;
+use crate::native::NativeBuckets;
 
 /// Upper bounds of Envoy's default histogram buckets, in the histogram's unit (milliseconds for times). Istio's standard
 /// metrics use the same.
@@ -101,13 +102,15 @@ pub struct HistogramSnapshot {
     pub buckets: Vec<u64>,
     /// Sum of all values.
     pub sum: f64,
+    /// Native buckets, if they were asked for.
+    pub(crate) native: Option<NativeBuckets>,
     /// The newest exemplar of each bucket.
     pub(crate) exemplars: Vec<Option<SampledValue>>,
 }
 
 impl HistogramSnapshot {
     pub(crate) fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, buckets: vec![0; bounds.len() + 1], sum: 0.0, exemplars: Vec::new() }
+        Self { bounds, buckets: vec![0; bounds.len() + 1], sum: 0.0, native: None, exemplars: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, row: &[AtomicU64]) {

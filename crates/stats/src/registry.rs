@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -12,6 +14,7 @@ use crate::exposition::{self, Exposition};
 use crate::families::{AllFamilies, Families, FamiliesCore, FamiliesOptions, Origin, metric_series};
 use crate::layout::{Layout, Shape, Shaped};
 use crate::list::Index;
+use crate::protobuf;
 use crate::render;
 use crate::sample::{Carried, Keeps, Reading, Sample, TaggedSample};
 use crate::scope::{Scope, ScopeCore, ScopeName, Scopes};
@@ -30,6 +33,8 @@ pub struct Registry {
     keeps: OnceLock<Keeps>,
     tagging: OnceLock<Tagging>,
     buckets: OnceLock<Buckets>,
+    /// Whether values are counted in native buckets, too.
+    natively: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Registry {
@@ -43,7 +48,7 @@ impl Default for Registry {
         let scopes = Arc::new(Index::for_about(MANY_SCOPES));
         let (families, carried) = (Arc::new(Index::for_about(MANY_FAMILIES)), ArcSwap::default());
         let (keeps, tagging, buckets) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { scopes, families, carried, keeps, tagging, buckets }
+        Self { scopes, families, carried, keeps, tagging, buckets, natively: Arc::default() }
     }
 }
 
@@ -57,7 +62,7 @@ impl Registry {
     pub fn scope<L: Layout>(&self, name: ScopeName) -> Scope<L> {
         let new = ScopeCore::new::<L>(&name);
         let shape = self.shape::<L>(new.prefix());
-        let new = new.shaped(shape);
+        let new = new.shaped(shape).counted(&self.natively);
         let hash = self.scopes.hash((new.prefix(), &new.labels));
         let new = Arc::new(new.listed(&self.scopes, hash));
         let same = |listed: &Weak<ScopeCore>| listed.upgrade().filter(|known| known.is_called_as(&new));
@@ -88,7 +93,14 @@ impl Registry {
         let shape = self.shape::<L>(&format!("{}{}", outer.dotted, options.prefix));
         let own = self.scope::<metric_series::Stats>(name);
         let listed = (Arc::downgrade(&self.families), hash);
-        let new = Arc::new(FamiliesCore::new::<L>(Origin { outer, options, shape, own, listed }));
+        let new = Arc::new(FamiliesCore::new::<L>(Origin {
+            outer,
+            options,
+            shape,
+            own,
+            natively: self.natively.clone(),
+            listed,
+        }));
         let core = self.families.find_or_insert(hash, known, || Arc::downgrade(&new)).unwrap_or(new);
         Families::from_core(core)
     }
@@ -119,7 +131,7 @@ impl Registry {
     /// Returns the current value of every metric, by scope, and within a scope in order of definition.
     pub fn samples(&self) -> Vec<Sample> {
         let (carried, mut samples) = (self.carried.load(), Vec::new());
-        let reading = Reading { carried: &carried, keeps: self.keeps.get() };
+        let reading = Reading { carried: &carried, keeps: self.keeps.get(), natively: false };
         for scope in self.reported() {
             render::samples(&scope, &reading, &mut samples);
         }
@@ -129,7 +141,7 @@ impl Registry {
     /// Like [`samples`](Self::samples), with the tags taken out of the names.
     pub fn tagged_samples(&self) -> Vec<TaggedSample> {
         let (carried, built_in, mut samples) = (self.carried.load(), Tagging::default(), Vec::new());
-        let reading = Reading { carried: &carried, keeps: self.keeps.get() };
+        let reading = Reading { carried: &carried, keeps: self.keeps.get(), natively: false };
         for scope in self.reported() {
             render::tagged_samples(&scope, &reading, self.tagging.get().unwrap_or(&built_in), &mut samples);
         }
@@ -180,10 +192,35 @@ impl Registry {
         self.exposition(Exposition::Prometheus, None)
     }
 
+    /// The metrics in Prometheus' protobuf format, with native histograms; of series, called `NAME{LABELS}`, only those that `wanted`
+    /// names. From the first page on, values are counted for that.
+    pub fn protobuf(&self, wanted: Option<&dyn Fn(&str) -> bool>) -> Vec<u8> {
+        self.count_natively();
+        let carried = self.carried.load();
+        let reading = Reading { carried: &carried, keeps: self.keeps.get(), natively: true };
+        protobuf::write(&self.reported(), &reading, self.tagging.get(), wanted)
+    }
+
+    fn count_natively(&self) {
+        if self.natively.swap(true, SeqCst) {
+            return;
+        }
+        self.scopes.for_each(|scope| {
+            if let Some(scope) = scope.upgrade() {
+                scope.count_natively();
+            }
+        });
+        self.families.for_each(|families| {
+            if let Some(families) = families.upgrade() {
+                families.count_natively();
+            }
+        });
+    }
+
     /// The metrics in a format for Prometheus; of series, called `NAME{LABELS}`, only those that `wanted` names.
     pub fn exposition(&self, format: Exposition, wanted: Option<&dyn Fn(&str) -> bool>) -> String {
         let carried = self.carried.load();
-        let reading = Reading { carried: &carried, keeps: self.keeps.get() };
+        let reading = Reading { carried: &carried, keeps: self.keeps.get(), natively: false };
         exposition::write(format, &self.reported(), &reading, self.tagging.get(), wanted)
     }
 }

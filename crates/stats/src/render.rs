@@ -67,7 +67,7 @@ impl Cell {
             Self::Counter(at) => Value::Counter(scope.counter(at).wrapping_add(carried.counter(name))),
             Self::Status(at) => Value::Counter(scope.status(at).wrapping_add(carried.counter(name))),
             Self::Gauge(at) => Value::Gauge(scope.gauge(at).wrapping_add(carried.gauge(name))),
-            Self::Histogram(at) => Value::Histogram(Box::new(scope.histogram(at))),
+            Self::Histogram(at) => Value::Histogram(Box::new(scope.histogram(at, reading.natively))),
         };
         let once_counted = scope.shape.once_counted || matches!(self, Self::Status(_));
         (!once_counted || !value.is_zero()).then_some(value)

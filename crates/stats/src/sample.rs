@@ -57,6 +57,8 @@ pub(crate) struct Reading<'a> {
     pub(crate) carried: &'a Carried,
     /// `None`: all metrics are reported.
     pub(crate) keeps: Option<&'a Keeps>,
+    /// Whether histograms have their native buckets.
+    pub(crate) natively: bool,
 }
 
 /// Values that another process counted before, by the metrics' full names.

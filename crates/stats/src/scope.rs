@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 use crate::histogram::HistogramSnapshot;
 use crate::layout::{Layout, Shape, Shaped};
 use crate::lifetime::Lifetime;
 use crate::list::{Index, List};
+use crate::native::NativeBuckets;
 use crate::shard::Shard;
 
 /// The names of a scope's metrics.
@@ -131,6 +132,8 @@ pub(crate) struct ScopeCore {
     shards: List<Arc<Shard>>,
     /// Number of shards that no writer holds.
     pub(crate) free: AtomicUsize,
+    /// Whether the registry counts values in native buckets, too.
+    natively: Arc<AtomicBool>,
     /// Set for series of [`crate::Families`].
     pub(crate) lifetime: Option<Lifetime>,
     /// The index that reports it until it is dropped, and its hash there.
@@ -161,6 +164,7 @@ impl ScopeCore {
             shape: L::SHAPE,
             shards: List::default(),
             free: AtomicUsize::new(0),
+            natively: Arc::default(),
             lifetime: None,
             listed: None,
         }
@@ -169,6 +173,12 @@ impl ScopeCore {
     /// Gives the scope other buckets.
     pub(crate) fn shaped(mut self, shape: &'static Shape) -> Self {
         self.shape = shape;
+        self
+    }
+
+    /// Makes the scope count as its registry does.
+    pub(crate) fn counted(mut self, natively: &Arc<AtomicBool>) -> Self {
+        self.natively = Arc::clone(natively);
         self
     }
 
@@ -216,7 +226,16 @@ impl ScopeCore {
         }
         let shard = Arc::new(Shard::new(self.shape));
         self.shards.push(Arc::clone(&shard));
+        // Looked at only now: whoever sets it walks over the shards afterwards.
+        if self.natively.load(SeqCst) {
+            shard.count_natively();
+        }
         shard
+    }
+
+    /// From now on, values are counted in native buckets, too.
+    pub(crate) fn count_natively(&self) {
+        self.shards.for_each(|shard| shard.count_natively());
     }
 
     fn sum(&self, part: impl Fn(&Shard) -> u64) -> u64 {
@@ -242,10 +261,16 @@ impl ScopeCore {
         self.shards.find(|shard| shard.has_statuses().then_some(())).is_some()
     }
 
-    pub(crate) fn histogram(&self, at: usize) -> HistogramSnapshot {
+    pub(crate) fn histogram(&self, at: usize, natively: bool) -> HistogramSnapshot {
+        // First, so that each value in native buckets is in the classic ones, too.
+        let native = natively.then(|| {
+            let mut buckets = NativeBuckets::default();
+            self.shards.for_each(|shard| shard.add_native(at, &mut buckets));
+            buckets
+        });
         let mut snapshot = HistogramSnapshot::new(self.shape.histograms.get(at).map_or(&[], |metric| metric.bounds));
         self.shards.for_each(|shard| shard.add_histogram(at, &mut snapshot));
-        snapshot
+        HistogramSnapshot { native, ..snapshot }
     }
 
     /// Returns a value that changes when anything is counted; `None` while a gauge is not zero.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::exemplar::Slot;
 use crate::histogram::{self, HistogramSnapshot};
 use crate::layout::Shape;
+use crate::native::{NativeBuckets, NativeCells};
 
 /// The lowest HTTP status that is counted, and the number of statuses.
 pub(crate) const FIRST_STATUS: u16 = 100;
@@ -19,12 +20,16 @@ pub(crate) struct Shard {
     pub(crate) gauges: Box<[AtomicU64]>,
     /// A row of [`Shape::stride`] cells for each histogram.
     pub(crate) histograms: Box<[AtomicU64]>,
-    /// Copied from the shape, because each recorded value needs it: this saves a load.
-    pub(crate) is_chosen: bool,
+    /// Whether values are recorded by [`Self::record_apart`]: one flag for both reasons, because each recorded value needs it.
+    pub(crate) is_apart: AtomicBool,
+    /// Whether values are counted in native buckets, too.
+    is_native: AtomicBool,
     /// Counters by status, from [`FIRST_STATUS`]; created by the writer when the first status is counted.
     statuses: OnceLock<Box<[AtomicU64]>>,
     /// Exemplars by histogram and bucket; created by the writer with the first exemplar.
     exemplars: OnceLock<Box<[Slot]>>,
+    /// Native buckets by histogram; created by the writer with the first value after they were asked for.
+    natives: OnceLock<Box<[NativeCells]>>,
     /// Whether a writer holds the shard.
     pub(crate) taken: AtomicBool,
 }
@@ -36,7 +41,9 @@ impl Shard {
             counters: zeros(shape.counters.len()),
             gauges: zeros(shape.gauges.len()),
             histograms: zeros(shape.histograms.len() * shape.stride),
-            is_chosen: shape.is_chosen,
+            is_apart: AtomicBool::new(shape.is_chosen),
+            is_native: AtomicBool::new(false),
+            natives: OnceLock::new(),
             statuses: OnceLock::new(),
             exemplars: OnceLock::new(),
             taken: AtomicBool::new(true),
@@ -55,12 +62,44 @@ impl Shard {
         (&self.histograms[at * stride..][..stride], self.shape.histograms[at].bounds)
     }
 
-    /// Records a value in a histogram whose buckets the configuration sets, and returns the index of its bucket.
+    /// Records a value in a histogram whose buckets the configuration sets, or that has native ones. Returns the index of its bucket.
     #[cold]
     #[inline(never)]
-    pub(crate) fn record_chosen(&self, at: usize, value: f64) -> usize {
+    pub(crate) fn record_apart(&self, at: usize, value: f64) -> usize {
         let (row, bounds) = self.histogram(at);
-        histogram::record(row, bounds, value)
+        // Created before the value is in the classic buckets, which they begin with.
+        let native = self.is_native.load(Relaxed).then(|| self.natives_to_write().get(at)).flatten();
+        let bucket = histogram::record(row, bounds, value);
+        if let Some(native) = native {
+            native.add(value, 1);
+        }
+        bucket
+    }
+
+    /// From now on, values are counted in native buckets, too.
+    pub(crate) fn count_natively(&self) {
+        self.is_native.store(true, Relaxed);
+        self.is_apart.store(true, Relaxed);
+    }
+
+    /// Returns the native buckets, for the writer. They begin with what the classic ones have counted.
+    fn natives_to_write(&self) -> &[NativeCells] {
+        let seeded = |at| {
+            let (row, bounds) = self.histogram(at);
+            NativeCells::seeded(bounds, row)
+        };
+        self.natives.get_or_init(|| (0..self.shape.histograms.len()).map(seeded).collect())
+    }
+
+    /// Adds a histogram's native buckets.
+    pub(crate) fn add_native(&self, at: usize, buckets: &mut NativeBuckets) {
+        match self.natives.get().and_then(|natives| natives.get(at)) {
+            Some(native) => buckets.add_cells(native),
+            None => {
+                let (row, bounds) = self.histogram(at);
+                buckets.add_classic(bounds, row);
+            }
+        }
     }
 
     /// Returns the exemplar slot of a histogram's bucket, for the writer.

@@ -94,8 +94,8 @@ impl<L: Layout> Writer<L> {
     #[inline]
     fn record_in(&self, at: usize, value: f64) -> usize {
         let shard = &*self.taken.shard;
-        if shard.is_chosen {
-            return shard.record_chosen(at, value);
+        if shard.is_apart.load(Relaxed) {
+            return shard.record_apart(at, value);
         }
         // With the layout's own buckets the bounds are known at compile time.
         let row = &shard.histograms[at * L::STRIDE..][..L::STRIDE];

@@ -49,8 +49,12 @@ pub struct Pages {
 /// A proxy that has not answered a response for this long counts as not responding.
 const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The metrics.
+pub(super) const METRICS: &str = "/metrics";
 /// The page that reads the history on disk.
 pub(super) const HISTORY: &str = "/debug/history";
+/// The version in the form of istiod's page, which Kiali reads: version, revision, state of the sources.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-evenkeel-Clean");
 /// The page for readiness probes.
 pub(super) const READY: &str = "/ready";
 
@@ -58,9 +62,10 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Paths, and what their pages show.
-const INDEX: [(&str, &str); 16] = [
+const INDEX: [(&str, &str); 17] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
+    ("/version", "the control plane's version, as istiod's page has it"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
     ("/debug/syncz", "each proxy: what it was sent, accepted and refused, how old that was (`evenkeel proxy-status`)"),
     ("/debug/diagnostics", "what is wrong with the configuration, with file, line and column"),
@@ -125,11 +130,12 @@ impl Pages {
     /// Returns the page at a path, except [`HISTORY`]. `accept`: the request's header of that name.
     pub fn page(&self, path: &str, query: &str, accept: Option<&str>) -> Page {
         match path {
-            "/metrics" => {
+            METRICS => {
                 let format = Exposition::negotiate(accept);
                 (StatusCode::OK, format.content_type(), self.metrics(format))
             }
             READY => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
+            "/version" => (StatusCode::OK, "text/plain", format!("{VERSION}\n")),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
             "/debug/proxies" => (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz())),
             syncz::PATH => json_page(&self.syncz()),

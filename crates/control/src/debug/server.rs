@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_base::local_host;
+use evenkeel_process::gzip;
 use evenkeel_process::newest::serve_newest;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -18,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use super::Pages;
 use super::access::Refusal;
-use super::pages::{HISTORY, Page, READY};
+use super::pages::{HISTORY, METRICS, Page, READY};
 
 /// Maximum number of connections. A further one takes the place of the oldest of the address that has most.
 const MAX_CONNECTIONS: usize = 256;
@@ -54,7 +55,19 @@ async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, 
     let to_loopback = stream.local_addr().is_ok_and(|local| local.ip().to_canonical().is_loopback());
     let service = service_fn(async |request: Request<Incoming>| {
         let (status, kind, body) = answer(pages, turns, &request, to_loopback).await;
-        Ok::<_, Infallible>(response(status, kind, body))
+        let accepted = request.headers().get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+        // Only scrapers come again and again.
+        let compressed = (request.uri().path() == METRICS).then(|| gzip::compressed(body.as_bytes(), accepted));
+        let response = match compressed.flatten() {
+            None => response(status, kind, body.into_bytes()),
+            Some(compressed) => {
+                let mut response = response(status, kind, compressed);
+                let encoding = header::HeaderValue::from_static(gzip::GZIP);
+                response.headers_mut().insert(header::CONTENT_ENCODING, encoding);
+                response
+            }
+        };
+        Ok::<_, Infallible>(response)
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -104,7 +117,7 @@ async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_l
     made.await.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")))
 }
 
-fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));

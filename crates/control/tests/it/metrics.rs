@@ -60,6 +60,14 @@ const ASKED_FOR: [(&str, &[&str]); 48] = [
     ("process_virtual_memory_bytes", &[]),
 ];
 
+/// Kiali asks for the version, whose first part it compares.
+#[tokio::test]
+async fn the_version_is_where_istiods_is() {
+    let plane = Plane::start(&[]).await;
+    let version = plane.page("/version").await;
+    assert_eq!(version.trim().split('-').next(), Some(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
 #[tokio::test]
 async fn dashboards_find_what_they_ask_for() {
     let routes = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n\

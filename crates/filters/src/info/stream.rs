@@ -11,6 +11,7 @@ use evenkeel_runtime_config::alpn::AlpnOverrides;
 use evenkeel_runtime_config::dynamic_forward_proxy::DynamicHost;
 use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::peer::{DestinationService, Peer};
+use evenkeel_stats::Exemplar;
 
 use super::{ResponseFlags, Times};
 
@@ -136,9 +137,27 @@ pub trait StateObject {
         None
     }
 
+    /// The request's span, for statistics, if it is that.
+    fn exemplar(&self) -> Option<&Exemplar> {
+        None
+    }
+
     /// The workload that it describes, if it does.
     fn peer(&self) -> Option<&Peer> {
         None
+    }
+}
+
+/// The key of the request's span, which is there if the span is recorded and a filter sees the request's end.
+pub const EXEMPLAR: &str = "evenkeel.exemplar";
+
+impl StateObject for Exemplar {
+    fn write(&self, _: Form, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn exemplar(&self) -> Option<&Exemplar> {
+        Some(self)
     }
 }
 

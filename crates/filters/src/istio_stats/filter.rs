@@ -9,6 +9,7 @@ use super::facts::Facts;
 use super::series::{SeriesOf, connections, requests};
 use crate::format::Record;
 use crate::http::{Filter, Hooks, Setup};
+use crate::info::{EXEMPLAR, StateObject};
 use crate::network;
 use crate::verdict::FilterVerdict;
 
@@ -53,7 +54,8 @@ fn count_request(end: &Record<'_>, metrics: Metrics, series: &Writer<requests::S
     }
     if metrics.has(Metrics::REQUEST_DURATION) {
         let millis = u64::try_from(end.duration().as_millis()).unwrap_or(u64::MAX);
-        series.record(Histogram::request_duration_milliseconds, millis);
+        let exemplar = end.stream.object(EXEMPLAR).and_then(StateObject::exemplar);
+        series.record_with(Histogram::request_duration_milliseconds, millis, exemplar);
     }
     if metrics.has(Metrics::REQUEST_BYTES) {
         series.record(Histogram::request_bytes, end.request.bytes() + end.stream.bytes_received);

@@ -13,8 +13,8 @@ use super::facts::{CONNECTION_LABELS, END, Facts, LABELS, Labels, UNKNOWN};
 use crate::cel;
 use crate::format::Record;
 
-/// Most series of requests, and of connections, of a proxy. Further ones are counted together.
-const MAX_SERIES: usize = 4096;
+/// Maximum number of series of requests, and of those of connections, of a proxy: together 10,000. Further ones are counted together.
+const MAX_SERIES: usize = 5_000;
 
 const REQUESTS: FamiliesOptions = FamiliesOptions {
     name: "istio_requests",

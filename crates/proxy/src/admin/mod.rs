@@ -101,18 +101,21 @@ pub(crate) struct Admin {
 struct Reply {
     status: StatusCode,
     content_type: &'static str,
-    body: String,
+    /// The value of `Content-Encoding`, if the body is encoded.
+    encoding: Option<&'static str>,
+    body: Vec<u8>,
 }
 
 impl Reply {
     fn text(body: impl Into<String>) -> Self {
-        Self { status: StatusCode::OK, content_type: "text/plain; charset=UTF-8", body: body.into() }
+        let (status, body) = (StatusCode::OK, body.into().into_bytes());
+        Self { status, content_type: "text/plain; charset=UTF-8", encoding: None, body }
     }
 
     fn json(value: &serde_json::Value) -> Self {
         // Pretty-printed like Envoy's: people read it.
         let body = serde_json::to_string_pretty(value).unwrap_or_else(|error| error.to_string()) + "\n";
-        Self { status: StatusCode::OK, content_type: "application/json", body }
+        Self { content_type: "application/json", ..Self::text(body) }
     }
 
     fn error(status: StatusCode, body: impl Into<String>) -> Self {
@@ -303,12 +306,10 @@ async fn serve_connection(stream: TcpStream, caller: Caller, admin: Rc<Admin>) {
         // Asked only now: the connection is noted before the first request is sent on it.
         let is_own = *is_own.get_or_init(|| admin.own.take(caller.peer, caller.local) > 0);
         async move {
-            let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
-            let accept = accept.map(str::to_owned);
             let (head, body) = request.into_parts();
             let start = (SystemTime::now(), Instant::now());
             let reply = match admit(&admin, (caller, is_own), &head).await {
-                Ok(()) => answer(&admin, &head.method, &head.uri, (accept, body)).await,
+                Ok(()) => answer(&admin, &head, body).await,
                 Err(refusal) => refusal,
             };
             admin.access.write(caller, &head, &reply, start);
@@ -345,13 +346,17 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
     *response.status_mut() = reply.status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(reply.content_type));
+    if let Some(encoding) = reply.encoding {
+        headers.insert(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding));
+    }
     headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache, max-age=0"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
     headers.insert(header::SERVER, header::HeaderValue::from_static("evenkeel"));
     response
 }
 
-async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, (accept, body): (Option<String>, Incoming)) -> Reply {
+async fn answer(admin: &Admin, head: &http::request::Parts, body: Incoming) -> Reply {
+    let (method, uri) = (&head.method, &head.uri);
     let Some(page) = PAGES.iter().find(|page| page.path == uri.path()) else {
         let list = PAGES.iter().map(|page| format!("  {}: {}\n", page.path, page.help)).collect::<String>();
         return Reply::error(
@@ -359,7 +364,9 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, (accept, body):
             format!("no such page: {}\nadmin commands are:\n{list}", uri.path()),
         );
     };
-    let query = Query { accept, ..Query::parse(uri.query().unwrap_or_default()) };
+    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let (accept, accept_encoding) = (text(header::ACCEPT), text(header::ACCEPT_ENCODING));
+    let query = Query { accept, accept_encoding, ..Query::parse(uri.query().unwrap_or_default()) };
     match *method {
         Method::GET | Method::HEAD if page.mutates => {
             Reply::error(StatusCode::METHOD_NOT_ALLOWED, format!("{} changes something: use POST\n", page.path))
@@ -379,10 +386,11 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri, (accept, body):
     }
 }
 
-/// The parameters of a query string, and the `Accept` header.
+/// The parameters of a query string, and the headers `Accept` and `Accept-Encoding`.
 struct Query {
     pairs: Vec<(String, String)>,
     accept: Option<String>,
+    accept_encoding: Option<String>,
 }
 
 impl Query {
@@ -391,7 +399,7 @@ impl Query {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             (percent_decoded(name), percent_decoded(value))
         });
-        Self { pairs: pairs.collect(), accept: None }
+        Self { pairs: pairs.collect(), accept: None, accept_encoding: None }
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -499,7 +507,7 @@ mod tests {
     #[test]
     fn expressions_in_queries_are_small() {
         let check = |text: &str, taken: bool| {
-            let query = Query { pairs: vec![("filter".to_owned(), text.to_owned())], accept: None };
+            let query = Query { pairs: vec![("filter".to_owned(), text.to_owned())], ..Query::parse("") };
             assert_eq!(query.regex("filter").is_ok(), taken, "{text:.60}");
         };
         check(r"^cluster\.(outbound|inbound)\|\d+\|.*\.upstream_rq_(total|[45]xx)$", true);

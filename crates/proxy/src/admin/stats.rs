@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenkeel_stats::{Exposition, Registry};
+use evenkeel_process::gzip;
+use evenkeel_stats::{Exposition, PROTOBUF, Registry, prefers_protobuf};
 use regex::Regex;
 use serde_json::{Value as Json, json};
 
@@ -49,12 +50,20 @@ pub(super) fn prometheus(admin: &Admin, query: &Query) -> Result<Drawing, Reply>
         Some("openmetrics") => Exposition::OpenMetrics,
         _ => Exposition::negotiate(query.accept.as_deref()),
     };
-    let registry = up_to_date(admin);
+    let wants_protobuf = !query.has("format") && prefers_protobuf(query.accept.as_deref());
+    let (registry, encodings) = (up_to_date(admin), query.accept_encoding.clone());
     Ok(Box::new(move |deadline| {
         registry.expire(Instant::now());
         let wanted = |series: &str| passes(filter.as_ref(), series, deadline);
-        let body = registry.exposition(format, filter.as_ref().map(|_| &wanted as &dyn Fn(&str) -> bool));
-        Reply { content_type: format.content_type(), ..Reply::text(body) }
+        let wanted = filter.as_ref().map(|_| &wanted as &dyn Fn(&str) -> bool);
+        let (content_type, body) = if wants_protobuf {
+            (PROTOBUF, registry.protobuf(wanted))
+        } else {
+            (format.content_type(), registry.exposition(format, wanted).into_bytes())
+        };
+        let compressed = gzip::compressed(&body, encodings.as_deref());
+        let encoding = compressed.is_some().then_some(gzip::GZIP);
+        Reply { status: http::StatusCode::OK, content_type, encoding, body: compressed.unwrap_or(body) }
     }))
 }
 

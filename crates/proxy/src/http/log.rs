@@ -1,7 +1,9 @@
 //! The end of a request: who sees it, and its statistics.
 
-use evenkeel_filters::ResponseFlags;
+use std::rc::Rc;
+
 use evenkeel_filters::format::Record;
+use evenkeel_filters::{EXEMPLAR, ResponseFlags};
 use evenkeel_http::Version;
 use evenkeel_stats::{Exemplar, Writer};
 use evenkeel_upstream::turn;
@@ -57,6 +59,10 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
 
 /// Tells the filters first: what they count includes the request before it is logged.
 fn complete_filters(conn: &ConnectionContext, request: &mut Request, cut_off: bool) {
+    let exemplar = request.trace.as_ref().and_then(|trace| trace.exemplar(wall_clock(turn::now())));
+    if let Some(exemplar) = exemplar {
+        request.stream.set_object(EXEMPLAR, Rc::new(exemplar));
+    }
     let mut streams = std::mem::take(&mut request.filters);
     request.record(&conn.info, cut_off, |end| conn.manager.filters.complete(&mut streams, end));
     request.filters = streams;

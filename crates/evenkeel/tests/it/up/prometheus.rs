@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::Command;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::wait::poll;
+use evenkeel_testkit::wait::{poll, within};
 use evenkeel_testkit::{Connection, Process, Signal, free_port, workspace};
 use serde_json::Value;
 
@@ -83,6 +83,7 @@ fn objects() -> String {
         workload("client", "client.py", "", ""),
         workload("outside", "client.py", outside, ""),
         GATEWAY.to_owned(),
+        MESH.to_owned(),
     ]
     .concat()
 }
@@ -164,6 +165,25 @@ const PROMISED: &[(&str, &str, &[&str])] = &[
     ("process_start_time_seconds", "app=\"istiod\"", &[]),
 ];
 
+/// Queries of native histograms: they name the histogram itself.
+const NATIVE: [&str; 3] = [
+    "histogram_quantile(0.9, sum by (destination_service) (istio_request_duration_milliseconds{reporter=\"source\"}))",
+    "histogram_count(sum(istio_response_bytes{reporter=\"destination\"})) > 0",
+    "histogram_sum(sum(istio_request_bytes)) > 0",
+];
+
+/// Every request is traced; nobody understands the spans.
+const MESH: &str = "---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    defaultProviders: {tracing: [nobody]}
+    extensionProviders: [{name: nobody, opentelemetry: {service: plain.default.svc.cluster.local, port: 9000}}]
+    defaultConfig: {tracing: {sampling: 100}}
+";
+
 /// Parts of queries of Istio's dashboards that have no answer in this mesh, and why.
 const EMPTY: &[(&str, &str)] = &[
     ("go_", "the control plane has no Go runtime; process_* has its memory, CPU time and files"),
@@ -183,7 +203,7 @@ struct Prometheus {
 
 impl Prometheus {
     /// Starts it with the list of targets that `up` prints.
-    fn start(targets: &str) -> Self {
+    fn start(targets: &str, feature: &str) -> Self {
         let data = state();
         let (file, address) = (data.path().join("prometheus.yml"), format!("127.0.0.1:{}", free_port()));
         let config = format!(
@@ -195,6 +215,7 @@ impl Prometheus {
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", data.path().join("data").display()));
         command.arg(format!("--web.listen-address={address}")).args(["--log.level=warn"]);
+        command.arg(format!("--enable-feature={feature}"));
         let mut process = Process::spawn(&mut command);
         process.wait_for_port(address.parse().expect("an address"));
         Self { process, address, _data: data }
@@ -202,11 +223,28 @@ impl Prometheus {
 
     /// The series of a query.
     fn query(&self, query: &str) -> Result<Vec<Value>, String> {
-        let path = format!("/api/v1/query?query={}", escaped(query));
-        let mut connection = Connection::open(self.address.parse().expect("an address")).map_err(|e| e.to_string())?;
-        let response = connection.get(&self.address, &path, "").map_err(|error| error.to_string())?;
-        let answer: Value = serde_json::from_str(&response.text()).map_err(|error| error.to_string())?;
+        let answer = self.get(&format!("/api/v1/query?query={}", escaped(query)))?;
         answer["data"]["result"].as_array().cloned().ok_or_else(|| answer.to_string())
+    }
+
+    /// The answer of the API.
+    fn get(&self, path: &str) -> Result<Value, String> {
+        let mut connection = Connection::open(self.address.parse().expect("an address")).map_err(|e| e.to_string())?;
+        let response = connection.get(&self.address, path, "").map_err(|error| error.to_string())?;
+        serde_json::from_str(&response.text()).map_err(|error| error.to_string())
+    }
+
+    /// Whether a series of this metric has an exemplar with a trace.
+    fn has_exemplar(&self, metric: &str) -> bool {
+        let path = format!("/api/v1/query_exemplars?query={metric}&start=0&end=9999999999");
+        let answer = self.get(&path).unwrap_or_default();
+        let exemplar = answer.pointer("/data/0/exemplars/0/labels/trace_id").and_then(Value::as_str);
+        exemplar.is_some_and(|trace| trace.len() == 32)
+    }
+
+    fn stop(mut self) {
+        self.process.signal(Signal::SIGTERM);
+        self.process.wait_for_exit(PATIENCE);
     }
 
     /// Whether a query has series, all with these labels, and a number somewhere.
@@ -298,21 +336,54 @@ fn prometheus_answers_what_dashboards_ask() {
         fs::write(folder.path().join(name), text).expect("it can be written");
     }
     let mut command = user.evenkeel(&["up"]);
-    command.arg(folder.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0"]);
+    command.arg(folder.path()).arg("--state").arg(user.state.path()).args(["--gateway-port", "0", "--with-prometheus"]);
     let mut up = Process::spawn(&mut command);
     wait_ready(&mut up, 5);
     let gateway = url(&mut up);
     let line = up.wait_for_line("/targets");
     let targets = line.split_once("http://").expect("a URL").1.trim();
-    let mut prometheus = Prometheus::start(&format!("http://{targets}"));
+    let targets = format!("http://{targets}");
+    let prometheus = Prometheus::start(&targets, "exemplar-storage");
     let row = |&(metric, selector, labels): &(&str, &str, &[&'static str])| {
         (sum_of(metric, selector, labels), labels.to_vec())
     };
     let mut queries: Vec<_> = PROMISED.iter().map(row).collect();
     queries.extend(panels());
     assert_answered(&prometheus, &gateway, &queries);
-    prometheus.process.signal(Signal::SIGTERM);
-    prometheus.process.wait_for_exit(PATIENCE);
+    let metric = "istio_request_duration_milliseconds_bucket";
+    within(PATIENCE, "an exemplar", || prometheus.has_exemplar(metric).then_some(()));
+    prometheus.stop();
+    let natively = Prometheus::start(&targets, "native-histograms");
+    let of_histograms = NATIVE.map(|query| (query.to_owned(), Vec::new()));
+    assert_answered(&natively, &gateway, &of_histograms);
+    natively.stop();
+    let line = up.wait_for_line("Prometheus: http://");
+    let own: std::net::SocketAddr =
+        line.split_once("http://").expect("a URL").1.trim_matches('/').parse().expect("an address");
+    let get = |path: &str| Connection::open(own).and_then(|mut page| page.get(&own.to_string(), path, "")).ok();
+    within(PATIENCE, "the mesh's own Prometheus", || {
+        let scraped = get("/api/v1/query?query=pilot_xds")?.text();
+        scraped.contains("\"app\":\"istiod\"").then_some(())
+    });
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
+    assert!(get("/").is_none(), "Prometheus has not ended with the mesh");
+    assert!(!user.state.path().join("prometheus").exists(), "its files are left");
+}
+
+#[test]
+fn without_prometheus_it_is_said_how_to_install_it() {
+    let (user, folder) = (User::present(), state());
+    fs::write(folder.path().join("objects.yaml"), objects()).expect("it can be written");
+    let mut command = user.evenkeel(&["up", "--with-prometheus"]);
+    // `ip` and `nft` are found in the system's directories, too.
+    command
+        .arg(folder.path())
+        .arg("--state")
+        .arg(user.state.path())
+        .args(["--gateway-port", "0"])
+        .env("PATH", "/nowhere");
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("apt-get install prometheus"), "{text}");
 }
