@@ -122,6 +122,9 @@ enum Command {
     /// Collect what somebody needs who helps, in one archive without secrets: configuration, findings, pages, logs.
     #[command(after_help = bug_report::EXAMPLES)]
     BugReport(bug_report::BugReportArguments),
+    /// Take machines that are no Pods into the mesh of a cluster.
+    #[command(subcommand)]
+    Workload(workload::WorkloadCommand),
     /// Move from Istio to Evenkeel.
     #[command(subcommand)]
     Migrate(migrate::MigrateCommand),
@@ -491,6 +494,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),
         Command::Describe(command) => describe::run(&command, &mut io::stdout().lock()),
         Command::BugReport(arguments) => bug_report::run(&arguments, &mut io::stdout().lock()),
+        Command::Workload(command) => workload::run(&command, &mut io::stdout().lock()),
         Command::Migrate(command) => migrate::run(&command, &mut io::stdout().lock()),
         Command::Prove(arguments) => prove::run(&arguments, &mut io::stdout().lock()),
         Command::Mtls(arguments) => mtls::run(&arguments, &mut io::stdout().lock()),

@@ -39,6 +39,7 @@ mod purge;
 mod settle;
 mod validate;
 mod why;
+mod workload;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -140,6 +140,20 @@ impl Manifests {
         }
     }
 
+    /// Reads a text that is no file.
+    pub fn of_text(name: &str, text: &str) -> Self {
+        let mut all = Self::default();
+        all.add(name.into(), text.into());
+        all
+    }
+
+    fn add(&mut self, name: Arc<str>, text: Arc<str>) {
+        let (objects, found) = evenkeel_api::load(&[(name.clone(), text.clone())]);
+        self.texts.insert(name, text);
+        self.objects.extend(objects);
+        self.diagnostics.extend(found);
+    }
+
     fn file(&mut self, path: &Path) {
         let (name, text): (Arc<str>, _) = if path == Path::new("-") {
             (STANDARD_INPUT.into(), files::read_all(io::stdin()))
@@ -147,13 +161,7 @@ impl Manifests {
             (path.to_string_lossy().into(), files::read_text(path))
         };
         match text {
-            Ok(text) => {
-                let text: Arc<str> = text.into();
-                let (objects, found) = evenkeel_api::load(&[(name.clone(), text.clone())]);
-                self.texts.insert(name, text);
-                self.objects.extend(objects);
-                self.diagnostics.extend(found);
-            }
+            Ok(text) => self.add(name, text.into()),
             Err(error) => self.diagnostics.push(evenkeel_api::unreadable(&name, error)),
         }
     }

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, Patch, PatchParams, PostParams,
 };
@@ -105,6 +106,19 @@ pub struct Selection<'a> {
     pub namespace: Option<&'a str>,
     /// A selector of labels; empty: all.
     pub labels: &'a str,
+}
+
+/// A token of a service account.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenOf<'a> {
+    /// The namespace.
+    pub namespace: &'a str,
+    /// The service account.
+    pub account: &'a str,
+    /// The audience.
+    pub audience: &'a str,
+    /// Its lifetime.
+    pub seconds: i64,
 }
 
 /// The log of a container.
@@ -233,6 +247,20 @@ impl Cluster {
                 if error.is_not_found() { Ok(false) } else { Err(error) }
             }
         }
+    }
+
+    /// Returns a token of a service account, by the TokenRequest API.
+    pub async fn token(&self, of: &TokenOf<'_>) -> Result<String, ClusterError> {
+        let spec = TokenRequestSpec {
+            audiences: vec![of.audience.to_owned()],
+            expiration_seconds: Some(of.seconds),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), of.namespace);
+        let failed = |error: &kube::Error| ClusterError::of(format!("token of ServiceAccount {}", of.account), error);
+        let made = api.create_token_request(of.account, &PostParams::default(), &request).await;
+        Ok(made.map_err(|error| failed(&error))?.status.map(|status| status.token).unwrap_or_default())
     }
 
     /// Returns the end of a container's log.

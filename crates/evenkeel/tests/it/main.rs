@@ -37,3 +37,4 @@ mod scope;
 mod settle;
 mod spire;
 mod up;
+mod workload;
