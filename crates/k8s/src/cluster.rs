@@ -259,8 +259,8 @@ impl Cluster {
         let request = TokenRequest { spec, ..TokenRequest::default() };
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), of.namespace);
         let failed = |error: &kube::Error| ClusterError::of(format!("token of ServiceAccount {}", of.account), error);
-        let made = api.create_token_request(of.account, &PostParams::default(), &request).await;
-        Ok(made.map_err(|error| failed(&error))?.status.map(|status| status.token).unwrap_or_default())
+        let response = api.create_token_request(of.account, &PostParams::default(), &request).await;
+        Ok(response.map_err(|error| failed(&error))?.status.map(|status| status.token).unwrap_or_default())
     }
 
     /// Returns the end of a container's log.

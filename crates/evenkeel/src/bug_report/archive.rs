@@ -46,7 +46,7 @@ impl Archive {
     /// Adds an entry. Of a long text the end is kept: in logs it is the newest.
     pub fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         let start = content.len().saturating_sub(MAX_ENTRY_BYTES);
-        let kept = content.get(start..).unwrap_or_default();
+        let end = content.get(start..).unwrap_or_default();
         if start > 0 {
             self.problems.push(format!(
                 "{name}: only the last {} MiB of {} bytes",
@@ -54,16 +54,16 @@ impl Archive {
                 content.len()
             ));
         }
-        if self.bytes + kept.len() > MAX_BYTES {
+        if self.bytes + end.len() > MAX_BYTES {
             self.problems.push(format!("{name}: left out, the report has {} MiB already", MAX_BYTES >> 20));
             return Ok(());
         }
-        self.bytes += kept.len();
+        self.bytes += end.len();
         let mut header = tar::Header::new_gnu();
-        header.set_size(kept.len() as u64);
+        header.set_size(end.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(self.time_s);
-        self.tar.append_data(&mut header, format!("{}/{name}", self.folder), kept)
+        self.tar.append_data(&mut header, format!("{}/{name}", self.folder), end)
     }
 
     /// Adds an entry, or notes why there is none.

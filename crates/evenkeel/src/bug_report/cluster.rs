@@ -86,7 +86,7 @@ async fn add_logs(cluster: &Cluster, namespace: &str, archive: &mut Archive) -> 
     let of_control_plane = cluster.list(pods, Selection { namespace: Some(namespace), labels: "" }).await;
     for pod in of_control_plane.unwrap_or_default() {
         for container in containers(&pod) {
-            add_log(cluster, &pod, (&container, LINES), archive).await?;
+            add_log(cluster, Container { pod: &pod, name: &container, lines: LINES }, archive).await?;
         }
     }
     let mut injected = cluster
@@ -99,17 +99,21 @@ async fn add_logs(cluster: &Cluster, namespace: &str, archive: &mut Archive) -> 
         archive.problems.push(format!("logs of {MAX_SIDECARS} of {} sidecars", injected.len()));
     }
     for pod in injected.iter().take(MAX_SIDECARS) {
-        add_log(cluster, pod, ("istio-proxy", SIDECAR_LINES), archive).await?;
+        add_log(cluster, Container { pod, name: "istio-proxy", lines: SIDECAR_LINES }, archive).await?;
     }
     Ok(())
 }
 
-async fn add_log(
-    cluster: &Cluster,
-    pod: &Value,
-    (container, lines): (&str, i64),
-    archive: &mut Archive,
-) -> anyhow::Result<()> {
+/// A container whose log is collected.
+#[derive(Debug, Clone, Copy)]
+struct Container<'a> {
+    pod: &'a Value,
+    name: &'a str,
+    lines: i64,
+}
+
+async fn add_log(cluster: &Cluster, container: Container<'_>, archive: &mut Archive) -> anyhow::Result<()> {
+    let Container { pod, name: container, lines } = container;
     let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
     for previous in [false, true] {

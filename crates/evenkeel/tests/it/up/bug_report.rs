@@ -58,8 +58,8 @@ fn a_report_has_everything_but_secrets() {
     // Another user runs the command, and has to be able to write there.
     std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .expect("our own folder");
-    let said = report(&archive);
-    assert!(said.contains("report.tar.gz: ") && !said.contains("are missing"), "{said}");
+    let printed = report(&archive);
+    assert!(printed.contains("report.tar.gz: ") && !printed.contains("are missing"), "{printed}");
     let found = unpacked(&archive, place.path());
     let has = |wanted: &str| {
         found.iter().any(|(name, text)| name.starts_with("report/") && name.contains(wanted) && !text.is_empty())
@@ -91,8 +91,8 @@ fn a_report_has_everything_but_secrets() {
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
     let later = place.path().join("later.tar.gz");
-    let said = report(&later);
-    assert!(said.contains("parts are missing"), "{said}");
+    let printed = report(&later);
+    assert!(printed.contains("parts are missing"), "{printed}");
     let found = unpacked(&later, place.path());
     let missing = found.iter().find(|(name, _)| name == "later/missing.txt").expect("the list");
     assert!(missing.1.contains("no mesh runs with the state directory"), "{}", missing.1);
