@@ -252,15 +252,16 @@ impl Cluster {
     /// Returns a token of a service account, by the TokenRequest API.
     pub async fn token(&self, of: &TokenOf<'_>) -> Result<String, ClusterError> {
         let spec = TokenRequestSpec {
-            audiences: vec![of.audience.to_owned()],
+            audiences: Some(vec![of.audience.to_owned()]),
             expiration_seconds: Some(of.seconds),
             ..TokenRequestSpec::default()
         };
-        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), of.namespace);
         let failed = |error: &kube::Error| ClusterError::of(format!("token of ServiceAccount {}", of.account), error);
         let response = api.create_token_request(of.account, &PostParams::default(), &request).await;
-        Ok(response.map_err(|error| failed(&error))?.status.map(|status| status.token).unwrap_or_default())
+        let status = response.map_err(|error| failed(&error))?.status;
+        Ok(status.and_then(|status| status.token).unwrap_or_default())
     }
 
     /// Returns the end of a container's log.
