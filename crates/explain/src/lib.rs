@@ -19,10 +19,10 @@
 //! | what do the running proxies say? | `running.rs` |
 //! | what became of a recent request, and what would become of it now? | `recent.rs`, `replay.rs` |
 //! | why did a recent request fail, or take so long? | `why/` |
-//! | what does a change do to recent requests? | `plan.rs` |
-//! | who has talked to whom, and how was it secured? what would break without plain text? | `mtls.rs` |
-//! | what protects a workload, and what does not? | `protection.rs` |
-//! | does any request get from one party to another? | `prove.rs` |
+//! | what does a change do to recent requests? | `plan/` |
+//! | who has talked to whom, and how was it secured? what would break without plain text? | `mtls/` |
+//! | what protects a workload, and what does not? | `protection/` |
+//! | does any request get from one party to another? | `prove/` |
 //! | the answer, as JSON and as text | `answer.rs`, `text.rs` |
 
 #![forbid(unsafe_code)]

@@ -6,6 +6,7 @@ mod file_circles;
 mod kit;
 mod kubernetes;
 mod language_rules;
+mod module_files;
 mod package;
 mod security_page;
 mod workspace_rules;

@@ -244,7 +244,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig defaultConfig.tracing.tlsSettings", Agent("tracing: {zipkin: {address: 'a.test:9411'}, tlsSettings: {mode: SIMPLE}}")),
     ("MeshConfig defaultConfig.customConfigFile", Agent("customConfigFile: /a.yaml")),
     ("MeshConfig defaultConfig.proxyBootstrapTemplatePath", Agent("proxyBootstrapTemplatePath: /a.json")),
-    ("MeshConfig defaultConfig.terminationDrainDuration", Tested("local/src/workloads.rs", "proxies_have_the_settings_of_proxy_config", "terminationDrainDuration: 9s")),
+    ("MeshConfig defaultConfig.terminationDrainDuration", Tested("local/src/workloads/mod.rs", "proxies_have_the_settings_of_proxy_config", "terminationDrainDuration: 9s")),
     ("MeshConfig defaultConfig.tracingServiceName", Agent("tracingServiceName: CANONICAL_NAME_ONLY")),
     ("MeshConfig enablePrometheusMerge", Mesh("enablePrometheusMerge: false")),
     ("MeshConfig defaultProviders.metrics", Mesh("defaultProviders: {metrics: [p]}")),
@@ -266,7 +266,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("WorkloadGroup spec.metadata", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "annotations: {note: hello}")),
     ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "ports: {http: 8080}")),
     ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "locality: s/1")),
-    ("WorkloadGroup spec.probe", Tested("local/src/workloads.rs", "groups_with_a_command_are_run_and_others_are_noted", "probe: {{tcpSocket: {{port: 90}}}}")),
+    ("WorkloadGroup spec.probe", Tested("local/src/workloads/mod.rs", "groups_with_a_command_are_run_and_others_are_noted", "probe: {{tcpSocket: {{port: 90}}}}")),
 ];
 
 /// The value without each of its parts, one at a time.
