@@ -14,7 +14,7 @@ const VAGUE_NAMES: [(&str, usize); 13] = [
     ("given", 43),
     ("gone", 44),
     ("heed", 0),
-    ("kept", 69),
+    ("kept", 68),
     ("made", 70),
     ("said", 119),
     ("tell", 20),
