@@ -28,7 +28,7 @@ use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
     admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain,
     history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge,
-    validate, why,
+    validate, why, workload,
 };
 use evenkeel_proxy::logging::Level;
 
