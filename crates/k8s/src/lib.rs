@@ -10,6 +10,7 @@ pub mod gateways;
 pub mod last_objects;
 pub mod lease;
 mod localities;
+pub mod ownership;
 pub mod pod_rules;
 pub mod reading;
 mod reason;

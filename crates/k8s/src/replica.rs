@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::gateways::{DeploymentOptions, GatewayDeployments};
 use crate::lease::{Candidate, LeaseTimes};
+use crate::ownership::Ownership;
 use crate::root_certificates::{NAME, RootCertificates};
 use crate::status::{StatusQueue, StatusWriter};
 use crate::store_backend::KubernetesStore;
@@ -85,7 +86,8 @@ impl Replica {
     pub fn start(client: Client, source: ObjectSource, options: &ReplicaOptions) -> (Self, Platform) {
         let (queue, name) = (StatusQueue::default(), options.status_name());
         let candidate = Candidate::new(client.clone(), &options.namespace, &name, &options.name, LeaseTimes::default());
-        let writer = StatusWriter::new(client.clone(), queue.clone(), candidate.leadership(), &name);
+        let ownership = Ownership::new(client.clone(), options.revision());
+        let writer = StatusWriter::new(queue.clone(), candidate.leadership(), &name, ownership);
         let (roots, published) = watch::channel::<Arc<str>>("".into());
         let webhooks =
             WebhookConfigurations::new(client.clone(), options.revision(), candidate.leadership(), published);

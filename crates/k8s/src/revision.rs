@@ -12,9 +12,9 @@ use evenkeel_control::source::feed::ObjectFeed;
 use serde_json::Value;
 
 /// The label of the revision that an object is for.
-const REVISION: &str = "istio.io/rev";
+pub(crate) const REVISION: &str = "istio.io/rev";
 /// The label of a tag.
-const TAG: &str = "istio.io/tag";
+pub(crate) const TAG: &str = "istio.io/tag";
 /// The revision without a name.
 pub const DEFAULT: &str = "default";
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_api::gateway_api::{GROUP, GatewayClass};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
@@ -16,11 +15,10 @@ use serde_json::{Value, json};
 use super::objects::{Blueprint, GATEWAY_NAME, is_deployed};
 use super::parameters::{self, Overlays};
 use super::{DeploymentOptions, MANAGER};
+use crate::ownership::Ownership;
 
 /// Istio's label of a ConfigMap with the parameters of a class: the class.
 pub(super) const CLASS_DEFAULTS: &str = "gateway.istio.io/defaults-for-class";
-/// The label of the revision that an object is for.
-const REVISION: &str = "istio.io/rev";
 /// The type of the condition that says whether a Gateway is deployed.
 const DEPLOYED: &str = "evenkeel.dev/Deployed";
 /// How soon the parameters of a Gateway are read again: they are in any ConfigMap of its namespace, which are not watched.
@@ -47,6 +45,7 @@ struct DeployedKind {
 pub(super) struct Reconciler {
     client: Client,
     options: DeploymentOptions,
+    ownership: Ownership,
 }
 
 /// What is said on a Gateway about its deployment.
@@ -67,7 +66,8 @@ struct Refusal {
 
 impl Reconciler {
     pub(super) fn new(client: Client, options: DeploymentOptions) -> Self {
-        Self { client, options }
+        let ownership = Ownership::new(client.clone(), &options.revision);
+        Self { client, options, ownership }
     }
 
     /// Deploys a Gateway, or removes what was deployed for it.
@@ -79,7 +79,7 @@ impl Reconciler {
         let Some(controller) = self.controller(spec).await?.filter(|name| GatewayClass::is_ours(name)) else {
             return self.leave(gateway).await;
         };
-        if !self.is_own_revision(&gateway.metadata).await? {
+        if !self.ownership.is_own(&gateway.metadata).await? {
             // Another control plane deploys it, and takes over what is there.
             return Ok(Action::await_change());
         }
@@ -174,27 +174,6 @@ impl Reconciler {
         let written = api.get_opt(class).await?;
         let written = written.and_then(|class| class.data["spec"]["controllerName"].as_str().map(str::to_owned));
         Ok(written.or_else(|| GatewayClass::built_in(class).map(str::to_owned)))
-    }
-
-    /// Whether a Gateway is for this revision: by its label, or else by that of its namespace. The label may be a tag. Those without
-    /// one are for the default revision, or for the one that the tag `default` points to.
-    async fn is_own_revision(&self, metadata: &ObjectMeta) -> Result<bool, kube::Error> {
-        let of = |metadata: &ObjectMeta| metadata.labels.as_ref()?.get(REVISION).cloned();
-        let label = match of(metadata) {
-            Some(label) => Some(label),
-            None => {
-                let namespaces: Api<Namespace> = Api::all(self.client.clone());
-                let namespace = namespaces.get_metadata_opt(place(metadata).0).await?;
-                namespace.and_then(|namespace| of(&namespace.metadata))
-            }
-        };
-        let (own, label) = (&self.options.revision, label.unwrap_or_else(|| "default".to_owned()));
-        if label == *own {
-            return Ok(true);
-        }
-        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
-        let tags = ListParams::default().labels(&format!("istio.io/tag={label},{REVISION}={own}"));
-        Ok(!api.list_metadata(&tags).await?.items.is_empty())
     }
 
     /// The parameters of a Gateway's class, and then its own; or why they cannot be read.

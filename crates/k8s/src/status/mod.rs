@@ -24,6 +24,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::lease::Leadership;
+use crate::ownership::Ownership;
 pub use queue::StatusQueue;
 use queue::{Outcome, Pending};
 use resources::{Resource, Resources};
@@ -49,6 +50,7 @@ pub struct StatusWriter {
     resources: Resources,
     /// The field manager: of another name for each revision.
     manager: String,
+    ownership: Ownership,
 }
 
 impl std::fmt::Debug for StatusWriter {
@@ -58,10 +60,11 @@ impl std::fmt::Debug for StatusWriter {
 }
 
 impl StatusWriter {
-    /// Creates a writer that applies as the field manager `manager` while `leadership` says so.
-    pub fn new(client: Client, queue: StatusQueue, leadership: Leadership, manager: &str) -> Self {
+    /// Creates a writer that applies as the field manager `manager` while `leadership` says so, to what the revision answers for.
+    pub fn new(queue: StatusQueue, leadership: Leadership, manager: &str, ownership: Ownership) -> Self {
+        let client = ownership.client().clone();
         let resources = Resources::new(client.clone());
-        Self { client, queue, leadership, resources, manager: manager.to_owned() }
+        Self { client, queue, leadership, resources, manager: manager.to_owned(), ownership }
     }
 
     /// Writes for ever.
@@ -117,6 +120,10 @@ impl StatusWriter {
             namespace => Api::namespaced_with(self.client.clone(), namespace, &resource.api),
         };
         let Some(current) = api.get_opt(&object.name).await? else { return Ok(Outcome::Gone) };
+        if !self.ownership.is_own(&current.metadata).await? {
+            // Another revision writes it.
+            return Ok(Outcome::Done);
+        }
         // The status of a later generation comes by itself; an older one must not take its place.
         if status.observed_generation.zip(current.metadata.generation).is_some_and(|(own, now)| own < now) {
             return Ok(Outcome::Done);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_control::source::feed::ObjectSource;
 use evenkeel_control::source::{Extent, LiveSource as _};
 use evenkeel_k8s::lease::{Candidate, LeaseTimes};
+use evenkeel_k8s::ownership::Ownership;
 use evenkeel_k8s::status::{StatusQueue, StatusWriter};
 use evenkeel_model::{AddressBook, Builder, MeshConfig, Source as _};
 use evenkeel_testkit::kubernetes::{ApiServer, CustomResources};
@@ -34,7 +35,12 @@ impl Plane {
         let (client, queue) = (admin(server).await, StatusQueue::default());
         let (watching, source) = start(&server.kubeconfig()).await;
         let candidate = Candidate::new(client.clone(), namespace, "evenkeel-status", "a", LeaseTimes::default());
-        let writer = StatusWriter::new(client, queue.clone(), candidate.leadership(), "evenkeel-status");
+        let writer = StatusWriter::new(
+            queue.clone(),
+            candidate.leadership(),
+            "evenkeel-status",
+            Ownership::new(client, "default"),
+        );
         let mut tasks = JoinSet::new();
         tasks.spawn(candidate.run(std::future::pending()));
         tasks.spawn(writer.run());

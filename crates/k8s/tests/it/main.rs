@@ -13,6 +13,7 @@ mod interruptions;
 mod lease;
 mod mesh;
 mod objects;
+mod ownership;
 mod parity;
 mod replica;
 mod revisions;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_base::{Diagnostic, ObjectRef, Rank, SourceId, Span};
 use evenkeel_k8s::lease::{Candidate, LeaseTimes};
+use evenkeel_k8s::ownership::Ownership;
 use evenkeel_k8s::status::{StatusQueue, StatusWriter};
 use evenkeel_model::{Status, StatusSink as _};
 use evenkeel_testkit::kubernetes::{ApiServer, CustomResources};
@@ -29,7 +30,12 @@ impl Plane {
     async fn start(server: &ApiServer, namespace: &str, identity: &str) -> Self {
         let (client, queue) = (admin(server).await, StatusQueue::default());
         let candidate = Candidate::new(client.clone(), namespace, "evenkeel-status", identity, TIMES);
-        let writer = StatusWriter::new(client, queue.clone(), candidate.leadership(), "evenkeel-status");
+        let writer = StatusWriter::new(
+            queue.clone(),
+            candidate.leadership(),
+            "evenkeel-status",
+            Ownership::new(client, "default"),
+        );
         let tasks = [tokio::spawn(candidate.run(std::future::pending())), tokio::spawn(writer.run())];
         Self { queue, tasks }
     }
