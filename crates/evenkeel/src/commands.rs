@@ -27,7 +27,7 @@ use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, MeshArguments, ResetArguments};
 use crate::{
     admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain,
-    history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge,
+    history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge, tap,
     validate, why, workload,
 };
 use evenkeel_proxy::logging::Level;
@@ -109,6 +109,9 @@ enum Command {
     /// Say why a request failed or was slow: whose fault it was, with the numbers; without an id, what went wrong lately.
     #[command(after_help = why::EXAMPLES)]
     Why(Box<why::WhyArguments>),
+    /// Show the requests of a workload's proxies as they end, without secret values.
+    #[command(after_help = tap::EXAMPLES)]
+    Tap(Box<tap::TapArguments>),
     /// Replay recent requests against a change: how many would move where, which would fail.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArguments),
@@ -209,6 +212,7 @@ impl Command {
                 | Self::Get(_)
                 | Self::Validate(_)
                 | Self::Explain(_)
+                | Self::Tap(_)
                 | Self::Analyze(_)
                 | Self::Plan(_)
                 | Self::Effective(_)
@@ -489,6 +493,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Why(arguments) => why::run(&arguments, &mut io::stdout().lock()),
+        Command::Tap(arguments) => tap::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),

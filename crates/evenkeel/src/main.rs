@@ -37,6 +37,7 @@ mod proxy_config;
 mod proxy_status;
 mod purge;
 mod settle;
+mod tap;
 mod validate;
 mod why;
 mod workload;

@@ -45,6 +45,7 @@ mod stats_config;
 mod stats_sinks;
 pub mod stderr;
 mod subscribe;
+pub mod tap;
 mod tcp;
 mod throttling;
 mod worker;

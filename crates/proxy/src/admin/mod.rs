@@ -12,6 +12,7 @@ mod log;
 mod requests;
 mod stall_timeout;
 mod stats;
+mod tap;
 
 use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -255,6 +256,12 @@ const PAGES: &[Page] = &[
         help: "statistics for Prometheus (?filter=REGEX); OpenMetrics with exemplars if Accept prefers it",
         mutates: false,
         handler: Handler::Apart(stats::prometheus),
+    },
+    Page {
+        path: "/tap",
+        help: "requests as they end, without secret values (?since=NEXT; see docs/why.md)",
+        mutates: false,
+        handler: Handler::Apart(tap::page),
     },
     Page {
         path: "/workers",

@@ -19,6 +19,7 @@ use crate::edges::Traffic;
 use crate::observers::{self, Observer};
 use crate::recent::RecentRecorder;
 use crate::stats::http::{Counter, Gauge, Histogram, Stats};
+use crate::tap::TapRecorder;
 
 impl ActiveStream<'_> {
     /// Counts and logs a request that has ended, however it ended.
@@ -54,6 +55,9 @@ pub(super) fn end(conn: &ConnectionContext, request: &mut Request, cut_off: bool
             &mut Lines { log: &worker.log, logs: conn.hcm.access_logs.iter() },
         ];
         observers::show(end, observers);
+        if worker.tap.is_on() {
+            TapRecorder { tap: &worker.tap, recent: &worker.recent, head }.ended(end);
+        }
     });
 }
 

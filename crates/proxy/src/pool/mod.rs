@@ -35,6 +35,7 @@ use crate::listener::socket::{
 use crate::overload::Overload;
 use crate::recent;
 use crate::stats::{self, worker};
+use crate::tap::Tap;
 use crate::worker::{DrainScope, Generation, MAX_DEMANDS, MAX_INBOX_MESSAGES, Message, Seed, available_cores};
 
 /// How long workers may take to answer a question about their state.
@@ -101,6 +102,7 @@ pub struct WorkerPool {
     registry: Arc<Registry>,
     upstreams: Arc<SharedClusters>,
     edges: EdgeTable,
+    tap: Arc<Tap>,
     drain_time: Duration,
     /// Resources that workers need and that the configuration lacks.
     demands: Mutex<Option<mpsc::Receiver<Demand>>>,
@@ -136,7 +138,7 @@ impl WorkerPool {
         let (demands, demanded) = mpsc::channel(MAX_DEMANDS);
         let (lookups, looked_up) = mpsc::channel(MAX_LOOKUPS);
         let breakers = Arc::new(SharedClusters::default());
-        let edges = EdgeTable::new(&registry);
+        let (edges, tap) = (EdgeTable::new(&registry), Arc::<Tap>::default());
         let mut workers = Vec::with_capacity(count);
         for (index, receiver) in receivers.into_iter().enumerate() {
             let stats: Scope<worker::Stats> = registry.scope(stats::worker_name(index));
@@ -154,6 +156,7 @@ impl WorkerPool {
                 listener_drain_time: options.listener_drain_time,
                 recent: options.recent.clone(),
                 edges: edges.clone(),
+                tap: Arc::clone(&tap),
                 demands: demands.clone(),
                 lookups: lookups.clone(),
             };
@@ -167,6 +170,7 @@ impl WorkerPool {
             balance,
             registry,
             edges,
+            tap,
             upstreams: breakers,
             drain_time: options.drain_time,
             demands: Mutex::new(Some(demanded)),
@@ -375,6 +379,11 @@ impl WorkerPool {
     /// Who has talked to whom.
     pub(crate) fn edges(&self) -> edges::Edges {
         self.edges.view(Instant::now())
+    }
+
+    /// The requests that end, for those who read them.
+    pub(crate) fn tap(&self) -> &Tap {
+        &self.tap
     }
 
     /// Asks every worker, and waits for a moment: one that is stuck does not hold up the answer.

@@ -91,6 +91,7 @@ async fn housekeeping(worker: Rc<Worker>) {
         worker.reporters.tick(now.into_std(), &*worker);
         worker.upstreams.sweep(now);
         worker.publish_memory();
+        worker.tap.end_without_reader(now.into_std());
         evenkeel_upstream::h2::trim();
         memory::collect_if_asked();
         if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 pub(crate) use capture::{RecentRecorder, captured};
 pub(crate) use notes::{Notes, Span};
+pub use redact::is_secret;
 use slow::Slowest;
 
 /// Requests that each worker keeps, unless the options say otherwise.
@@ -120,7 +121,8 @@ impl Recent {
         takes
     }
 
-    fn is_for(&self, connection: &ConnectionInfo) -> bool {
+    /// Whether requests of this connection may be kept.
+    pub(crate) fn is_for(&self, connection: &ConnectionInfo) -> bool {
         let listener = connection.listener.as_ref();
         listener.is_none_or(|listener| !self.except.iter().any(|except| **except == *listener.name))
     }

@@ -51,7 +51,7 @@ const KNOWN: [&str; 12] = [
 const MAX_ESCAPES: usize = 3;
 
 /// Whether the value of this header or parameter is not kept.
-pub(crate) fn is_secret(name: &str) -> bool {
+pub fn is_secret(name: &str) -> bool {
     let name = plain(name).to_ascii_lowercase().replace('_', "-");
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
     !KNOWN.contains(&&*name)

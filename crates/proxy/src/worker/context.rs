@@ -31,6 +31,7 @@ use crate::overload::{MemoryLimit, Overload};
 use crate::recent::{self, Recent};
 use crate::reporters::Reporters;
 use crate::stats::{self, worker};
+use crate::tap::Tap;
 use evenkeel_upstream::turn;
 
 /// Upper bound of `drain_quiet`, which is otherwise a tenth of the drain time.
@@ -56,6 +57,7 @@ pub(crate) struct Seed {
     pub(crate) lookups: mpsc::Sender<Lookup>,
     pub(crate) recent: recent::Options,
     pub(crate) edges: EdgeTable,
+    pub(crate) tap: Arc<Tap>,
 }
 
 /// State shared by the connections of one worker. It is only used on the worker's thread.
@@ -76,6 +78,8 @@ pub(crate) struct Worker {
     pub(crate) recent: Recent,
     /// Who has talked to whom, for those who ask.
     pub(crate) edges: Edges,
+    /// Requests as they end, for those who read them.
+    pub(crate) tap: Arc<Tap>,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
     /// Where connections are handed over to once a successor has taken over.
@@ -111,6 +115,7 @@ impl Worker {
             upstreams,
             random: Random::from_system(),
             edges: seed.edges.for_worker(seed.recent.except.clone()),
+            tap: seed.tap,
             recent: Recent::new(seed.index, seed.recent, turn::now()),
             roster: Roster::default(),
             drains: Drains::default(),

@@ -39,6 +39,7 @@ mod security;
 mod sidecar_headers;
 mod signer;
 mod stateful_sets;
+mod tap;
 mod telemetry;
 mod temporary;
 mod terminal;

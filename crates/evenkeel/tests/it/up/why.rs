@@ -166,21 +166,21 @@ fn rows() -> Vec<Row> {
 }
 
 /// A mesh with a client and a server.
-struct Mesh {
-    user: User,
-    up: Process,
+pub(super) struct Mesh {
+    pub(super) user: User,
+    pub(super) up: Process,
     _folder: tempfile::TempDir,
 }
 
 impl Mesh {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let (user, folder) = (User::present(), state());
         let up = up_with(&user, folder.path(), (PROGRAM, &objects()), 2);
         Self { user, up, _folder: folder }
     }
 
     /// The client makes these calls.
-    fn call(&self, calls: &[&str]) -> String {
+    pub(super) fn call(&self, calls: &[&str]) -> String {
         let state = self.user.state.path().display().to_string();
         let exec = ["exec", "client", "--state", &state, "--", "python3", "server.py"];
         let output = self.user.evenkeel(&[&exec[..], calls].concat()).output().expect("it runs");
