@@ -24,9 +24,9 @@ use crate::cluster::{self, ClusterCommand};
 use crate::formats::Output;
 use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::overrides::{self, MeshArguments, ResetArguments};
+use crate::overrides::{self, ResetArguments};
 use crate::{
-    admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain,
+    admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, get,
     history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge, tap,
     validate, why, workload,
 };
@@ -69,8 +69,10 @@ enum Command {
         #[arg(long)]
         ignore_not_found: bool,
     },
-    /// List the objects that `apply` and `delete` have changed; they override the directory, also after a restart.
-    Get(MeshArguments),
+    /// Print objects of the running mesh or of files with their status; without kinds, list those that `apply` and `delete` have
+    /// changed, which override the directory, also after a restart.
+    #[command(after_help = get::EXAMPLES)]
+    Get(get::GetArguments),
     /// Forget what `apply` and `delete` have changed, so that the directory applies again.
     Reset(ResetArguments),
     /// Run a command inside a workload of the running mesh.
@@ -468,7 +470,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Delete { change, ignore_not_found } => {
             apply::run(&change, Change::Delete { ignore_not_found }, &mut IgnoreBrokenPipe(io::stdout().lock()))
         }
-        Command::Get(arguments) => overrides::get(&arguments, &mut io::stdout().lock()),
+        Command::Get(arguments) => get::run(&arguments, &mut io::stdout().lock()),
         Command::Reset(arguments) => overrides::reset(&arguments, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {

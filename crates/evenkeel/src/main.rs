@@ -17,6 +17,7 @@ mod describe;
 mod effective;
 mod explain;
 mod formats;
+mod get;
 mod go_flags;
 mod heaps;
 mod help;

@@ -1,4 +1,4 @@
-//! `evenkeel get` and `evenkeel reset`: what `apply` and `delete` have left, which takes precedence over the directory also
+//! `evenkeel get` without kinds, and `evenkeel reset`: what `apply` and `delete` have left, which takes precedence over the directory also
 //! after a restart.
 
 use std::io::Write;
@@ -20,15 +20,11 @@ use crate::formats::{Output, width};
 pub struct MeshArguments {
     /// The mesh's directory; needed only if it does not run.
     #[arg(long, value_name = "DIR")]
-    directory: Option<PathBuf>,
+    pub directory: Option<PathBuf>,
 
     /// State directory of `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
-
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    pub state: Option<PathBuf>,
 }
 
 /// Flags of `evenkeel reset`.
@@ -44,6 +40,10 @@ pub struct ResetArguments {
 
     #[command(flatten)]
     mesh: MeshArguments,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
 impl MeshArguments {
@@ -62,10 +62,10 @@ impl MeshArguments {
 }
 
 /// Lists the objects that override the directory.
-pub fn get(arguments: &MeshArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
+pub fn get(arguments: &MeshArguments, output: Output, out: &mut dyn Write) -> anyhow::Result<u8> {
     let applied = arguments.applied()?;
     let all = list(&applied)?;
-    if arguments.output == Output::Json {
+    if output == Output::Json {
         writeln!(out, "{:#}", json!({ "objects": all.iter().map(as_json).collect::<Vec<_>>() }))?;
         return Ok(0);
     }
@@ -90,11 +90,11 @@ pub fn reset(arguments: &ResetArguments, out: &mut dyn Write) -> anyhow::Result<
     };
     for one in &chosen {
         applied.reset(one).with_context(|| removing(applied.folder()))?;
-        if arguments.mesh.output == Output::Text {
+        if arguments.output == Output::Text {
             writeln!(out, "{} reset", one.object)?;
         }
     }
-    if arguments.mesh.output == Output::Json {
+    if arguments.output == Output::Json {
         writeln!(out, "{:#}", json!({ "objects": chosen.into_iter().map(as_json).collect::<Vec<_>>() }))?;
     } else if chosen.is_empty() {
         writeln!(out, "the directory applies as it is: nothing was applied or deleted")?;

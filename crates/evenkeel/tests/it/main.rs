@@ -16,6 +16,7 @@ mod docs;
 mod egress_proxy;
 mod freshness;
 mod gateway_secrets;
+mod get;
 mod h2spec;
 mod hangup;
 mod http_proxy;

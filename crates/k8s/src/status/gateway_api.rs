@@ -15,21 +15,42 @@ use serde_json::{Map, Value, json};
 
 /// Which generation of an object a status is for, and the time of conditions that change.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stamp<'a> {
-    pub(super) generation: Option<i64>,
-    pub(super) now: &'a str,
+pub struct Stamp<'a> {
+    /// The generation, if it is known.
+    pub generation: Option<i64>,
+    /// The time, if it is known.
+    pub now: Option<&'a str>,
 }
 
 /// Returns the status to apply to an object with this `current` one; `None` if that says it all.
 pub(super) fn document(current: Option<&Value>, status: &Status, stamp: Stamp<'_>) -> Option<Value> {
-    let none = Value::Null;
-    let current = current.unwrap_or(&none);
-    let wanted = match status {
+    let current = current.unwrap_or(&Value::Null);
+    let wanted = wanted(current, status, stamp);
+    (!says(current, &wanted)).then_some(wanted)
+}
+
+/// Returns the status that an object with this `current` one has after ours is applied. Conditions of others follow ours.
+pub fn after_apply(current: Option<&Value>, status: &Status, stamp: Stamp<'_>) -> Value {
+    let current = current.unwrap_or(&Value::Null);
+    let mut all = current.as_object().cloned().unwrap_or_default();
+    let mut own = wanted(current, status, stamp);
+    let is_foreign =
+        |of: &&Value| of["type"].as_str().is_none_or(|kind| element(&own["conditions"], "type", kind).is_null());
+    let foreign: Vec<Value> =
+        current["conditions"].as_array().into_iter().flatten().filter(is_foreign).cloned().collect();
+    if let Some(conditions) = own.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.extend(foreign);
+    }
+    all.extend(own.as_object().cloned().unwrap_or_default());
+    all.into()
+}
+
+fn wanted(current: &Value, status: &Status, stamp: Stamp<'_>) -> Value {
+    match status {
         GatewayApiStatus::Class(class) => of_class(current, class, stamp),
         GatewayApiStatus::Gateway(gateway) => of_gateway(current, gateway, stamp),
         GatewayApiStatus::Route(route) => of_route(current, route, stamp),
-    };
-    (!says(current, &wanted)).then_some(wanted)
+    }
 }
 
 fn of_class(current: &Value, class: &GatewayClassStatus, stamp: Stamp<'_>) -> Value {
@@ -111,8 +132,10 @@ fn conditions(current: &Value, own: &[Condition], stamp: Stamp<'_>) -> Vec<Value
             "status": holds,
             "reason": own.reason,
             "message": own.message,
-            "lastTransitionTime": since.unwrap_or(stamp.now),
         });
+        if let Some(time) = since.or(stamp.now) {
+            condition["lastTransitionTime"] = time.into();
+        }
         if let Some(generation) = stamp.generation {
             condition["observedGeneration"] = generation.into();
         }
@@ -158,9 +181,9 @@ mod tests {
 
     use super::*;
 
-    const AT_T1: Stamp<'_> = Stamp { generation: Some(1), now: "T1" };
-    const AT_T2: Stamp<'_> = Stamp { generation: Some(1), now: "T2" };
-    const LATER: Stamp<'_> = Stamp { generation: Some(2), now: "T2" };
+    const AT_T1: Stamp<'_> = Stamp { generation: Some(1), now: Some("T1") };
+    const AT_T2: Stamp<'_> = Stamp { generation: Some(1), now: Some("T2") };
+    const LATER: Stamp<'_> = Stamp { generation: Some(2), now: Some("T2") };
 
     fn condition(kind: &'static str, holds: bool) -> Condition {
         Condition { kind, holds, reason: kind, message: String::new() }
@@ -216,6 +239,19 @@ mod tests {
         assert_eq!(document(Some(&current), &gateway(true, &["a"]), AT_T2), None);
         let applied = document(Some(&current), &gateway(false, &["a"]), AT_T2).expect("another condition");
         assert!(!applied.to_string().contains("Reconciled"), "they are not ours to apply: {applied}");
+    }
+
+    #[test]
+    fn a_status_without_a_known_time_keeps_what_the_object_has() {
+        let unknown = Stamp { generation: None, now: None };
+        let mut current = document(None, &gateway(false, &["a"]), AT_T1).expect("there is none");
+        let other = json!({"type": "Reconciled", "status": "True"});
+        current["conditions"].as_array_mut().expect("a list").insert(0, other.clone());
+        let after = after_apply(Some(&current), &gateway(true, &["a"]), unknown);
+        let times = [0, 1].map(|at| after["conditions"][at]["lastTransitionTime"].as_str());
+        assert_eq!(times, [Some("T1"), None]);
+        assert_eq!(after["conditions"][2], other);
+        assert_eq!(after["conditions"][0].get("observedGeneration"), None);
     }
 
     #[test]

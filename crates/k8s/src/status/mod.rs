@@ -7,7 +7,7 @@
 
 mod document;
 mod events;
-mod gateway_api;
+pub mod gateway_api;
 mod queue;
 mod resources;
 mod supported_version;
@@ -160,7 +160,7 @@ impl StatusWriter {
         now: &str,
     ) -> Result<Option<Value>, kube::Error> {
         let before = current.data.get("status");
-        let stamp = gateway_api::Stamp { generation: status.observed_generation, now };
+        let stamp = gateway_api::Stamp { generation: status.observed_generation, now: Some(now) };
         match status.gateway_api.as_deref() {
             Some(GatewayApiStatus::Class(class)) => {
                 let mut class = class.clone();
