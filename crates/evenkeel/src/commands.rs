@@ -28,7 +28,7 @@ use crate::overrides::{self, ResetArguments};
 use crate::{
     admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, get,
     history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge, tap,
-    validate, why, workload,
+    top, validate, why, workload,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -114,6 +114,8 @@ enum Command {
     /// Show the requests of a workload's proxies as they end, without secret values.
     #[command(after_help = tap::EXAMPLES)]
     Tap(Box<tap::TapArguments>),
+    /// Show the requests, failures and durations of each workload of the running mesh, the busiest first.
+    Top(top::TopArguments),
     /// Replay recent requests against a change: how many would move where, which would fail.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArguments),
@@ -215,6 +217,7 @@ impl Command {
                 | Self::Validate(_)
                 | Self::Explain(_)
                 | Self::Tap(_)
+                | Self::Top(_)
                 | Self::Analyze(_)
                 | Self::Plan(_)
                 | Self::Effective(_)
@@ -496,6 +499,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Explain(arguments) => explain::run(&arguments, &mut io::stdout().lock()),
         Command::Why(arguments) => why::run(&arguments, &mut io::stdout().lock()),
         Command::Tap(arguments) => tap::run(&arguments, &mut io::stdout().lock()),
+        Command::Top(arguments) => top::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),

@@ -8,7 +8,10 @@ use clap::Command;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "get", "reset", "exec", "logs", "restart"]),
     ("Ask before it runs", &["explain", "plan", "effective", "describe", "prove", "authz", "analyze", "validate"]),
-    ("Inspect it", &["dashboard", "proxy-status", "proxy-config", "why", "tap", "mtls", "ca", "history", "bug-report"]),
+    (
+        "Inspect it",
+        &["dashboard", "proxy-status", "proxy-config", "why", "tap", "top", "mtls", "ca", "history", "bug-report"],
+    ),
     ("Install it into a cluster", &["migrate", "install", "uninstall", "check", "tag", "workload", "crds"]),
     ("Put it into Pods", &["inject", "check-inject", "injector", "istio-iptables", "cni", "cni-node"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),

@@ -39,6 +39,7 @@ mod proxy_status;
 mod purge;
 mod settle;
 mod tap;
+mod top;
 mod validate;
 mod why;
 mod workload;

@@ -158,6 +158,12 @@ fn the_dashboard_shows_who_calls_whom_and_how_it_is_secured() {
     let failed = requests.failed.iter().find(|request| request.authority == "nobody.shop").expect("the failed request");
     assert_eq!((failed.status, failed.flags.as_str(), failed.node.as_str()), (503, "UH", "front/client"));
     assert!(!failed.cause.is_empty(), "{failed:?}");
+    web();
+    let top = mesh.user.evenkeel(&["top", "--once", "-n", "shop", "--state"]).arg(mesh.user.state.path()).output();
+    let top = String::from_utf8_lossy(&top.expect("it runs").stdout).into_owned();
+    let rows: Vec<Vec<&str>> = top.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(matches!(rows.as_slice(), [_, web] if web[..3] == ["shop/web", "1/1", "healthy"]), "{top}");
+    assert!(rows[1][3].parse::<f64>().is_ok_and(|rate| rate > 0.0) && rows[1][4] == "0.0", "{top}");
     // A page of a stranger in a browser reads nothing.
     assert_eq!(mesh.get("/api/graph", "stranger.example").0, 403);
     let printed = mesh.user.evenkeel(&["dashboard", "--state"]).arg(mesh.user.state.path()).output().expect("it runs");
