@@ -8,7 +8,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::{Gateway, GatewayRef, Nearness, RouteOrder, RouteSet, Server};
 
 use super::action::RouteContext;
-use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
+use super::{action, give_host, hosts_of, matches, put_together, require_tls, route_set, virtual_host};
 use crate::context::Context;
 use crate::listeners::gateway::{route_table, terminates_tls};
 use crate::names;
@@ -23,6 +23,32 @@ pub fn servers(context: Context<'_>, out: &mut Output<'_>) {
         for host in server.hosts.iter().filter(|_| server.https_redirect) {
             let host = host.value.host.clone();
             give(&table, host, server_index, server, (None, Nearness::Own), Vec::new(), server.origin.clone(), out);
+        }
+    }
+    misdirected(context, out);
+}
+
+/// Requests over TLS for a host of another HTTPS listener than the one that SNI chose get 421 (Misdirected Request, RFC 9110,
+/// section 15.5.20), so that a client that shares a connection between hosts opens another one. Only listeners of the Gateway API,
+/// which name the namespace of their proxies, do so; Istio's Gateways answer 404.
+fn misdirected(context: Context<'_>, out: &mut Output<'_>) {
+    let is_listener = |gateway: &Gateway, server: &Server| gateway.proxy_namespace.is_some() && terminates_tls(server);
+    let all = http_servers(context);
+    let listeners: Vec<_> = all.iter().filter(|(_, _, gateway, server)| is_listener(gateway, server)).collect();
+    for (table, server_index, _, server) in &listeners {
+        let others = listeners.iter().filter(|(other, _, _, of)| other != table && of.port == server.port);
+        let own: HashSet<&Hostname> = server.hosts.iter().map(|host| &host.value.host).collect();
+        let theirs: BTreeSet<&Hostname> =
+            others.flat_map(|(_, _, _, of)| &of.hosts).map(|host| &host.value.host).collect();
+        let theirs: Vec<&Hostname> = theirs.into_iter().filter(|host| !own.contains(host)).collect();
+        let answer =
+            Route { r#match: Some(matches::everything()), action: Some(action::status(421)), ..Default::default() };
+        let answers = theirs.iter().map(|host| (*host, vec![answer.clone()]));
+        // A host of its own without routes answers 404, and not as a wider host of another listener.
+        let own = own.into_iter().filter(|_| !theirs.is_empty()).map(|host| (host, Vec::new()));
+        for (host, routes) in answers.chain(own) {
+            let (host, from, origin) = (host.clone(), (None, Nearness::Own), server.origin.clone());
+            give(table, host, *server_index, server, from, routes, origin, out);
         }
     }
 }

@@ -375,6 +375,54 @@ fn tls_ends_at_a_listener_with_a_certificate() {
     check("{name: a, kind: ConfigMap}", &["missing-secret", "unsupported-value"], false);
 }
 
+/// The Host of a request and the listener that SNI chose; the rows are those of the Gateway API's conformance test.
+#[test]
+fn misdirected_requests_get_421() {
+    let listener = |name: &str, host: &str| {
+        format!("{{name: {name}, port: 443, protocol: HTTPS, {host}tls: {{certificateRefs: [{{name: a}}]}}}}")
+    };
+    let all = [
+        listener("any", ""),
+        listener("second", "hostname: second.org, "),
+        listener("wild", "hostname: '*.wild.org', "),
+        listener("fourth", "hostname: fourth.wild.org, "),
+    ];
+    let route = |name: &str, section: &str, hosts: &str, service: &str| {
+        let parent = format!("parentRefs: [{{name: gate{section}}}]\n{hosts}");
+        http_route(name, &format!("{parent}rules: [{{backendRefs: [{{name: {service}, port: 80}}]}}]"))
+    };
+    let both = "hostnames: [third.wild.org, fourth.wild.org, fifth.wild.org]\n";
+    let routes = [
+        route("r1", "", "hostnames: [first.org]\n", "reviews"),
+        route("r2", ", sectionName: second", "", "reviews"),
+        route("r3", ", sectionName: wild", both, "reviews"),
+        route("r4", ", sectionName: fourth", both, "reviews"),
+    ];
+    let mesh = |listeners: &[String]| Mesh::new(&(gate(&listeners.join(", ")) + &routes.concat()));
+    let check = |listeners: &[String], sni: &'static str, host: &str, expected: &str| {
+        let got = gateway(&mesh(listeners)).decide(to(443, Some(sni)), &format!("GET {host} /"));
+        let got = if got.ends_with("reviews.shop:80") { "reviews" } else { &got };
+        assert_eq!(got, expected, "{sni} {host}");
+    };
+    check(&all, "first.org", "first.org", "reviews");
+    check(&all, "first.org", "second.org", "421");
+    check(&all, "first.org", "unknown.org", "404");
+    check(&all, "second.org", "second.org", "reviews");
+    check(&all, "second.org", "first.org", "421");
+    check(&all, "second.org", "unknown.org", "421");
+    check(&all, "third.wild.org", "third.wild.org", "reviews");
+    check(&all, "third.wild.org", "fifth.wild.org", "reviews");
+    check(&all, "third.wild.org", "fourth.wild.org", "421");
+    check(&all, "third.wild.org", "second.org", "421");
+    check(&all, "third.wild.org", "unknown.org", "421");
+    check(&all, "fourth.wild.org", "fourth.wild.org", "reviews");
+    check(&all, "fourth.wild.org", "fifth.wild.org", "421");
+    check(&all, "unknown.org", "first.org", "reviews");
+    check(&all, "unknown.org", "unknown.org", "404");
+    // A listener that is alone at its port.
+    check(&all[1..2], "second.org", "first.org", "404");
+}
+
 /// Istio's option for certificates of clients; one that is not known could ask for more than is done, and closes.
 #[test]
 fn options_of_tls_say_who_must_show_a_certificate() {
