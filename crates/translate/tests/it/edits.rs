@@ -88,7 +88,13 @@ impl Draw<'_> {
 
     fn gateway_api(&mut self) -> (String, String) {
         const API: &str = "gateway.networking.k8s.io/v1";
-        match self.random.below(11) {
+        match self.random.below(12) {
+            11 => {
+                let parent = self.pick(&["k0, namespace: shop", "k1"]);
+                let listener = self.pick(&["port: 80, protocol: HTTP", "port: 8080, protocol: HTTP, hostname: x.test"]);
+                let spec = format!("{{parentRef: {{name: {parent}}}, listeners: [{{name: x, {listener}}}]}}");
+                self.object(API, "ListenerSet", 'e', &spec)
+            }
             9..11 => {
                 let (n, section) = (self.n, self.pick(&["", ", sectionName: http"]));
                 let roots = self.pick(&[
