@@ -69,8 +69,7 @@ enum Command {
         #[arg(long)]
         ignore_not_found: bool,
     },
-    /// Print objects of the running mesh or of files with their status; without kinds, list those that `apply` and `delete` have
-    /// changed, which override the directory, also after a restart.
+    /// Print objects with their status; without kinds, list what `apply` and `delete` have changed.
     #[command(after_help = get::EXAMPLES)]
     Get(get::GetArguments),
     /// Forget what `apply` and `delete` have changed, so that the directory applies again.
