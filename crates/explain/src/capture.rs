@@ -6,7 +6,10 @@ use evenkeel_api::annotations::CaptureRules;
 use evenkeel_api::istio::InterceptionMode;
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_model::Workload;
+use evenkeel_runtime_config::address::ListenAddress;
+use evenkeel_runtime_config::listener::Listener;
 
+use crate::proxy::Proxy;
 use crate::world::World;
 
 impl World {
@@ -60,9 +63,21 @@ impl World {
     }
 
     /// Whether a workload calls itself by its own address: such connections stay on its loopback interface, which capture leaves alone.
+    /// A port on which its own proxy listens, such as that of an explicit HTTP proxy, is the proxy's.
     pub(crate) fn calls_itself(&self, workload: &Workload, to: SocketAddr) -> bool {
         let is_own = to.ip().is_loopback() || workload.addresses.contains(&to.ip());
         is_own && !self.is_uncaptured(workload) && !self.is_gateway(workload)
+    }
+
+    /// Whether a proxy has a socket of its own at this address.
+    pub(crate) fn listens_at(proxy: &Proxy, to: SocketAddr) -> bool {
+        let is_it = |listener: &Listener| match &listener.address {
+            ListenAddress::Socket(own) => {
+                listener.bind_to_port && own.port() == to.port() && (own.ip() == to.ip() || own.ip().is_unspecified())
+            }
+            ListenAddress::Pipe(_) => false,
+        };
+        proxy.config.listeners.values().any(|listener| is_it(listener))
     }
 
     /// Whether connections to a port of a workload pass its sidecar.

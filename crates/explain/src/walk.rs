@@ -80,7 +80,8 @@ impl World {
         let own = workload.has_proxy.then(|| self.proxy(workload));
         let resolved = names::resolve(target.host(), workload, own.as_deref(), &self.snapshot);
         let to = SocketAddr::new(resolved.address, target.port());
-        let is_to_itself = self.calls_itself(workload, to);
+        let is_to_proxy = own.as_ref().is_some_and(|own| Self::listens_at(own, to));
+        let is_to_itself = !is_to_proxy && self.calls_itself(workload, to);
         let proxy = own.filter(|_| !is_to_itself && self.leaves_through_proxy(workload, to));
         let source = SocketAddr::new(workload.addresses.first().copied().unwrap_or(OUTSIDE.into()), CLIENT_PORT);
         let arrival = Arrival {

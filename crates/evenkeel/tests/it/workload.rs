@@ -47,13 +47,14 @@ fn a_machine_gets_what_it_needs_to_join() {
 
     let (worked, text) = evenkeel(&by_name);
     assert!(!worked && text.contains("no ConfigMap istio-ca-root-cert"), "{text}");
+    let roots = rcgen::generate_simple_self_signed(["root.test".to_owned()]).expect("a certificate").cert.pem();
     server.apply(&format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio-ca-root-cert, namespace: {namespace}}}\ndata: {{root-cert.pem: roots}}\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio-ca-root-cert, namespace: {namespace}}}\ndata: {{root-cert.pem: {roots:?}}}\n"
     ));
     let (worked, text) = evenkeel(&by_name);
     assert!(worked && text.contains("start-agent.sh"), "{text}");
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
-    assert_eq!(read("root-cert.pem"), "roots");
+    assert_eq!(read("root-cert.pem"), roots);
     assert_eq!(read("hosts"), "127.0.0.1 istiod.istio-system.svc\n");
     let mode = |name: &str| std::fs::metadata(folder.join(name)).expect("a file").permissions().mode() & 0o777;
     assert_eq!((mode("istio-token"), mode("start-agent.sh")), (0o600, 0o755));
