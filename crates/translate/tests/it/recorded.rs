@@ -262,7 +262,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig proxyInboundListenPort", Finding("proxyInboundListenPort: 15999", "unsupported-value")),
     ("MeshConfig serviceSettings", Finding("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", "no-effect")),
     ("WorkloadEntry status.conditions[]", Added(MACHINE, "status: {conditions: [{type: Healthy, status: \"True\"}]}\n")),
-    ("Service status.loadBalancer", Tested("model/tests/it/gateway_api_status.rs", "a_gateway_is_programmed_where_clients_reach_it", "{ip: 192.0.2.1}, {hostname: lb.example.com}")),
+    ("Service status", Tested("model/tests/it/gateway_api_status.rs", "a_gateway_is_programmed_where_clients_reach_it", "{ip: 192.0.2.1}, {hostname: lb.example.com}")),
     ("WorkloadGroup spec", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "serviceAccount: vm")),
     ("WorkloadGroup spec.metadata", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "annotations: {note: hello}")),
     ("WorkloadGroup spec.template.", Tested("control/src/registration/tests.rs", "every_field_of_a_group_shows_in_its_entries", "ports: {http: 8080}")),
