@@ -30,7 +30,12 @@ impl Archive {
     /// Begins an archive. Its entries are in a folder with the name of the file.
     pub fn create(path: &Path) -> io::Result<Self> {
         let unfinished = path.with_extension("unfinished");
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        // In a folder of others, a link there must not lead this process to another file.
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         Ok(Self {
             tar: tar::Builder::new(GzEncoder::new(file, Compression::default())),
@@ -88,5 +93,25 @@ impl Archive {
         file.sync_all()?;
         fs::rename(&self.unfinished, &self.path)?;
         Ok(file.metadata()?.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_in_its_place_lead_nowhere() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("report.tar.gz"), folder.path().join("other"));
+        fs::write(&other, "theirs").expect("our own folder");
+        for link in [path.clone(), path.with_extension("unfinished")] {
+            std::os::unix::fs::symlink(&other, link).expect("our own folder");
+        }
+        let mut archive = Archive::create(&path).expect("a new file");
+        archive.add("a.txt", b"a").expect("it can be written");
+        archive.finish().expect("it can be written");
+        assert_eq!(fs::read(&other).expect("it is there"), b"theirs");
+        assert!(fs::symlink_metadata(&path).expect("it is there").is_file());
     }
 }

@@ -122,7 +122,7 @@ fn add_logs(folder: &Path, archive: &mut Archive) -> io::Result<()> {
         archive.problems.push(format!("{}: there are no logs", folder.display()));
         return Ok(());
     };
-    let mut paths: Vec<_> = files.flatten().map(|file| file.path()).filter(|path| path.is_file()).collect();
+    let mut paths: Vec<_> = files.flatten().map(|file| file.path()).filter(|path| is_own_file(path)).collect();
     paths.sort();
     for path in paths {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -130,6 +130,11 @@ fn add_logs(folder: &Path, archive: &mut Archive) -> io::Result<()> {
         archive.add_result(&format!("logs/{name}"), content.map(|log| redacted(&log)))?;
     }
     Ok(())
+}
+
+/// Whether it is a file itself: the folder may be another user's, whose links lead anywhere.
+fn is_own_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_file())
 }
 
 fn end_of(path: &Path) -> io::Result<Vec<u8>> {

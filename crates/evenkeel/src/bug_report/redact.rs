@@ -130,7 +130,7 @@ pub fn file(whole: &str) -> String {
 
 fn of_document(document: &str) -> String {
     if !has_secret(document) {
-        return text(document);
+        return text(&without_variables(document));
     }
     let names = ["apiVersion:", "kind:", "metadata:", "name:", "namespace:", "type:"];
     let line = |line: &str| {
@@ -147,9 +147,47 @@ fn of_document(document: &str) -> String {
     document.split_inclusive('\n').map(line).collect()
 }
 
+/// A document without the values of variables, if one of them is named like a secret, and without values of such keys. The lines of a
+/// value that goes on are left out, too.
+fn without_variables(document: &str) -> String {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let name_after = |rest: &str| {
+        let rest = rest.trim_start_matches(|c| " \"'".contains(c));
+        rest.split(|c| !is_word(c)).next().unwrap_or_default().to_owned()
+    };
+    let has_secret_variable = document.split("name:").skip(1).any(|rest| is_secret_name(&name_after(rest)));
+    // The column of the key whose value is left out.
+    let mut left_out: Option<usize> = None;
+    let line = |line: &str| {
+        let indent = line.len() - line.trim_start().len();
+        let end = if line.ends_with('\n') { "\n" } else { "" };
+        if left_out.is_some_and(|of| indent > of || line.trim().is_empty()) {
+            return format!("#{end}");
+        }
+        left_out = None;
+        let is_left_out =
+            |key: &str| (key == "value" && has_secret_variable) || (is_secret_name(key) && !names_an_object(key));
+        let mut from = 0;
+        while let Some(at) = line.get(from..).and_then(|rest| rest.find(':')).map(|at| from + at) {
+            let before = line.get(..at).unwrap_or_default().trim_end_matches(|c| "\"'".contains(c));
+            let key = before.rsplit(|c| !is_word(c)).next().unwrap_or_default();
+            let rest = line.get(at + 1..).unwrap_or_default();
+            let is_mapping = rest.trim().is_empty() || rest.trim_start().starts_with('{');
+            if is_left_out(key) && !(is_mapping && key != "value") {
+                left_out = Some(before.len() - key.len());
+                return format!("{}: {REDACTED}{end}", line.get(..at).unwrap_or_default());
+            }
+            from = at + 1;
+        }
+        line.to_owned()
+    };
+    document.split_inclusive('\n').map(line).collect()
+}
+
 /// Whether a document says anywhere that something is a Secret.
 fn has_secret(document: &str) -> bool {
     let squeezed: String = document.chars().filter(|c| !c.is_whitespace() && !"\"'".contains(*c)).collect();
+    let squeezed = squeezed.replace("!!str", "");
     squeezed.contains("kind:Secret")
 }
 
@@ -217,5 +255,20 @@ mod tests {
         check("{kind: Secret, metadata: {name: a}, data: {k: v}}\n", "#\n");
         check("{\"kind\": \"List\", \"items\": [\n{\"kind\": \"Secret\", \"data\": {\"k\": \"v\"}}]}\n", "#\n#\n");
         check("kind: Secret\nstringData: {k: v}", "kind: Secret\n#");
+        check("kind: !!str Secret\nstringData: {k: v}", "kind: !!str Secret\n#");
+        // Variables, in any order and form.
+        check(
+            "env:\n- name: DB_PASSWORD\n  value: x\n- name: A\n",
+            "env:\n- name: DB_PASSWORD\n  value: [redacted]\n- name: A\n",
+        );
+        check("env:\n- value: x\n  name: DB_PASSWORD\n", "env:\n- value: [redacted]\n  name: DB_PASSWORD\n");
+        check("env: [{name: API_TOKEN, value: x}]\n", "env: [{name: API_TOKEN, value: [redacted]\n");
+        check(
+            "- name: API_TOKEN\n  value: |\n    x\n    y\n- name: A\n",
+            "- name: API_TOKEN\n  value: [redacted]\n#\n#\n- name: A\n",
+        );
+        check("- name: A\n  value: x\n", "- name: A\n  value: x\n");
+        check("data:\n  password: x\n  mode: y\n", "data:\n  password: [redacted]\n  mode: y\n");
+        check("tls: {credentialName: cert}\nsecretName: a\n", "tls: {credentialName: cert}\nsecretName: a\n");
     }
 }

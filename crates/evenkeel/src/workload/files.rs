@@ -102,7 +102,7 @@ impl Machine {
         let config = config.map(|config| format!(" \\\n    --proxy-config {}", quoted(&config))).unwrap_or_default();
         format!(
             "#!/bin/sh\n\
-             # Starts the agent and the proxy of the machine {name}, with the files beside this script. Append `hosts` to /etc/hosts first.\n\
+             # Starts the agent and the proxy of this machine, with the files beside this script. Append `hosts` to /etc/hosts first.\n\
              # `evenkeel istio-iptables` redirects the machine's connections to the proxy.\n\
              set -eu\n\
              here=$(CDPATH= cd -- \"$(dirname -- \"$0\")\" && pwd)\n\
@@ -111,11 +111,12 @@ impl Machine {
              set +a\n\
              exec evenkeel agent sidecar --id {} --namespace {} --service-account {} --ip {ip} \\\n    \
              --cluster-id \"$ISTIO_META_CLUSTER_ID\" --workload-name \"$ISTIO_META_WORKLOAD_NAME\" \\\n    \
-             --token \"$here/istio-token\" --root-cert \"$here/root-cert.pem\" --discovery-address {control_plane}:15012 \\\n    \
+             --token \"$here/istio-token\" --root-cert \"$here/root-cert.pem\" --discovery-address {} \\\n    \
              --state \"${{EVENKEEL_STATE:-/var/lib/evenkeel}}\"{config} \"$@\"\n",
             quoted(&format!("{name}.{namespace}")),
             quoted(namespace),
             quoted(service_account),
+            quoted(&format!("{control_plane}:15012")),
         )
     }
 }
