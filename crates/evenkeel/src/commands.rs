@@ -147,6 +147,9 @@ enum Command {
     Load(Box<evenkeel_loadtest::LoadArguments>),
     /// Answer requests as they say, as Fortio's server: HTTP, gRPC, TCP and UDP.
     Echo(Box<evenkeel_echo::EchoArguments>),
+    /// Repeat published experiments with sidecars on this machine: latency, throughput; Evenkeel beside Envoy.
+    #[command(subcommand, after_help = evenkeel_experiments::EXAMPLES)]
+    Bench(Box<evenkeel_experiments::BenchCommand>),
     /// Print a script that completes commands in a shell.
     Completion {
         /// The shell.
@@ -516,6 +519,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_echo::run(&arguments, &mut io::stdout())?;
             Ok(0)
         }
+        Command::Bench(command) => Ok(evenkeel_experiments::run(&command, &mut io::stdout().lock())?),
         Command::Completion { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
             clap_complete::generate(shell, &mut command, "evenkeel", &mut io::stdout());

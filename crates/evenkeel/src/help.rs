@@ -15,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Install it into a cluster", &["migrate", "install", "uninstall", "check", "tag", "workload", "crds"]),
     ("Put it into Pods", &["inject", "check-inject", "injector", "istio-iptables", "cni", "cni-node"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
-    ("Put it under load", &["load", "echo"]),
+    ("Put it under load", &["load", "echo", "bench"]),
     ("Other", &["completion", "version", "help"]),
 ];
 

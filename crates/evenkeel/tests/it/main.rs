@@ -4,6 +4,7 @@ mod any_order;
 mod attacks;
 mod authorities;
 mod auto_sni;
+mod bench;
 mod bootstrap_spelling;
 mod certificates_any_order;
 mod cluster;
