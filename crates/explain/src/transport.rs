@@ -140,14 +140,19 @@ pub fn name_of(rule: &DestinationRule) -> String {
 /// The objects that a cluster was made of: its service, and the DestinationRule or its subset.
 pub fn sources(world: &World, workload: &Workload, cluster: &str) -> Vec<Source> {
     let Some((parts, service, rule)) = of_cluster(world, workload, cluster) else { return Vec::new() };
-    let kind = if service.is_kubernetes() { "Service" } else { "ServiceEntry" };
-    let mut all = vec![Source::at(format!("{kind} {}/{}", service.namespace, service.name), &service.origin)];
+    let mut all = vec![source_of(&service)];
     if let Some(rule) = rule {
         let subset = rule.subsets.iter().find(|subset| &*subset.name == parts.subset);
         all.push(Source::at(name_of(&rule), subset.map_or(&rule.origin, |subset| &subset.origin)));
     }
     all.extend(service.closed_by.iter().map(|by| Source::at(by.what.to_string(), &by.origin)));
     all
+}
+
+/// The Service or ServiceEntry.
+pub fn source_of(service: &Service) -> Source {
+    let kind = if service.is_kubernetes() { "Service" } else { "ServiceEntry" };
+    Source::at(format!("{kind} {}/{}", service.namespace, service.name), &service.origin)
 }
 
 /// The policies that close the service of a cluster to its clients.

@@ -326,6 +326,11 @@ impl Service {
         self.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
     }
 
+    /// Whether policies close it to its clients.
+    pub fn is_closed(&self) -> bool {
+        !self.closed_by.is_empty()
+    }
+
     /// The virtual addresses that are ranges.
     pub fn ranges(&self) -> impl Iterator<Item = &IpNet> {
         self.addresses.iter().filter(|net| net.prefix_len() != net.max_prefix_len())

@@ -24,10 +24,22 @@ pub struct Protection {
     pub request_authentications: Vec<RequestAuthentication>,
     /// AuthorizationPolicies in the order in which they are asked.
     pub policies: Vec<Policy>,
+    /// Services whose calls its proxy refuses, because policies judge them at waypoints.
+    pub closed_services: Vec<ClosedService>,
     /// What is not protected, one sentence each.
     pub not_protected: Vec<String>,
     /// The running proxy's rules; `null`: it was not asked.
     pub running: Option<Running>,
+}
+
+/// A service that a policy closes to its clients.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClosedService {
+    /// Where it is written.
+    pub service: Source,
+    /// The policy, and where it is written.
+    pub policy: Source,
 }
 
 /// A port of the workload.

@@ -17,15 +17,16 @@ use evenkeel_api::{Kind, Object, ProxyPlace, Resource};
 use evenkeel_base::yaml::Node;
 use evenkeel_model::authz_provider::AuthzProtocol;
 use evenkeel_model::workload::InboundPort;
-use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Selection, Workload};
+use evenkeel_model::{AuthorizationPolicy, Protocol, Selectable, Selection, Service, Workload};
 use evenkeel_xds::json::any_to_json;
 use evenkeel_xds::{ResourceType, Schema};
 
 use crate::place::Source;
 use crate::policies;
+use crate::transport;
 use crate::world::World;
 
-pub use self::answer::{Policy, Port, Protection, RequestAuthentication, Rule, Running};
+pub use self::answer::{ClosedService, Policy, Port, Protection, RequestAuthentication, Rule, Running};
 
 impl World {
     /// Returns what protects a workload.
@@ -48,6 +49,7 @@ impl World {
             ports: self.ports_of(workload, proxy, &policies),
             request_authentications,
             policies,
+            closed_services: if enforced { self.closed_services_for(workload) } else { Vec::new() },
             not_protected: Vec::new(),
             running: None,
         };
@@ -68,6 +70,28 @@ impl World {
             collect_rule_names(&any_to_json(&Schema::acquire(), &listener.any()), &mut names);
         }
         names
+    }
+
+    /// The services to which a workload's proxy refuses every call, with the policies that close them.
+    fn closed_services_for(&self, workload: &Arc<Workload>) -> Vec<ClosedService> {
+        let mut closed = self.snapshot.services.iter().filter(|service| service.is_closed()).peekable();
+        if closed.peek().is_none() {
+            return Vec::new();
+        }
+        let proxy = self.proxy(workload);
+        let clusters = proxy.resources.of(ResourceType::Cluster);
+        let is_called = |service: &&Arc<Service>| {
+            service
+                .ports
+                .iter()
+                .any(|port| clusters.contains_key(&*format!("outbound|{}||{}", port.number, service.host)))
+        };
+        let policies_of = |service: &Arc<Service>| {
+            let place = transport::source_of(service);
+            let policies = service.closed_by.iter().map(|by| Source::at(by.what.to_string(), &by.origin));
+            policies.map(|policy| ClosedService { service: place.clone(), policy }).collect::<Vec<_>>()
+        };
+        closed.filter(is_called).flat_map(policies_of).collect()
     }
 
     fn ports_of(&self, workload: &Arc<Workload>, proxy: &str, policies: &[Policy]) -> Vec<Port> {

@@ -1,6 +1,6 @@
 //! The protection of a workload as text, for people.
 
-use super::answer::{Policy, Port, Protection};
+use super::answer::{ClosedService, Policy, Port, Protection};
 use crate::columns::{columns, filled};
 use crate::place::Source;
 
@@ -48,6 +48,10 @@ impl Protection {
             out.push_str(&format!("  {}\n", names.join(", ")));
             who.iter().for_each(|line| out.push_str(&format!("    {line}\n")));
         }
+        if !self.closed_services.is_empty() {
+            out.push_str("\nclosed to its calls, because there are no waypoints\n");
+            out.push_str(&columns(&self.closed_services.iter().map(closed_service).collect::<Vec<_>>(), width));
+        }
         out.push_str("\nnot protected\n");
         if self.not_protected.is_empty() {
             out.push_str("  nothing that these objects could protect\n")
@@ -66,6 +70,11 @@ impl Protection {
 
 fn place(source: &Source) -> String {
     source.position().unwrap_or_default()
+}
+
+fn closed_service(closed: &ClosedService) -> Vec<String> {
+    let (service, policy) = (&closed.service, &closed.policy);
+    vec![format!("✗ {}, {}", service.object, place(service)), format!("{}, {}", policy.object, place(policy))]
 }
 
 fn port(port: &Port) -> Vec<String> {

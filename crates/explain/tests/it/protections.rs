@@ -163,6 +163,25 @@ spec: {jwtRules: [{issuer: me, jwks: '{\"keys\": []}'}], targetRefs: [{group: ga
 }
 
 #[test]
+fn closed_services_are_listed_with_their_policies() {
+    let closed = "\
+apiVersion: v1
+kind: Service
+metadata: {name: far, namespace: shop}
+spec: {clusterIP: 10.96.7.7, ports: [{name: http, port: 80}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: at-waypoint, namespace: shop}
+spec: {targetRefs: [{kind: Service, group: '', name: far}], rules: [{}]}
+";
+    let row = "closed to its calls, because there are no waypoints ✗ Service shop/far, more.yaml:3 AuthorizationPolicy \
+               shop/at-waypoint, more.yaml:8";
+    check("reviews-v1", "shop", closed, &[row]);
+    check("reviews-v1", "shop", "", &["no: closed to its calls"]);
+}
+
+#[test]
 fn the_keys_of_the_answer_are_stable() {
     let world = world(MORE);
     let found = world.find("reviews-v1", Some("shop")).expect("a workload");
@@ -180,6 +199,7 @@ fn the_keys_of_the_answer_are_stable() {
             "ports",
             "requestAuthentications",
             "policies",
+            "closedServices",
             "notProtected",
             "running"
         ]

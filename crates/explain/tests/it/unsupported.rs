@@ -151,8 +151,11 @@ spec: {targetRefs: [{kind: ServiceEntry, group: networking.istio.io, name: far}]
     ];
     let proof = check(&format!("{entry}{policy}"), &parts, Reachability::Undecided);
     assert!(proof.notes.iter().any(|note| note == unknown), "{}", proof.to_text());
-    // The policy is at no workload, so no workload's page names it.
+    // The policy is at no workload: it is with what is closed to the client's calls.
     let world = world(&format!("{entry}{policy}"));
     let found = world.find("web", Some("shop")).expect("a workload");
-    assert!(!world.protection(&found).to_text().contains("AuthorizationPolicy shop/far"));
+    let protection = world.protection(&found);
+    assert!(protection.policies.is_empty());
+    let closed = protection.closed_services.iter().map(|closed| (closed.service.position(), closed.policy.position()));
+    assert_eq!(closed.collect::<Vec<_>>(), [(Some("more.yaml:4".to_owned()), Some("more.yaml:8".to_owned()))]);
 }

@@ -8,7 +8,7 @@ use evenkeel_api::{Guarded, Judged, Object, Places};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::tracking::Cx;
-use super::waypoints::{JudgedThere, Users, judged_there};
+use super::waypoints::{JudgedThere, Users, WAYPOINT_CLASS, judged_there};
 use crate::policy::{Operation, Rule, Unsupported};
 use crate::{AuthorizationAction, AuthorizationPolicy, Labels, Selection};
 
@@ -37,8 +37,9 @@ pub(super) fn stand_in<'a>(
     let targets: Vec<&TargetRef> = targets.collect();
     let judged_there = judged_there(cx, &policy.namespace, &targets);
     let users = &judged_there.workloads;
+    let has_effect = targets.is_empty() || judged_there.unheeded_classes.len() < targets.len();
     // What only clients refuse has a finding of its own.
-    if !closes || judged_there.services.is_empty() || !users.is_empty() {
+    if has_effect && (!closes || judged_there.services.is_empty() || !users.is_empty()) {
         note_stand_in(cx, object, closes, found);
     }
     note_elsewhere(cx, object, &judged_there, found);
@@ -177,12 +178,12 @@ pub(super) fn of_waypoint<'a>(
     users.iter().map(|(namespace, users)| in_namespace(&closing, namespace, users)).collect()
 }
 
-/// Says what becomes of what no workload can refuse: clients refuse it, or nothing does.
+/// Says what becomes of what no workload can refuse: clients refuse it, or nobody judges it.
 fn note_elsewhere(cx: &Cx<'_>, object: &Object, judged: &JudgedThere<'_>, found: &mut Diagnostics) {
+    found.extend(judged.unheeded_classes.iter().map(|target| unheeded_class(cx, object, target)));
     if cx.mesh().leave_out_refused {
         return;
     }
-    found.extend(judged.unknown.iter().map(|target| not_closed(object, target)));
     found.extend(judged.services.iter().map(|target| closed_at_clients(object, target)));
 }
 
@@ -199,13 +200,16 @@ fn closed_at_clients(object: &Object, target: &TargetRef) -> Diagnostic {
     Diagnostic::warning("closed", target.kind.span.clone(), message).with_help(WAY_OUT).about(object.reference())
 }
 
-fn not_closed(object: &Object, target: &TargetRef) -> Diagnostic {
+/// Istio compares the class's name, and the namespace of the policy (`ShouldAttachPolicy`): nothing that it would judge is open here.
+fn unheeded_class(cx: &Cx<'_>, object: &Object, target: &TargetRef) -> Diagnostic {
     let message = format!(
-        "{object} is for the waypoint of {} `{}`; there are no waypoints, and nothing takes its place",
-        target.kind.value, target.name.value
+        "{object} judges nothing by its reference to GatewayClass `{}`, in Istio neither: of classes a policy can name only \
+         `{WAYPOINT_CLASS}`, and only in the root namespace `{}`",
+        target.name.value,
+        cx.mesh().root_namespace
     );
-    Diagnostic::error(NOT_ENFORCED, target.kind.span.clone(), message)
-        .with_help("select the workloads by `selector`, or run with `--leave-out-refused`, which lets these calls pass")
+    Diagnostic::warning("no-effect", target.kind.span.clone(), message)
+        .with_help("name the Gateway itself, or select the workloads by `selector`")
         .about(object.reference())
 }
 

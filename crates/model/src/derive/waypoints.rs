@@ -31,7 +31,7 @@ const KINDS_OF_USERS: [Kind; 9] = [
     Kind::WorkloadGroup,
 ];
 /// The class of waypoints.
-const WAYPOINT_CLASS: &str = "istio-waypoint";
+pub(super) const WAYPOINT_CLASS: &str = "istio-waypoint";
 
 /// The workloads that have a waypoint, by namespace, each by the labels that they have.
 pub(super) type Users = BTreeMap<Arc<str>, Vec<Labels>>;
@@ -43,8 +43,8 @@ pub(super) struct JudgedThere<'a> {
     pub(super) workloads: Users,
     /// Calls to the services of these references, whose workloads are not known: their clients refuse them.
     pub(super) services: Vec<&'a TargetRef>,
-    /// The references of which no users are known.
-    pub(super) unknown: Vec<&'a TargetRef>,
+    /// References to GatewayClasses for which no waypoint heeds a policy of this namespace.
+    pub(super) unheeded_classes: Vec<&'a TargetRef>,
 }
 
 /// Those that use the waypoints of one reference.
@@ -75,7 +75,7 @@ pub(super) fn judged_there<'a>(cx: &Cx<'_>, namespace: &Arc<str>, targets: &[&'a
     let mut all = JudgedThere::default();
     for target in targets {
         let Some(users) = users_of(cx, namespace, target) else {
-            all.unknown.push(*target);
+            all.unheeded_classes.push(*target);
             continue;
         };
         for (namespace, labels) in users.workloads {
@@ -89,7 +89,7 @@ pub(super) fn judged_there<'a>(cx: &Cx<'_>, namespace: &Arc<str>, targets: &[&'a
     all
 }
 
-/// Those whose calls a waypoint would judge by a reference; `None`: they are not known.
+/// Those whose calls a waypoint would judge by a reference; `None`: no waypoint heeds it.
 fn users_of(cx: &Cx<'_>, namespace: &Arc<str>, target: &TargetRef) -> Option<UsersOfOne> {
     let here = |labels: Option<Labels>| UsersOfOne {
         has_services: labels.is_none(),

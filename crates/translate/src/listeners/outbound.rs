@@ -93,7 +93,12 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
                 out.give(Collection::Egress(address, port.number), Part::Tcp(chains, origin(), service.order()));
             }
             (Some(address), _) => out.give(Collection::Egress(address, port.number), http()),
-            (None, PortProtocol::Http) => out.give(any_address, http()),
+            (None, PortProtocol::Http) => {
+                out.give(any_address.clone(), http());
+                if service.is_closed() {
+                    give_closed(context, service, port, out);
+                }
+            }
             // Clients call its endpoints by their own addresses.
             (None, PortProtocol::Tcp | PortProtocol::Auto) if service.headless => {}
             (None, PortProtocol::Tcp | PortProtocol::Auto) => {
@@ -108,6 +113,17 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
                 }
             }
         }
+    }
+}
+
+/// Closes the addresses of a service that a policy closes to its clients on a port for HTTP: the listener of the port lets bytes
+/// and requests with other hosts pass to wherever they were sent.
+fn give_closed(context: Context<'_>, service: &Arc<Service>, port: &ServicePort, out: &mut Output<'_>) {
+    let addresses = context.vips(service).map(|vip| (vip, port.number));
+    give_addresses(context, service, port, PortProtocol::Auto, addresses, out);
+    if service.ranges().next().is_some() {
+        let chains = within(service, l4_chains(context, service, port));
+        out.give(Collection::Port(port.number), Part::Tcp(chains, service.origin.clone(), service.order()));
     }
 }
 
@@ -424,7 +440,8 @@ fn l4_chains_by<'a>(
         filters.push(to_destinations(route_context, destinations));
         push_distinct(&mut chains, bytes_chain(context, "", wanted.clone(), filters));
     }
-    let is_complete = if port.protocol.is_tls() {
+    // What the routes leave is closed with the rest of a closed service.
+    let is_complete = if port.protocol.is_tls() && !service.is_closed() {
         !targets.is_empty()
     } else {
         chains.iter().any(|chain| chain.filter_chain_match.is_none())

@@ -34,7 +34,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             service_host(context, service, port, context.route_sets(service, port.number), Named::ByHost);
         let at_own_addresses = bind.is_none() && (context.has_vips(service) || service.headless);
         let is_alone = port_protocol == PortProtocol::Auto && at_own_addresses;
-        if is_alone {
+        if is_alone || (at_own_addresses && service.is_closed()) {
             // Connections to its address are for it, whatever their `Host` header says.
             let host = VirtualHost { domains: vec!["*".to_owned()], ..host.clone() };
             let table = own_route_name(service, port.number).into();

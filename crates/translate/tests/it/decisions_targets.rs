@@ -180,8 +180,13 @@ fn references_without_effect_are_found() {
         ("targetRefs: [{kind: Service, name: web}]", "closed", "is for a waypoint, which is not supported"),
         (
             "targetRef: {kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}",
-            "not-enforced",
-            "GatewayClass `istio-waypoint`",
+            "no-effect",
+            "judges nothing by its reference to GatewayClass `istio-waypoint`, in Istio neither",
+        ),
+        (
+            "targetRefs: [{kind: GatewayClass, group: gateway.networking.k8s.io, name: cilium}]",
+            "no-effect",
+            "judges nothing by its reference to GatewayClass `cilium`, in Istio neither",
         ),
         (
             "targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: egde}]",

@@ -1,8 +1,8 @@
 //! Objects that protect something and are not supported: what they would have judged is closed, the rest is open as
 //! before, and the mesh's option opens it.
 
-use evenkeel_base::Severity;
-use evenkeel_model::{AddressBook, MeshConfig};
+use evenkeel_base::{Diagnostics, Severity};
+use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
 
@@ -58,12 +58,16 @@ spec: {hosts: [far.test], ports: [{number: 80, name: http, protocol: HTTP}], res
 ---
 ";
 
+fn load(document: &str, mesh: &MeshConfig) -> (Snapshot, Diagnostics) {
+    let text = format!("{MESH}{document}");
+    let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
+    evenkeel_model::build(&objects, mesh, &mut AddressBook::default())
+}
+
 /// Which of `web` (port 8080), `admin` (its port 8081), `other`, `edge` and `away` refuse a call, whether `web` may `send` a request, by
 /// a Unix `socket`, too, and `bytes`, whether sidecars and gateways refuse every call to the host `far.test`, and the findings about it.
 fn closed(document: &str, mesh: &MeshConfig) -> (Vec<&'static str>, Vec<String>) {
-    let text = format!("{MESH}{document}");
-    let (objects, _) = crate::recorded::load(&[("mesh.yaml".into(), text.as_str().into())]);
-    let (snapshot, found) = evenkeel_model::build(&objects, mesh, &mut AddressBook::default());
+    let (snapshot, found) = load(document, mesh);
     let config_of = |proxy: &str| {
         let (config, refused) = compile(&translate(&view_of(proxy, &snapshot), &snapshot));
         assert!(refused.is_empty(), "{refused:?}");
@@ -282,13 +286,22 @@ fn a_policy_for_a_waypoint_closes_what_the_waypoint_would_judge() {
     policy(&format!("{waypoint}, action: DENY, rules: [{{}}]"), &["other", "away"], CLOSED);
     policy("targetRefs: [{kind: Service, name: gone}], rules: [{}]", &[], &[]);
     check("RequestAuthentication", &format!("{service}, jwtRules: [{{issuer: me, jwks: '{{}}'}}]"), WEB, CLOSED);
-    // Istio heeds this class in the root namespace only.
-    let target = "{kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint}";
-    let document =
-        object("security.istio.io/v1", "AuthorizationPolicy", &format!("targetRefs: [{target}], rules: [{{}}]"));
-    assert_eq!(closed(&document, &MeshConfig::default()), (Vec::new(), owned(&["!not-enforced"])));
-    let open = MeshConfig { leave_out_refused: true, ..MeshConfig::default() };
-    assert_eq!(closed(&document, &open), (Vec::new(), owned(&[])));
+    // Istio heeds this class in the root namespace only, and no other.
+    for (class, namespace) in [("istio-waypoint", "shop"), ("cilium", "shop"), ("cilium", "istio-system")] {
+        let target = format!("targetRefs: [{{kind: GatewayClass, group: gateway.networking.k8s.io, name: {class}}}]");
+        let policy = object("security.istio.io/v1", "AuthorizationPolicy", &format!("{target}, rules: [{{}}]"));
+        let plugin =
+            object("extensions.istio.io/v1alpha1", "WasmPlugin", &format!("{target}, url: 'oci://r.test/p:1'"));
+        for document in [policy, plugin] {
+            let document = document.replace("namespace: shop", &format!("namespace: {namespace}"));
+            super::unsupported::check(&document, &[], &[]);
+            let (_, found) = load(&document, &MeshConfig::default());
+            assert!(
+                found.iter().any(|finding| finding.code == "no-effect" && finding.severity == Severity::Warning),
+                "{found}"
+            );
+        }
+    }
 }
 
 /// Where no workload is known that would refuse in the waypoint's place, clients do.
@@ -323,6 +336,63 @@ fn clients_refuse_calls_to_a_service_without_known_workloads() {
     let both = format!("targetRefs: [{{kind: Service, name: web}}, {far}], rules: [{{}}]");
     let both = object("security.istio.io/v1", "AuthorizationPolicy", &both);
     check(&both, &["web", "admin", "far"], &["closed", "closed"]);
+}
+
+/// No bytes and no request with another host reach the addresses of a closed service, on ports of any protocol.
+#[test]
+fn the_addresses_of_a_closed_service_are_closed() {
+    let services = "\
+apiVersion: v1
+kind: Service
+metadata: {name: far, namespace: shop}
+spec: {clusterIP: 10.96.7.7, ports: [{name: http, port: 80}, {name: tcp, port: 90}, {name: tls, port: 443}, {name: any, port: 91}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: range, namespace: shop}
+spec: {hosts: [range.test], addresses: [10.97.0.0/16], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: far, namespace: shop}
+spec: {hosts: [far.shop.svc.cluster.local], tls: [{match: [{port: 443, sniHosts: [far.shop.svc.cluster.local]}], route: [{destination: {host: far}}]}]}
+---
+";
+    let both =
+        "targetRefs: [{kind: Service, name: far}, {kind: ServiceEntry, group: networking.istio.io, name: range}]";
+    let policy = object("security.istio.io/v1", "AuthorizationPolicy", &format!("{both}, rules: [{{}}]"));
+    let outcomes = |mesh: &MeshConfig| {
+        let (snapshot, _) = load(&format!("{services}{policy}"), mesh);
+        let (web, refused) = compile(&translate(&view_of("sidecar web-0.shop", &snapshot), &snapshot));
+        assert!(refused.is_empty(), "{refused:?}");
+        let sent = |client: &Client, to: &str, request: &str| {
+            // As the captured connection is: the listener of the address, or else of the port.
+            let (host, port) = to.split_once(':').expect("a port");
+            let own = format!("{host}_{port}");
+            let listener = if web.listeners.contains_key(&*own) { own } else { format!("0.0.0.0_{port}") };
+            outcome(&web, &listener, &Client { from: "10.244.0.3:4000", ..*client }, to, request, 0)
+        };
+        [
+            sent(&PLAIN_TCP, "10.96.7.7:80", ""),
+            sent(&PLAIN_HTTP, "10.96.7.7:80", "GET other.test /"),
+            sent(&PLAIN_HTTP, "10.96.7.7:80", "GET far.shop.svc.cluster.local /"),
+            sent(&PLAIN_TCP, "10.96.7.7:90", ""),
+            sent(&PLAIN_TCP, "10.96.7.7:443", ""),
+            sent(&PLAIN_TCP, "10.96.7.7:91", ""),
+            sent(&PLAIN_HTTP, "10.96.7.7:91", "GET other.test /"),
+            sent(&PLAIN_TCP, "10.97.1.2:80", ""),
+            sent(&PLAIN_HTTP, "10.97.1.2:80", "GET other.test /"),
+        ]
+    };
+    for outcome in outcomes(&MeshConfig::default()) {
+        let is_closed = ["far.shop.svc.cluster.local", "range.test"].iter().any(|host| outcome.contains(host));
+        assert!(is_closed && !outcome.contains("Passthrough"), "{outcome}");
+    }
+    // The same without the policy: what the addresses get otherwise.
+    let open = outcomes(&MeshConfig { leave_out_refused: true, ..MeshConfig::default() });
+    for at in [0, 1, 4, 7, 8] {
+        assert!(open[at].contains("PassthroughCluster"), "{at}: {}", open[at]);
+    }
 }
 
 /// A service names its waypoint, itself or by its namespace, and says that it has none.
