@@ -75,7 +75,7 @@ impl World {
             ListenAddress::Socket(own) => {
                 listener.bind_to_port && own.port() == to.port() && (own.ip() == to.ip() || own.ip().is_unspecified())
             }
-            ListenAddress::Pipe(_) => false,
+            ListenAddress::Datagram(_) | ListenAddress::Pipe(_) => false,
         };
         proxy.config.listeners.values().any(|listener| is_it(listener))
     }

@@ -141,7 +141,8 @@ fn listener_of<'p>(proxy: &'p Proxy, side: Side, arrival: &Arrival) -> Option<&'
 /// The listener that serves a connection to this address.
 pub fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
     let listeners = &proxy.config.listeners;
-    let at_port = |port: u16| listeners.values().find(|listener| listener.address.port() == Some(port));
+    let at_port =
+        |port: u16| listeners.values().find(|listener| listener.address.socket().map(|own| own.port()) == Some(port));
     match side {
         Side::Gateway => {
             let port = destination.port();

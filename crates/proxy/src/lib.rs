@@ -48,6 +48,7 @@ mod subscribe;
 pub mod tap;
 mod tcp;
 mod throttling;
+mod udp;
 mod worker;
 
 pub use options::{Options, Settings};

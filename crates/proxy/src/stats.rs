@@ -97,6 +97,20 @@ layout! {
 }
 
 layout! {
+    /// `udp.PREFIX.`
+    pub mod udp {
+        counters {
+            downstream_sess_no_route, downstream_sess_overflow, downstream_sess_rx_bytes, downstream_sess_rx_datagrams,
+            downstream_sess_rx_datagrams_dropped, downstream_sess_rx_errors, downstream_sess_total, downstream_sess_tx_bytes,
+            downstream_sess_tx_datagrams, downstream_sess_tx_errors, idle_timeout
+        }
+        gauges { downstream_sess_active }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
     /// `proxy_proto.` or `proxy_proto.PREFIX.`
     pub mod proxy_protocol {
         counters { not_found_disallowed, not_found_allowed }
@@ -136,6 +150,11 @@ pub fn http_name(prefix: &str) -> ScopeName {
 /// `tcp.PREFIX.`
 pub fn tcp_name(prefix: &str) -> ScopeName {
     ScopeName::tagged("tcp", "envoy_tcp_prefix", prefix)
+}
+
+/// `udp.PREFIX.`
+pub fn udp_name(prefix: &str) -> ScopeName {
+    ScopeName::tagged("udp", "envoy_udp_prefix", prefix)
 }
 
 /// `proxy_proto.` or `proxy_proto.PREFIX.`

@@ -27,6 +27,8 @@ pub enum EndpointAddress {
 pub enum ListenAddress {
     /// TCP.
     Socket(SocketAddr),
+    /// UDP.
+    Datagram(SocketAddr),
     /// A Unix domain socket; `@NAME` is an abstract one.
     Pipe(Arc<str>),
 }
@@ -36,20 +38,23 @@ impl ListenAddress {
     pub fn socket(&self) -> Option<SocketAddr> {
         match self {
             Self::Socket(address) => Some(*address),
-            Self::Pipe(_) => None,
+            Self::Datagram(_) | Self::Pipe(_) => None,
         }
     }
 
     /// The port, if it has one.
     pub fn port(&self) -> Option<u16> {
-        self.socket().map(|address| address.port())
+        match self {
+            Self::Socket(address) | Self::Datagram(address) => Some(address.port()),
+            Self::Pipe(_) => None,
+        }
     }
 }
 
 impl std::fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Socket(address) => address.fmt(f),
+            Self::Socket(address) | Self::Datagram(address) => address.fmt(f),
             Self::Pipe(path) => path.fmt(f),
         }
     }

@@ -63,6 +63,7 @@ pub mod string_match;
 pub mod substitution_format;
 pub mod support;
 pub mod tracing;
+pub mod udp_proxy;
 pub mod view;
 
 use std::borrow::Cow;

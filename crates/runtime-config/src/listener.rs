@@ -16,6 +16,7 @@ use crate::header_edits::HeaderAddition;
 use crate::metadata::MetadataMatch;
 use crate::proxy_protocol::ProxyProtocol;
 use crate::substitution_format::Format;
+use crate::udp_proxy::UdpProxy;
 
 pub use crate::network_filters::NetworkFilterConfig;
 
@@ -61,6 +62,8 @@ pub struct Listener {
     pub default_filter_chain: Option<Arc<FilterChain>>,
     /// Index of `filter_chains` by their match criteria.
     pub chain_index: ChainIndex,
+    /// What serves the datagrams of a UDP listener; it has no filter chains then.
+    pub udp: Option<Arc<UdpProxy>>,
     /// Logs of connections that were refused before a filter chain was selected.
     pub access_logs: Vec<Arc<AccessLog>>,
     /// `listen(2)` backlog.
@@ -98,7 +101,8 @@ impl Listener {
             let of_reports = chain.collector().into_iter().chain(chain.log_services());
             tcp.chain(table.into_iter().flat_map(|table| table.clusters())).chain(of_filters).chain(of_reports)
         });
-        of_chains.chain(self.access_logs.iter().filter_map(|log| log.service()))
+        let of_udp = self.udp.iter().flat_map(|udp| udp.clusters());
+        of_chains.chain(of_udp).chain(self.access_logs.iter().filter_map(|log| log.service()))
     }
 
     /// Notes that a connection was handed over to it.

@@ -33,7 +33,7 @@ use super::reported_weight::weights;
 use super::shared::SharedCluster;
 use super::snapshot::{ClusterSnapshot, HostSnapshot};
 use super::stats::cluster::{Counter, Gauge, Stats};
-use super::stats::{scope, zone};
+use super::stats::{scope, udp, udp_name, zone};
 use super::target::{PickError, Target};
 use crate::random::Random;
 use crate::{h2, turn};
@@ -83,6 +83,8 @@ pub struct Cluster {
     registry: Arc<Registry>,
     /// Statistics of HTTP/2 connections, created with the first of them.
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
+    /// Statistics of UDP sessions, created with the first of them.
+    udp_stats: OnceCell<Rc<Writer<udp::Stats>>>,
     /// The filters' shared state for this cluster, created on first use.
     filter_scope: OnceCell<Rc<ClusterScope>>,
     /// Statistics of zone-aware routing, if the cluster uses it.
@@ -128,6 +130,7 @@ impl Cluster {
             http_filters: RefCell::new(http_filters(&config, &registry)),
             registry,
             http2_stats: OnceCell::new(),
+            udp_stats: OnceCell::new(),
             filter_scope: OnceCell::new(),
             zone_stats: OnceCell::new(),
         };
@@ -175,6 +178,15 @@ impl Cluster {
             Rc::new(self.registry.scope::<h2::stats::Stats>(name).writer())
         };
         Rc::clone(self.http2_stats.get_or_init(make))
+    }
+
+    /// This worker's counters of UDP sessions.
+    pub(super) fn udp_stats(&self) -> Rc<Writer<udp::Stats>> {
+        let make = || {
+            let name = udp_name(&self.config.borrow().stat_name);
+            Rc::new(self.registry.scope::<udp::Stats>(name).writer())
+        };
+        Rc::clone(self.udp_stats.get_or_init(make))
     }
 
     /// The filters' shared state and statistics for this cluster on this worker.

@@ -224,7 +224,7 @@ fn bind_as(socket: &Socket, bind: &BindConfig, client: ClientSource) -> io::Resu
 /// The kernel chooses the port when connecting, per destination, so that thousands of connections may share one source address.
 const ANY_PORT: SocketOption = SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 };
 
-fn bind(socket: &Socket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
+pub(super) fn bind(socket: &Socket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
     for option in &bind.socket_options {
         set_option(socket, *option)?;
     }

@@ -48,6 +48,7 @@ mod stats;
 pub mod stream;
 mod target;
 pub mod turn;
+pub mod udp;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -72,7 +73,7 @@ pub use pool::AcquireError;
 pub use race::ended_before;
 pub use shared::SharedClusters;
 pub use snapshot::{ClusterSnapshot, HostSnapshot};
-pub use stats::cluster as cluster_stats;
+pub use stats::{cluster as cluster_stats, udp as udp_stats};
 pub use target::{OverrideHost, PickError, Target};
 
 use self::cluster::Common;

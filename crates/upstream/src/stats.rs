@@ -42,6 +42,24 @@ evenkeel_stats::layout! {
     }
 }
 
+evenkeel_stats::layout! {
+    /// Statistics of a cluster's UDP sessions (`cluster.NAME.udp.`).
+    pub mod udp {
+        counters {
+            sess_rx_datagrams, sess_rx_datagrams_dropped, sess_rx_errors, sess_tx_datagrams, sess_tx_errors,
+        }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+/// The name of a cluster's statistics of UDP sessions.
+pub fn udp_name(cluster: &str) -> ScopeName {
+    let outer = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
+    ScopeName { dotted: format!("{}udp.", outer.dotted), family: format!("{}udp_", outer.family), tags: outer.tags }
+}
+
 /// The cluster's scope in the registry.
 pub fn scope<L: Layout>(registry: &Registry, name: &str) -> Scope<L> {
     registry.scope(ScopeName::tagged("cluster", "envoy_cluster_name", name))

@@ -66,7 +66,7 @@ impl ConnectionInfo {
     pub fn socket_path(&self) -> Option<&str> {
         match &self.listener.as_ref()?.address {
             ListenAddress::Pipe(path) => Some(path),
-            ListenAddress::Socket(_) => None,
+            ListenAddress::Socket(_) | ListenAddress::Datagram(_) => None,
         }
     }
 

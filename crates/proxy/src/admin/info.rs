@@ -97,6 +97,9 @@ fn draw_listeners(listeners: &[BoundListener], wants_json: bool) -> Reply {
                     ListenAddress::Socket(address) => {
                         json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
                     }
+                    ListenAddress::Datagram(address) => json!({"socket_address": {
+                        "protocol": "UDP", "address": address.ip().to_string(), "port_value": address.port(),
+                    }}),
                     ListenAddress::Pipe(path) => json!({"pipe": {"path": &**path}}),
                 };
                 json!({"name": &*listener.name, "local_address": local})

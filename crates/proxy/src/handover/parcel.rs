@@ -30,6 +30,8 @@ pub(crate) enum PackedListener {
     Address(SocketAddr, Option<String>),
     /// The path of its Unix socket.
     Pipe(String),
+    /// The configured address of a UDP listener; and its name, if that has port 0.
+    Datagram(SocketAddr, Option<String>),
 }
 
 /// Metadata of a connection that is handed over.

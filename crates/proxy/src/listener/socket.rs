@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::address::ListenAddress;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::unix::{self, SocketFile};
 use crate::handover::PackedListener;
@@ -60,6 +61,9 @@ impl From<&PackedListener> for ListenerKey {
                 Self { address: ListenAddress::Socket(*address), name: name.as_deref().map(Arc::from) }
             }
             PackedListener::Pipe(path) => Self { address: ListenAddress::Pipe(path.as_str().into()), name: None },
+            PackedListener::Datagram(address, name) => {
+                Self { address: ListenAddress::Datagram(*address), name: name.as_deref().map(Arc::from) }
+            }
         }
     }
 }
@@ -69,6 +73,7 @@ impl From<&ListenerKey> for PackedListener {
         match &key.address {
             ListenAddress::Socket(address) => Self::Address(*address, key.name.as_deref().map(str::to_owned)),
             ListenAddress::Pipe(path) => Self::Pipe(path.as_ref().to_owned()),
+            ListenAddress::Datagram(address) => Self::Datagram(*address, key.name.as_deref().map(str::to_owned)),
         }
     }
 }
@@ -94,7 +99,7 @@ struct Bound {
     /// The address it is actually bound to.
     real: ListenAddress,
     /// One socket, or one per worker; if taken from a predecessor with another number of workers, more or fewer.
-    sockets: Vec<TcpListener>,
+    sockets: Vec<Socket>,
     /// The file of a Unix socket, which goes with its listener.
     file: Option<SocketFile>,
 }
@@ -125,7 +130,7 @@ pub(crate) struct SocketChange {
 pub(crate) struct Opened {
     pub(crate) listener: ListenerKey,
     /// Sockets, each with the worker that accepts on it; every worker has at least one.
-    pub(crate) sockets: Vec<(usize, TcpListener)>,
+    pub(crate) sockets: Vec<(usize, Socket)>,
 }
 
 /// Listening sockets of other processes: the parent's, by port, which can be used for the life of this process; and
@@ -140,9 +145,9 @@ pub(crate) struct InheritedSockets {
 #[derive(Debug, Default)]
 struct Taken {
     /// In place of its own.
-    instead: Vec<TcpListener>,
+    instead: Vec<Socket>,
     /// Beside its own.
-    beside: Vec<TcpListener>,
+    beside: Vec<Socket>,
 }
 
 impl InheritedSockets {
@@ -151,7 +156,8 @@ impl InheritedSockets {
     }
 
     fn parents(&self, key: &ListenerKey) -> impl Iterator<Item = &InheritedSocket> {
-        let port = key.address.port();
+        // They are of TCP.
+        let port = key.address.socket().map(|address| address.port());
         self.parents.iter().filter(move |parent| Some(parent.port) == port)
     }
 
@@ -165,12 +171,12 @@ impl InheritedSockets {
         if let Some(at) = self.predecessors.iter().position(|handed| handed.is_of(key)) {
             let sockets = self.predecessors.swap_remove(at).sockets;
             // Those beside its own are among them.
-            taken.instead = sockets.into_iter().map(TcpListener::from).collect();
+            taken.instead = sockets.into_iter().map(Socket::from).collect();
             return Ok(taken);
         }
         for parent in self.parents(key) {
             let sockets = if parent.beside { &mut taken.beside } else { &mut taken.instead };
-            sockets.push(TcpListener::from(parent.socket.try_clone()?));
+            sockets.push(Socket::from(parent.socket.try_clone()?));
         }
         Ok(taken)
     }
@@ -274,27 +280,43 @@ impl ListenerSockets {
         Bound::new(instead, listener)
     }
 
-    fn bind_own(&self, listener: &Listener) -> io::Result<Vec<TcpListener>> {
+    fn bind_own(&self, listener: &Listener) -> io::Result<Vec<Socket>> {
         let address = match &listener.address {
             ListenAddress::Socket(address) => *address,
-            ListenAddress::Pipe(path) => return Ok(vec![unix::bind(path, listener.file_mode, listener.backlog)?]),
+            ListenAddress::Datagram(address) => return self.bind_datagrams(*address, listener.reuse_port),
+            ListenAddress::Pipe(path) => {
+                return Ok(vec![OwnedFd::from(unix::bind(path, listener.file_mode, listener.backlog)?).into()]);
+            }
         };
         // A port in use has to be an error, but SO_REUSEPORT would silently share it with another process of this user.
         let first = bind(address, listener, false)?;
         if !listener.reuse_port {
             return Ok(vec![first]);
         }
-        let real = first.local_addr()?;
+        let real = socket_address(&first)?;
         drop(first);
         (0..self.workers).map(|_| bind(real, listener, true)).collect()
+    }
+
+    /// One socket for each worker: the kernel gives all datagrams of a client to the same one. Without `SO_REUSEPORT` there is
+    /// one socket, which one worker serves.
+    fn bind_datagrams(&self, address: SocketAddr, reuse_port: bool) -> io::Result<Vec<Socket>> {
+        let first = datagram_socket(address, false)?;
+        if !reuse_port {
+            return Ok(vec![first]);
+        }
+        let real = socket_address(&first)?;
+        drop(first);
+        (0..self.workers).map(|_| datagram_socket(real, true)).collect()
     }
 }
 
 impl Bound {
-    fn new(sockets: Vec<TcpListener>, listener: &Listener) -> io::Result<Self> {
+    fn new(sockets: Vec<Socket>, listener: &Listener) -> io::Result<Self> {
         let first = sockets.first().ok_or(io::ErrorKind::NotFound)?;
         let (real, file) = match &listener.address {
-            ListenAddress::Socket(_) => (ListenAddress::Socket(first.local_addr()?), None),
+            ListenAddress::Socket(_) => (ListenAddress::Socket(socket_address(first)?), None),
+            ListenAddress::Datagram(_) => (ListenAddress::Datagram(socket_address(first)?), None),
             ListenAddress::Pipe(path) => (listener.address.clone(), SocketFile::at(path)),
         };
         sockets.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
@@ -307,16 +329,17 @@ impl Bound {
     fn follow(&self, listener: &Listener) -> io::Result<()> {
         match self.real {
             ListenAddress::Socket(_) => {
-                self.sockets.iter().try_for_each(|socket| set_transparent(&SockRef::from(socket), listener.transparent))
+                self.sockets.iter().try_for_each(|socket| set_transparent(socket, listener.transparent))
             }
-            ListenAddress::Pipe(_) => Ok(()),
+            ListenAddress::Datagram(_) | ListenAddress::Pipe(_) => Ok(()),
         }
     }
 
     /// Assigns a socket to every worker, and a worker to every socket: each accept queue that the kernel fills must be
-    /// emptied.
-    fn for_workers(&self, workers: usize) -> io::Result<Vec<(usize, TcpListener)>> {
-        let pairs = (0..workers.max(self.sockets.len())).map(|at| {
+    /// emptied. A socket of UDP has one worker, which has all its sessions.
+    fn for_workers(&self, workers: usize) -> io::Result<Vec<(usize, Socket)>> {
+        let users = if matches!(self.real, ListenAddress::Datagram(_)) { 0 } else { workers };
+        let pairs = (0..users.max(self.sockets.len())).map(|at| {
             let socket = self.sockets.get(at % self.sockets.len()).ok_or(io::ErrorKind::NotFound)?;
             Ok((at % workers, socket.try_clone()?))
         });
@@ -324,12 +347,17 @@ impl Bound {
     }
 }
 
-fn bind(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<Socket> {
     let socket = bound(address, reuse_port)?;
     // Before it listens: no connection is to arrive that it cannot accept.
     set_transparent(&socket, listener.transparent)?;
     socket.listen(i32::try_from(listener.backlog).unwrap_or(i32::MAX))?;
-    Ok(socket.into())
+    Ok(socket)
+}
+
+/// The address that a socket is bound to.
+fn socket_address(socket: &Socket) -> io::Result<SocketAddr> {
+    socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
 /// Lets a socket accept connections to other addresses, or stops that. Makes no system call if nothing changes, as it may
@@ -348,8 +376,26 @@ fn set_transparent(socket: &Socket, transparent: bool) -> io::Result<()> {
 /// A socket bound to the address, not listening yet.
 fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
+    // Of UDP it would allow several sockets at one address.
     socket.set_reuse_address(true)?;
+    bind_to(socket, address, reuse_port)
+}
+
+/// A UDP socket bound to the address. Each datagram comes with the address that it was sent to, if there are several.
+fn datagram_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.ip().is_unspecified() {
+        if address.is_ipv4() {
+            setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+        } else {
+            setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+        }
+    }
+    bind_to(socket, address, reuse_port)
+}
+
+fn bind_to(socket: Socket, address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    socket.set_nonblocking(true)?;
     socket.set_reuse_port(reuse_port)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;

@@ -229,7 +229,8 @@ impl WorkerPool {
     fn listen(&self, opened: Vec<Opened>) {
         for opened in opened {
             for (worker, socket) in opened.sockets {
-                if let Ok(address) = socket.local_addr() {
+                let address = socket.local_addr().ok().and_then(|address| address.as_socket());
+                if let Some(address) = address.filter(|_| opened.listener.address.socket().is_some()) {
                     self.upstreams.own().listens(address.port());
                 }
                 if let Some(worker) = self.workers.get(worker) {

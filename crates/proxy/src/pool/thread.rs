@@ -1,12 +1,15 @@
 //! A worker's thread: its runtime, its inbox, and its housekeeping.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_runtime_config::address::ListenAddress;
 use evenkeel_runtime_config::{FastMap, Listener};
 use evenkeel_upstream::conn::{burst, deadline, hangup};
+use evenkeel_upstream::turn;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -15,6 +18,7 @@ use tokio::time::MissedTickBehavior;
 use crate::listener::accept::accept;
 use crate::listener::socket::ListenerKey;
 use crate::memory;
+use crate::udp;
 use crate::worker::{Message, Seed, Worker};
 
 /// Interval of housekeeping: flushing logs, sweeping idle upstream connections, closing drained connections whose time
@@ -52,7 +56,11 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::Listen(listener, socket) => {
                 let (stop, stopped) = oneshot::channel();
                 accepting.entry(listener.clone()).or_default().push(stop);
-                spawn_local(accept(Rc::clone(&worker), listener, socket, stopped));
+                if let ListenAddress::Datagram(_) = listener.address {
+                    turn::spawn(udp::serve(Rc::clone(&worker), listener, socket, stopped));
+                } else {
+                    spawn_local(accept(Rc::clone(&worker), listener, OwnedFd::from(socket).into(), stopped));
+                }
             }
             Message::Unlisten(listener) => {
                 // A configuration without it may be the next message.

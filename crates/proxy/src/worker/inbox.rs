@@ -28,7 +28,7 @@ pub(crate) enum Message {
     /// Install a new configuration.
     Configure(Arc<Generation>),
     /// Accept on this socket for this listener.
-    Listen(ListenerKey, std::net::TcpListener),
+    Listen(ListenerKey, socket2::Socket),
     /// Stop accepting for this listener, serve what the kernel has accepted, and close the socket.
     Unlisten(ListenerKey),
     /// Stop accepting for this listener, and leave the accept queue to another process.

@@ -16,7 +16,7 @@ use evenkeel_upstream::turn;
 
 use super::generation::{self, Generation};
 use crate::reporters::Reporters;
-use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp};
+use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp, udp};
 
 /// Objects made for a piece of configuration, keyed by that piece's address. The `Weak` keeps the address from being
 /// reused but not the piece alive: every worker has such an entry, and none of them would be the last to let go.
@@ -181,6 +181,11 @@ impl LocalGeneration {
         let key = Box::from(prefix);
         let configured = || self.shared.proxy_protocol_scopes.get(&key).map(with);
         self.made.proxy_protocol_stats.get(&key, configured, || with(&Scope::detached()))
+    }
+
+    /// This worker's statistics of a UDP proxy.
+    pub(crate) fn udp_stats(&self, prefix: &str) -> Rc<Writer<udp::Stats>> {
+        Rc::new(self.made.registry.scope(stats::udp_name(prefix)).writer())
     }
 
     /// Statistics of a TCP proxy.

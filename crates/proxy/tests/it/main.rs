@@ -46,6 +46,7 @@ mod sidecars;
 mod slow_clients;
 mod streams;
 mod tcp;
+mod udp;
 mod unix_listeners;
 mod unix_sockets;
 mod upgrade;

@@ -12,8 +12,16 @@ use crate::address::{EndpointAddress, ListenAddress};
 use crate::bind::{BindConfig, SocketOption};
 use crate::cluster::TcpKeepalive;
 
-/// An IP address and port.
+/// The IP address and port of a TCP address.
 pub(crate) fn socket_address(cx: &mut Cx<'_>, field: &str, address: &core::SocketAddress) -> Option<SocketAddr> {
+    if address.protocol != core::socket_address::Protocol::Tcp as i32 {
+        return cx.at(field, |cx| cx.fail_at("protocol", "only TCP is supported"));
+    }
+    socket_address_of(cx, field, address)
+}
+
+/// The IP address and port of an address of any protocol.
+fn socket_address_of(cx: &mut Cx<'_>, field: &str, address: &core::SocketAddress) -> Option<SocketAddr> {
     cx.at(field, |cx| {
         let ip = ip(cx, "address", &address.address)?;
         Some(SocketAddr::new(ip, port(cx, address)?))
@@ -25,7 +33,12 @@ pub(crate) fn listen_address(cx: &mut Cx<'_>, address: Option<&core::Address>) -
     let address = cx.required("address", address)?;
     cx.at("address", |cx| match &address.address {
         Some(core::address::Address::SocketAddress(address)) => {
-            Some((ListenAddress::Socket(socket_address(cx, "socket_address", address)?), None))
+            let listen = if address.protocol == core::socket_address::Protocol::Udp as i32 {
+                ListenAddress::Datagram
+            } else {
+                ListenAddress::Socket
+            };
+            Some((listen(socket_address_of(cx, "socket_address", address)?), None))
         }
         Some(core::address::Address::Pipe(pipe)) => cx.at("pipe", |cx| {
             let path = pipe_path(cx, &pipe.path)?;
@@ -88,11 +101,8 @@ pub(crate) fn ip(cx: &mut Cx<'_>, field: &str, text: &str) -> Option<IpAddr> {
     }
 }
 
-/// `port_value` of a TCP address.
+/// `port_value` of an address.
 pub(crate) fn port(cx: &mut Cx<'_>, address: &core::SocketAddress) -> Option<u16> {
-    if address.protocol != core::socket_address::Protocol::Tcp as i32 {
-        return cx.fail_at("protocol", "only TCP is supported");
-    }
     match address.port_specifier {
         Some(core::socket_address::PortSpecifier::PortValue(port)) => port_number(cx, "port_value", port),
         _ => cx.fail_at("port_value", "is required"),

@@ -179,6 +179,9 @@ fn named_address(
         };
         cx.at("socket_address", |cx| {
             let host = cx.non_empty("address", &address.address)?;
+            if address.protocol != core::socket_address::Protocol::Tcp as i32 {
+                return cx.fail_at("protocol", "only TCP is supported");
+            }
             let port = port(cx, address)?;
             let placeholder = EndpointAddress::Socket((std::net::Ipv4Addr::UNSPECIFIED, port).into());
             Some((placeholder, Some(DnsTarget { host: host.into(), port, weight })))

@@ -19,6 +19,7 @@ use super::discovery::discovered;
 use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
 use super::metadata::{criteria, lb_metadata, text_of};
+use super::udp_proxy::udp_listener;
 use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
 use crate::address::ListenAddress;
@@ -106,7 +107,15 @@ pub(crate) fn listener(
 ) -> Option<CompiledListener> {
     let name: Arc<str> = cx.non_empty("name", &l.name)?.into();
     let address = listen_address(cx, l.address.as_ref());
-    let listener_filters = listener_filters(cx, l);
+    let is_udp = matches!(address, Some((ListenAddress::Datagram(_), _)));
+    let (listener_filters, udp) = if is_udp {
+        (Some(ListenerFilters::default()), udp_listener(cx, l))
+    } else {
+        if l.udp_listener_config.is_some() {
+            cx.fail_at::<()>("udp_listener_config", "needs an address with protocol UDP");
+        }
+        (listener_filters(cx, l), None)
+    };
     let binds = l.bind_to_port.as_ref().is_none_or(|bind| bind.value);
     if l.transparent.as_ref().is_some_and(|it| it.value) && matches!(address, Some((ListenAddress::Pipe(_), _))) {
         cx.fail_at::<()>("transparent", "no connection to another address arrives at a Unix socket");
@@ -114,7 +123,7 @@ pub(crate) fn listener(
     if !binds && matches!(address, Some((ListenAddress::Pipe(_), _))) {
         cx.fail_at::<()>("bind_to_port", "no connection is redirected to a Unix socket: it must be bound");
     }
-    if l.filter_chains.is_empty() && l.default_filter_chain.is_none() {
+    if !is_udp && l.filter_chains.is_empty() && l.default_filter_chain.is_none() {
         cx.fail_at::<()>("filter_chains", "must not be empty unless there is a default_filter_chain");
     }
     let compile = |cx: &mut Cx<'_>, chain| known.find(cx, chain).or_else(|| referring_chain(cx, chain, secrets));
@@ -146,6 +155,7 @@ pub(crate) fn listener(
         filter_chains,
         default_filter_chain,
         chain_index,
+        udp,
         access_logs: access_logs(cx, "access_log", &l.access_log, AccessLogType::NotSet),
         backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
         companions: companions(l.metadata.as_ref()),

@@ -39,6 +39,7 @@ pub(crate) mod source;
 pub(crate) mod subset;
 pub(crate) mod tls;
 pub(crate) mod tracing;
+mod udp_proxy;
 pub(crate) mod uri_template;
 mod utilization;
 

@@ -23,3 +23,4 @@ mod route_changes;
 mod routes;
 mod sinks;
 mod tracing;
+mod udp;
