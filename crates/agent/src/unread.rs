@@ -14,6 +14,8 @@ const READ: [&str; 8] = [
     "NETWORK",
     "SELF_DISCOVERY_GROUPING_LABEL_NAMES",
 ];
+/// Names that the control plane reads from the `proxyMetadata` of the node's ProxyConfig alone.
+const OF_PROXY_METADATA: [&str; 2] = ["INBOUND_LISTENER_EXACT_BALANCE", "OUTBOUND_LISTENER_EXACT_BALANCE"];
 /// Names that the agent itself gives values to, and what these come from.
 const OF_OPTIONS: [(&str, &str); 10] = [
     ("CLUSTER_ID", "--cluster-id"),
@@ -38,6 +40,12 @@ pub fn unread_metadata(options: &Options) -> Vec<String> {
             let is_same = node["metadata"][&name].as_str() == Some(value.as_str());
             return (!is_same).then(|| format!("node metadata `{name}` has no effect: {option} sets it"));
         }
+        if OF_PROXY_METADATA.contains(&name.as_str()) {
+            let variable = format!("ISTIO_META_{name}");
+            let is_set = node["metadata"]["PROXY_CONFIG"]["proxyMetadata"][&variable].is_string();
+            return (!is_set)
+                .then(|| format!("node metadata `{name}` has no effect: set `{variable}` in proxyMetadata instead"));
+        }
         let is_read = READ.contains(&name.as_str());
         (!is_read).then(|| {
             format!(
@@ -59,7 +67,7 @@ mod tests {
     use std::path::Path;
 
     use clap::Parser;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -87,6 +95,12 @@ mod tests {
         // What says the same as the options need not be named, and what they override has to be.
         check(&["CLUSTER_ID=Kubernetes", "NAMESPACE=shop"], &[]);
         check(&["CLUSTER_ID=other", "LABELS=x"], &["CLUSTER_ID", "LABELS"]);
+        // Only the ProxyConfig of the node counts.
+        check(&["INBOUND_LISTENER_EXACT_BALANCE=true"], &["INBOUND_LISTENER_EXACT_BALANCE"]);
+        let mut exact = options(&[]);
+        let variables = json!({"ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE": "true"});
+        exact.proxy_config.insert("proxyMetadata".to_owned(), variables);
+        assert_eq!(unread_metadata(&exact), Vec::<String>::new());
         let read: Vec<String> = READ.iter().map(|name| format!("{name}=true")).collect();
         check(&read.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     }

@@ -147,7 +147,7 @@ enum Command {
     Load(Box<evenkeel_loadtest::LoadArguments>),
     /// Answer requests as they say, as Fortio's server: HTTP, gRPC, TCP and UDP.
     Echo(Box<evenkeel_echo::EchoArguments>),
-    /// Repeat published experiments with sidecars on this machine: latency, throughput; Evenkeel beside Envoy.
+    /// Repeat published experiments with sidecars on this machine: latency, throughput, balance, telemetry.
     #[command(subcommand, after_help = evenkeel_experiments::EXAMPLES)]
     Bench(Box<evenkeel_experiments::BenchCommand>),
     /// Print a script that completes commands in a shell.

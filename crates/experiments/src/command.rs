@@ -12,7 +12,7 @@ use crate::manifests::Programs;
 use crate::plan::{Experiment, Extent, Plan};
 use crate::record::{Record, replace};
 use crate::run::{Session, find_envoy};
-use crate::{compare, latency, page, scaling, table, testbed, throughput};
+use crate::{balance, compare, latency, page, published, scaling, table, telemetry, testbed, throughput};
 
 /// Examples, after the help of `evenkeel bench`.
 pub const EXAMPLES: &str = "\
@@ -31,6 +31,10 @@ pub enum BenchCommand {
     Latency(BenchArguments),
     /// Requests/s and CPU time per request by sidecars, workers, balance and features
     Throughput(BenchArguments),
+    /// Connections, requests and busy time of each worker, with many connections and a hot one among them
+    Balance(BenchArguments),
+    /// The cost of statistics: CPU time per request and latency
+    Telemetry(BenchArguments),
     /// Say what differs between two results beyond noise; the exit status is 1 if something does
     Compare {
         /// A result.
@@ -46,6 +50,9 @@ pub enum BenchCommand {
         /// Write a page with tables and charts, which needs nothing else, to this file
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
+        /// Print published figures beside those of the results, instead of their tables
+        #[arg(long)]
+        published: bool,
     },
 }
 
@@ -112,16 +119,21 @@ pub fn run(command: &BenchCommand, out: &mut dyn Write) -> Result<u8, BenchError
     match command {
         BenchCommand::Latency(arguments) => experiment(Experiment::Latency, arguments, out),
         BenchCommand::Throughput(arguments) => experiment(Experiment::Throughput, arguments, out),
+        BenchCommand::Balance(arguments) => experiment(Experiment::Balance, arguments, out),
+        BenchCommand::Telemetry(arguments) => experiment(Experiment::Telemetry, arguments, out),
         BenchCommand::Compare { before, after } => {
             let comparison = compare::compare(&Record::read(before)?, &Record::read(after)?)?;
             write(out, &comparison.text)?;
             Ok(u8::from(comparison.differs))
         }
-        BenchCommand::Report { results, html } => {
+        BenchCommand::Report { results, html, published } => {
             let records = results.iter().map(|file| Record::read(file)).collect::<Result<Vec<_>, _>>()?;
             if let Some(file) = html {
                 replace(file, &page::html(&records))?;
-            } else {
+            }
+            if *published {
+                write(out, &published::render(&records))?;
+            } else if html.is_none() {
                 records.iter().try_for_each(|record| write(out, &text(record)))?;
             }
             Ok(0)
@@ -168,8 +180,10 @@ fn experiment(experiment: Experiment, arguments: &BenchArguments, out: &mut dyn 
 fn chosen(experiment: Experiment, arguments: &BenchArguments) -> Result<Plan, BenchError> {
     let extent = Extent { quick: arguments.quick, full: arguments.full, cores: machine::cores() };
     let mut plan = match experiment {
+        Experiment::Latency => latency::plan(extent),
         Experiment::Throughput => throughput::plan(extent),
-        _ => latency::plan(extent),
+        Experiment::Balance => balance::plan(extent),
+        Experiment::Telemetry => telemetry::plan(extent),
     };
     if !arguments.only.is_empty() {
         let is_named = |text: &str| arguments.only.iter().any(|wanted| text.contains(wanted.as_str()));

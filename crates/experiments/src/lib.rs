@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balance;
 mod chart;
 mod command;
 mod compare;
@@ -19,11 +20,13 @@ mod page;
 mod plan;
 mod processes;
 mod progress;
+mod published;
 mod record;
 mod run;
 mod scaling;
 mod setup;
 mod table;
+mod telemetry;
 mod testbed;
 mod throughput;
 mod workers;

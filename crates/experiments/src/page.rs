@@ -104,3 +104,37 @@ fn rows(page: &mut String, record: &Record, name: &str) {
     }
     page.push_str("\n</table>\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use evenkeel_testkit::golden::check as golden;
+
+    use super::*;
+
+    /// A result of two rounds, of which Envoy's rows are partly missing.
+    fn recorded() -> Record {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/throughput.json");
+        Record::read(&file).expect("a recorded result")
+    }
+
+    #[test]
+    fn a_recorded_result_is_drawn_as_it_was() {
+        let record = recorded();
+        let predictions: String = scaling::lines(&record).into_iter().map(|line| format!("\n{line}\n")).collect();
+        golden("tests/golden/throughput.txt", &(table::render(&record) + &predictions));
+        golden("tests/golden/throughput.html", &html(std::slice::from_ref(&record)));
+        golden("tests/golden/throughput.svg", &svg(&record));
+    }
+
+    #[test]
+    fn a_page_needs_nothing_else() {
+        let page = html(&[recorded()]);
+        for outside in ["<script", "<link", "src=", "@import", "NaN", "inf<"] {
+            assert!(!page.contains(outside), "{outside} in {page}");
+        }
+        // The name of SVG's namespace is no address that a browser reads.
+        assert_eq!(page.matches("http").count(), page.matches("http://www.w3.org").count());
+    }
+}

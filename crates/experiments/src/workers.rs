@@ -11,9 +11,10 @@ use crate::testbed::{COMMAND_LIMIT, Place, Testbed};
 
 /// The page of a sidecar with the counters of its workers; it is the same for Evenkeel and Envoy.
 const PAGE: &str = "http://127.0.0.1:15000/stats?filter=worker_";
-/// The listeners that take redirected connections, as their statistics name them.
-const OUTBOUND: &str = "listener.0.0.0.0_15001.";
-const INBOUND: &str = "listener.0.0.0.0_15006.";
+/// The listeners that take redirected connections, as their statistics name them. Envoy
+/// counts an outbound connection at the listener that it hands it to.
+const OUTBOUND: &[&str] = &["listener.0.0.0.0_15001.", "listener.0.0.0.0_8080."];
+const INBOUND: &[&str] = &["listener.0.0.0.0_15006."];
 
 /// Counts by worker.
 type ByWorker = BTreeMap<u32, u64>;
@@ -39,10 +40,10 @@ impl Counts {
     /// One cannot be read.
     pub fn read(testbed: &Testbed<'_>, setup: &Setup) -> Result<Self, BenchError> {
         let (namespace, first) = (setup.namespace(), service(1));
-        let side = |workload: &str, listener: &str| {
+        let side = |workload: &str, listeners: &[&str]| {
             let place = Place { namespace: &namespace, workload };
             let page = testbed.spawn(&place, &["load", "curl", PAGE].map(str::to_owned))?.output(COMMAND_LIMIT)?;
-            Ok::<_, BenchError>(Side::parse(&page, listener))
+            Ok::<_, BenchError>(Side::parse(&page, listeners))
         };
         let client = setup.sidecars.at_client().then(|| side(CLIENT, OUTBOUND)).transpose()?;
         let server = setup.sidecars.at_server().then(|| side(&first, INBOUND)).transpose()?;
@@ -80,13 +81,14 @@ impl Counts {
 
 impl Side {
     /// Reads the lines `NAME: VALUE` of a page.
-    fn parse(page: &str, listener: &str) -> Self {
+    fn parse(page: &str, listeners: &[&str]) -> Self {
         let mut side = Self::default();
         for line in page.lines() {
             let Some((name, value)) = line.split_once(": ") else { continue };
-            let Ok(value) = value.trim().parse() else { continue };
-            if let Some(worker) = worker(name, listener, "downstream_cx_total") {
-                side.connections.insert(worker, value);
+            let Ok(value) = value.trim().parse::<u64>() else { continue };
+            let connections = |listener: &&str| worker(name, listener, "downstream_cx_total");
+            if let Some(worker) = listeners.iter().find_map(connections) {
+                *side.connections.entry(worker).or_default() += value;
             } else if let Some(worker) = worker(name, "workers.", "downstream_rq_total") {
                 side.requests.insert(worker, value);
             }
@@ -131,6 +133,9 @@ mod tests {
                     listener.0.0.0.0_15006.worker_1.downstream_cx_active: 9\n\
                     listener.0.0.0.0_15021.worker_0.downstream_cx_total: 8\n\
                     workers.worker_0.downstream_rq_total: 70\nserver.worker_0.watchdog_miss: 0\nworkers.worker_x.y: 1\n";
+        let handed_over = "listener.0.0.0.0_15001.worker_0.downstream_cx_total: 1\n\
+                           listener.0.0.0.0_8080.worker_0.downstream_cx_total: 7\n";
+        assert_eq!(Side::parse(handed_over, OUTBOUND).connections, BTreeMap::from([(0, 8)]));
         let side = Side::parse(page, INBOUND);
         assert_eq!(side.connections, BTreeMap::from([(0, 4), (1, 2)]));
         assert_eq!(side.requests, BTreeMap::from([(0, 70)]));

@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 use crate::bars::BarsOptions;
 use crate::options::Options;
+use crate::published::PublishedOptions;
 use crate::report::ReportOptions;
 
 /// The subcommands.
@@ -11,6 +12,8 @@ use crate::report::ReportOptions;
 pub enum Command {
     /// Add services one by one; measures when every proxy has each, and when a gateway serves it.
     Services(Options),
+    /// Add services one by one through a real gateway and remove them; measures as `services`, and the gateway's memory.
+    Provision(Options),
     /// Change endpoints and services together, in a random but repeatable order.
     Churn(Options),
     /// Replace the endpoints of services one by one; measures when every proxy has the new one, and none the old.
@@ -27,6 +30,8 @@ pub enum Command {
     Sidecar(Options),
     /// Remove most services; measures how much memory is released.
     Shrink(Options),
+    /// Repeat published provisioning runs: 800, 1,000 and 1,400 services, one every 5 s.
+    Published(PublishedOptions),
     /// Run all scenarios that the control plane has bars for (`make bench-control`).
     Bars(BarsOptions),
     /// Write the measured tables and figures into docs/scale.md.

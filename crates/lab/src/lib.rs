@@ -25,6 +25,7 @@ mod output;
 mod process;
 mod progress;
 mod proxy;
+mod published;
 mod real_proxy;
 mod report;
 mod resources;

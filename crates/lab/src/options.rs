@@ -44,6 +44,10 @@ pub struct Options {
     #[arg(long)]
     pub sotw: bool,
 
+    /// Quiet time after which the control plane applies a change (PILOT_DEBOUNCE_AFTER), such as 1s [default: its own].
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "xds")]
+    pub debounce: Option<Duration>,
+
     /// Number of sidecars that stop reading once they are configured; they must not delay the others.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub stuck: usize,
@@ -117,6 +121,7 @@ impl Default for Options {
             kind: ServiceKind::ServiceEntry,
             used: 5,
             sotw: false,
+            debounce: None,
             stuck: 0,
             no_gateway: false,
             pause: Duration::from_secs(5),
@@ -134,7 +139,8 @@ impl Default for Options {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// Reads a duration; `0s` is one.
+pub fn duration(text: &str) -> Result<Duration, String> {
     match text {
         "0s" => Ok(Duration::ZERO),
         _ => evenkeel_base::duration::parse(text).map_err(|error| error.to_string()),

@@ -35,6 +35,9 @@ pub struct Results {
     /// Memory before and after most services were removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrink: Option<Shrink>,
+    /// The real gateway's memory while services were added and removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provision: Option<Provision>,
     /// The measurements of a real sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sidecar: Option<Sidecar>,
@@ -229,6 +232,19 @@ pub struct Shrink {
     pub shrunk_mib: f64,
     /// Resident memory of a server started with only the kept services, in MiB.
     pub fresh_mib: f64,
+}
+
+/// The real gateway's memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Provision {
+    /// Resident memory before the first service was added, in MiB.
+    pub before_mib: f64,
+    /// Resident memory with all added services, in MiB.
+    pub with_all_mib: f64,
+    /// Resident memory after all of them were removed, in MiB.
+    pub after_mib: f64,
+    /// What each added service took, in KiB.
+    pub kib_per_service: f64,
 }
 
 /// A real sidecar.

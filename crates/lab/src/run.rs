@@ -13,7 +13,7 @@ use crate::options::{Options, Output};
 use crate::output::{can_be_written, json, write_file};
 use crate::progress::Progress;
 use crate::scenario::Scenario;
-use crate::{bars, figures, report, table};
+use crate::{bars, figures, published, report, table};
 
 /// Executes the command. `program` is the `evenkeel` binary that runs as control plane and gateway.
 ///
@@ -21,6 +21,8 @@ use crate::{bars, figures, report, table};
 pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         Command::Services(options) => run_scenario(Scenario::Services, options, program, out),
+        Command::Provision(options) => run_scenario(Scenario::Provision, options, program, out),
+        Command::Published(options) => block_on(published::run(options, program, out)),
         Command::Churn(options) => run_scenario(Scenario::Churn, options, program, out),
         Command::Rollout(options) => run_scenario(Scenario::Rollout, options, program, out),
         Command::Routes(options) => run_scenario(Scenario::Routes, options, program, out),

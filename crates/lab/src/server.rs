@@ -36,12 +36,13 @@ struct OwnServer {
     work: PathBuf,
     secure: SocketAddr,
     http: SocketAddr,
+    debounce: Option<Duration>,
     running: Option<Program>,
 }
 
 impl Server {
     /// Prepares an `evenkeel control-plane` on free ports, without starting it.
-    pub fn own(program: &Path, config: &Path, work: &Path) -> Result<Self, LabError> {
+    pub fn own(program: &Path, config: &Path, work: &Path, debounce: Option<Duration>) -> Result<Self, LabError> {
         let [address, secure, http] = free_ports()?;
         let own = OwnServer {
             program: program.to_owned(),
@@ -49,6 +50,7 @@ impl Server {
             work: work.to_owned(),
             secure,
             http,
+            debounce,
             running: None,
         };
         Ok(Self { address, kind: ServerKind::OwnServer(Box::new(own)) })
@@ -78,6 +80,12 @@ impl Server {
             command.args(["--grpc-address", &self.address.to_string()]);
             command.args(["--secure-grpc-address", &own.secure.to_string()]);
             command.args(["--http-address", &own.http.to_string()]);
+            if let Some(after) = own.debounce {
+                // The longest wait has to allow it.
+                for name in ["PILOT_DEBOUNCE_AFTER", "PILOT_DEBOUNCE_MAX"] {
+                    command.env(name, format!("{}ms", after.as_millis()));
+                }
+            }
             let at = Instant::now();
             own.running = Some(Program::start("control plane", command, &own.work.join("control-plane.log"))?);
             return Ok(at);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::results::{KindSummary, Results};
+use crate::results::{KindSummary, Provision, Results};
 use evenkeel_measure::Distribution;
 
 /// Renders the results as a table.
@@ -48,6 +48,15 @@ pub fn render(results: &Results) -> String {
         }
         let text = format!("{:.1} MiB resident, {:.1} MiB before the first", sidecar.after_mib, sidecar.before_mib);
         row(&mut out, "the sidecar's memory", &text);
+    }
+    if let Some(provision) = &results.provision {
+        line(&mut out, "");
+        let Provision { before_mib, with_all_mib, after_mib, kib_per_service } = provision;
+        let text = format!(
+            "{before_mib:.1} MiB before, {with_all_mib:.1} MiB with all, {after_mib:.1} MiB after their removal"
+        );
+        row(&mut out, "the gateway's memory", &text);
+        row(&mut out, "of each added service", &format!("{kib_per_service:.1} KiB"));
     }
     if let Some(shrink) = &results.shrink {
         line(&mut out, "");

@@ -85,7 +85,7 @@ impl Testbed {
         }
         let server = match options.xds {
             Some(address) => Server::other(address, options.server_pid),
-            None => Server::own(options.program.as_ref().unwrap_or(&program), &config, work.path())?,
+            None => Server::own(options.program.as_ref().unwrap_or(&program), &config, work.path(), options.debounce)?,
         };
         let fleet = fleet(options, &mesh, server.address(), options.services);
         let mut testbed = Self {
@@ -335,6 +335,7 @@ impl Testbed {
             changes,
             cost,
             restart: None,
+            provision: None,
             shrink: None,
             sidecar: None,
             proxies: proxy_records(&self.fleet),

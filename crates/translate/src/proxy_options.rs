@@ -49,6 +49,10 @@ pub struct ProxyOptions {
     pub dns_capture: Option<bool>,
     /// `ISTIO_META_DNS_AUTO_ALLOCATE` of `proxyMetadata`; `None`: not said.
     pub dns_auto_allocate: Option<bool>,
+    /// `ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE` of `proxyMetadata`, for an Envoy: Evenkeel's proxy always balances.
+    pub exact_balance_inbound: bool,
+    /// `ISTIO_META_OUTBOUND_LISTENER_EXACT_BALANCE` of `proxyMetadata`, for an Envoy.
+    pub exact_balance_outbound: bool,
     /// `interceptionMode`. With `TPROXY` its listeners are transparent, and it calls its workload with the client's address;
     /// with `NONE` they bind their ports.
     pub interception: InterceptionMode,
@@ -223,6 +227,8 @@ impl ProxyOptions {
             connections: config.connection_settings.as_ref().map(connections).unwrap_or_default(),
             dns_capture: config.dns_capture(),
             dns_auto_allocate: config.dns_auto_allocate(),
+            exact_balance_inbound: config.exact_balance_inbound(),
+            exact_balance_outbound: config.exact_balance_outbound(),
             interception: config.interception(),
             forwards_ambiguous: config.forwards_ambiguous(),
             tracing: TracingOptions::of(config),

@@ -366,7 +366,15 @@ impl ProxyStatsMatcher {
 }
 
 /// Variables of `proxyMetadata` that have an effect.
-const METADATA: [&str; 5] = [DNS_CAPTURE, DNS_AUTO_ALLOCATE, SELF_DISCOVERY, SELF_DISCOVERY_LABELS, AMBIGUOUS_REQUESTS];
+const METADATA: [&str; 7] = [
+    DNS_CAPTURE,
+    DNS_AUTO_ALLOCATE,
+    SELF_DISCOVERY,
+    SELF_DISCOVERY_LABELS,
+    INBOUND_EXACT_BALANCE,
+    OUTBOUND_EXACT_BALANCE,
+    AMBIGUOUS_REQUESTS,
+];
 /// Variables that agents read from their own environment, or from the `proxyMetadata` that they are started with.
 const OF_AGENTS_START: [&str; 4] = ["FILE_MOUNTED_CERTS", "OUTPUT_CERTS", "CA_ADDR", "CA_ROOT_CA"];
 /// What is said of them.
@@ -382,6 +390,10 @@ const NODE_METADATA: &str = "ISTIO_META_";
 const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
 /// Whether ServiceEntries without addresses get virtual ones.
 const DNS_AUTO_ALLOCATE: &str = "ISTIO_META_DNS_AUTO_ALLOCATE";
+/// Whether an Envoy balances the connections that its workload receives exactly over its workers.
+const INBOUND_EXACT_BALANCE: &str = "ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE";
+/// The same for connections that its workload opens.
+const OUTBOUND_EXACT_BALANCE: &str = "ISTIO_META_OUTBOUND_LISTENER_EXACT_BALANCE";
 /// How requests are handled that policies and servers may read differently.
 const AMBIGUOUS_REQUESTS: &str = "EVENKEEL_AMBIGUOUS_REQUESTS";
 /// Its values: they are refused, as without the setting, or forwarded.
@@ -559,6 +571,17 @@ impl ProxyConfig {
     /// Whether ServiceEntries without addresses get virtual ones (`ISTIO_META_DNS_AUTO_ALLOCATE`); `None`: not said.
     pub fn dns_auto_allocate(&self) -> Option<bool> {
         self.proxy_metadata.get(DNS_AUTO_ALLOCATE).map(|value| is_true(value))
+    }
+
+    /// Whether an Envoy balances inbound connections exactly over its workers
+    /// (`ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE`).
+    pub fn exact_balance_inbound(&self) -> bool {
+        self.proxy_metadata.get(INBOUND_EXACT_BALANCE).is_some_and(|value| is_true(value))
+    }
+
+    /// The same for outbound connections (`ISTIO_META_OUTBOUND_LISTENER_EXACT_BALANCE`).
+    pub fn exact_balance_outbound(&self) -> bool {
+        self.proxy_metadata.get(OUTBOUND_EXACT_BALANCE).is_some_and(|value| is_true(value))
     }
 
     /// Whether requests are forwarded that AuthorizationPolicies and servers may read differently

@@ -92,6 +92,37 @@ fn latency_is_measured_drawn_and_compared() {
 }
 
 #[test]
+fn balance_is_that_of_workers() {
+    let folder = Folder::new();
+    let envoy = envoy().display().to_string();
+    let only = ["--only", "400 connections, 4 workers", "--rounds", "1", "--seconds", "0.8", "--envoy", &envoy];
+    let output = folder.output(&[&["balance", "--quick"][..], &only].concat());
+    assert!(output.status.success(), "{output:?}");
+    let record = read(&folder.file("bench-balance.json"));
+    let value = |row: &str, key: &str| {
+        let cells = record["cells"].as_array().into_iter().flatten();
+        let values = cells.filter(|cell| cell["row"] == row).map(|cell| cell["samples"][0]["values"][key].as_f64());
+        values.flatten().next().unwrap_or_else(|| panic!("no {key} of {row} in {record}"))
+    };
+    // 1 is even. Evenkeel balances as it is; Envoy where it is told to.
+    assert!(value("Evenkeel", "connections_max_mean_client") < 1.05);
+    assert!(value("Envoy, exact balance", "connections_max_mean_server") < 1.05);
+    assert!(value("Evenkeel", "requests_max_mean_server") >= 1.0);
+    assert!(value("Envoy", "connections_max_mean_client") >= 1.0);
+}
+
+#[test]
+fn statistics_cost_cpu_time() {
+    let folder = Folder::new();
+    let only = ["--only", "Evenkeel, statistics", "--rounds", "1", "--seconds", "0.3", "--envoy", "/bin/false"];
+    let output = folder.output(&[&["telemetry", "--quick"][..], &only].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("| Evenkeel, statistics")).count(), 4, "{text}");
+    assert_eq!(samples(&read(&folder.file("bench-telemetry.json"))), 4);
+}
+
+#[test]
 fn an_interrupted_experiment_is_resumed() {
     let folder = Folder::new();
     let only = ["--only", "Evenkeel, mesh with"];

@@ -62,6 +62,38 @@ fn services_are_added_and_served() {
 }
 
 #[test]
+fn the_memory_of_the_gateway_is_measured_while_services_come_and_go() {
+    let results =
+        play("provision", &["--scope", "envoy", "--changes", "3", "--interval", "20ms", "--debounce", "50ms"]);
+    check_common(&results, 6);
+    assert!(number(&results, "/provision/before_mib") > 1.0 && number(&results, "/provision/with_all_mib") > 1.0);
+    assert!(number(&results, "/provision/after_mib") > 1.0 && results["provision"]["kib_per_service"].is_number());
+}
+
+#[test]
+fn published_runs_are_presets() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let out = folder.path().display().to_string();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel-lab"));
+        command.args(["published", "--out", &out]).args(more);
+        command.output().expect("the lab runs")
+    };
+    let listed = String::from_utf8_lossy(&run(&["--list"]).stdout).into_owned();
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["800", "1000", "1400", "800-debounce-1s", "800-sotw"]);
+    let short = ["800-sotw", "--divide", "400", "--proxies", "3", "--interval", "20ms"];
+    let played = run(&short);
+    assert!(played.status.success(), "{played:?}");
+    let file = std::fs::read(folder.path().join("800-sotw.json")).expect("a result");
+    let results: Value = serde_json::from_slice(&file).expect("JSON");
+    assert_eq!((results["mesh"]["protocol"].as_str(), results["cost"]["changes"].as_u64()), (Some("sotw"), Some(2)));
+    assert!(String::from_utf8_lossy(&run(&short).stdout).contains("remove it to measure again"));
+    let unknown = run(&["900"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no run is called 900"), "{unknown:?}");
+}
+
+#[test]
 fn the_state_of_the_world_is_measured_too() {
     let results =
         play("services", &["--scope", "envoy", "--sotw", "--no-gateway", "--changes", "2", "--interval", "20ms"]);

@@ -2,6 +2,7 @@
 
 mod churn;
 mod idle;
+mod provision;
 mod restart;
 mod rollout;
 mod routes;
@@ -24,6 +25,8 @@ use crate::testbed::Testbed;
 pub enum Scenario {
     /// Adds services one by one.
     Services,
+    /// Adds services and removes them again.
+    Provision,
     /// Changes endpoints and services together.
     Churn,
     /// Replaces endpoints one by one.
@@ -47,6 +50,7 @@ impl Scenario {
     pub fn name(self) -> &'static str {
         match self {
             Self::Services => "services",
+            Self::Provision => "provision",
             Self::Churn => "churn",
             Self::Rollout => "rollout",
             Self::Routes => "routes",
@@ -63,6 +67,9 @@ impl Scenario {
         let mut options = options.clone();
         // These scenarios send no requests through the gateway.
         options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink | Self::Routes);
+        if options.no_gateway && self == Self::Provision {
+            return Err(LabError::Usage("provision measures the gateway: leave --no-gateway away".to_owned()));
+        }
         if options.xds.is_some() && matches!(self, Self::Restart | Self::Shrink) {
             return Err(LabError::Usage(format!(
                 "{} starts and ends the control plane itself: leave --xds away",
@@ -72,6 +79,7 @@ impl Scenario {
         let testbed = Testbed::set(&options, program, progress).await?;
         match self {
             Self::Services => services::run(testbed).await,
+            Self::Provision => provision::run(testbed).await,
             Self::Churn => churn::run(testbed).await,
             Self::Rollout => rollout::run(testbed).await,
             Self::Routes => routes::run(testbed).await,

@@ -24,15 +24,33 @@ struct Expected {
 }
 
 pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
-    let (changes, interval) = (testbed.options.changes, testbed.options.interval);
     testbed.pause(SETTLE).await?;
     let begin = testbed.mark()?;
+    let added = add(&mut testbed).await?;
+    testbed.pause(SETTLE).await?;
+    let cost = testbed.cost_since(begin)?;
+    if testbed.options.scope == Scope::Learned {
+        first_uses(&mut testbed, &added).await?;
+    }
+    Ok(testbed.results("services", cost))
+}
+
+/// An added service.
+pub struct Added {
+    id: ChangeId,
+    /// Its number.
+    pub service: usize,
+}
+
+/// Adds the services, and waits until all proxies have them and the gateway serves them.
+pub async fn add(testbed: &mut Testbed) -> Result<Vec<Added>, LabError> {
+    let (changes, interval) = (testbed.options.changes, testbed.options.interval);
     testbed.progress.begin("adding services", changes as u64);
     let mut added = Vec::with_capacity(changes);
     let mut expected: Vec<Expected> = Vec::new();
     let mut ticks = Ticks::new(interval);
     for number in 0..changes {
-        ticks.next(&mut testbed, |testbed| collect(testbed, &mut expected)).await?;
+        ticks.next(testbed, |testbed| collect(testbed, &mut expected)).await?;
         let service = testbed.first_free_service() + number;
         let endpoints = testbed.endpoints_of_new(service);
         let since = Instant::now();
@@ -41,7 +59,7 @@ pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
             let answer = gateway.first_answer(testbed.mesh.host(service));
             expected.push(Expected { id, since, answer });
         }
-        added.push((id, service));
+        added.push(Added { id, service });
         testbed.progress.at(number as u64 + 1);
     }
     testbed.wait_settled().await?;
@@ -51,12 +69,7 @@ pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
             expected.is_empty()
         })
         .await?;
-    testbed.pause(SETTLE).await?;
-    let cost = testbed.cost_since(begin)?;
-    if testbed.options.scope == Scope::Learned {
-        first_uses(&mut testbed, &added).await?;
-    }
-    Ok(testbed.results("services", cost))
+    Ok(added)
 }
 
 /// Records the services that the gateway has begun to serve.
@@ -72,10 +85,10 @@ fn collect(testbed: &mut Testbed, expected: &mut Vec<Expected>) {
 }
 
 /// One workload after the other calls a service that no proxy holds yet.
-async fn first_uses(testbed: &mut Testbed, added: &[(ChangeId, usize)]) -> Result<(), LabError> {
+async fn first_uses(testbed: &mut Testbed, added: &[Added]) -> Result<(), LabError> {
     let sidecars = testbed.options.proxies;
     testbed.progress.begin("first uses", added.len().min(MAX_FIRST_USES) as u64);
-    for (number, (id, service)) in added.iter().take(MAX_FIRST_USES).enumerate() {
+    for (number, Added { id, service }) in added.iter().take(MAX_FIRST_USES).enumerate() {
         let (proxy, host) = (number % sidecars, testbed.mesh.host(*service));
         let since = Instant::now();
         testbed.fleet.first_use(proxy, &host);

@@ -11,7 +11,7 @@ use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Protocol, Se
 
 use super::inspectors::{Inspected, Inspectors, Ports};
 use super::outbound::PLAIN_HTTP;
-use super::{chain, companions, listener, secured};
+use super::{balance, chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Context, PortProtocol};
 use crate::http::{self, Calls};
@@ -47,6 +47,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output<'_>) {
         all.filter_chains.extend(chains(context, &target, mode));
     }
 
+    all.connection_balance_config = balance(context, context.options().exact_balance_inbound);
     let transparent = context.options().interception == InterceptionMode::Tproxy;
     all.transparent = transparent.then(|| bool_value(true));
     let inspect = Inspectors { original_dst: true, original_src: transparent, ..needed_by(&all.filter_chains) };

@@ -12,6 +12,8 @@ use std::time::Duration;
 use crate::access_log;
 use crate::context::Context;
 use crate::output::Output;
+use crate::pb::config::listener::listener::ConnectionBalanceConfig;
+use crate::pb::config::listener::listener::connection_balance_config::{BalanceType, ExactBalance};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{Metadata, TrafficDirection, TransportSocket};
 use crate::proto::{address, bool_value, duration, metadata};
@@ -34,6 +36,12 @@ fn listener(name: String, host: &str, port: u16, direction: TrafficDirection) ->
         traffic_direction: direction as i32,
         ..Default::default()
     }
+}
+
+/// Envoy's exact balance of a listener's connections over workers. Evenkeel's proxy always balances, and needs no setting.
+fn balance(context: Context<'_>, is_exact: bool) -> Option<ConnectionBalanceConfig> {
+    let exact = || ConnectionBalanceConfig { balance_type: Some(BalanceType::ExactBalance(ExactBalance {})) };
+    (is_exact && !context.client_kind().is_evenkeel()).then(exact)
 }
 
 /// How long a client's TLS handshake may take, as in Istio. Envoy's default is no limit.

@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::inspectors::Inspectors;
 use super::l4::{cidr_range, push_distinct, to_destinations};
-use super::{chain, companions, l4, listener, unbound};
+use super::{balance, chain, companions, l4, listener, unbound};
 use crate::context::{Context, PortProtocol};
 use crate::endpoints::pipe;
 use crate::finish::{encoded, finish};
@@ -412,6 +412,7 @@ fn shared_by(context: Context<'_>, place: &Place, parts: &[&Part], out: &mut Out
     });
     made.access_log = access_log::of_unmatched(context);
     made.bind_to_port = (!place.is_bound).then(|| bool_value(false));
+    made.connection_balance_config = balance(context, !place.is_bound && context.options().exact_balance_outbound);
     out.add(made, origin);
 }
 

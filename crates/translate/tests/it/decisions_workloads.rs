@@ -1,9 +1,11 @@
 //! WorkloadEntries with health checks, workloads with a WorkloadGroup's entry, and the uses of assigned addresses.
 
-use evenkeel_translate::ProxyView;
+use evenkeel_translate::{ClientKind, ProxyView};
 
 use crate::decisions::{PLAIN_HTTP, PLAIN_TCP};
 use crate::decisions_services::{Mesh, outbound};
+use crate::recorded::compared;
+use crate::scenario::translate;
 
 fn object(kind: &str, name: &str, metadata: &str, rest: &str) -> String {
     format!(
@@ -95,4 +97,33 @@ fn allotted_addresses_take_part_only_where_dns_is_captured() {
     let off = config_map("defaultConfig: {proxyMetadata: {ISTIO_META_DNS_CAPTURE: \"false\"}}");
     check("", &off, true, false);
     check("ISTIO_META_DNS_CAPTURE: \"true\"", &off, true, true);
+}
+
+#[test]
+fn an_envoy_balances_exactly_where_its_metadata_says_so() {
+    let entry = object(
+        "ServiceEntry",
+        "web",
+        "",
+        "spec: {hosts: [web.example.com], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 192.0.2.1}]}",
+    );
+    let check = |metadata: &str, client_kind: ClientKind, expected: &[&str]| {
+        let annotations = format!(", annotations: {{proxy.istio.io/config: '{{proxyMetadata: {{{metadata}}}}}'}}");
+        let mesh = Mesh::read(&(client(&annotations) + &entry));
+        let view = ProxyView { client_kind, ..mesh.view("sidecar client-0.shop") };
+        let resources = compared(&translate(&view, &mesh.snapshot));
+        let listeners = resources["LDS"].as_array().expect("listeners").iter();
+        let exact = listeners.filter(|listener| listener["connection_balance_config"]["exact_balance"].is_object());
+        let mut names: Vec<&str> = exact.filter_map(|listener| listener["name"].as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, expected, "{metadata} {client_kind:?}");
+    };
+    let inbound = "ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE: \"true\"";
+    let outbound = "ISTIO_META_OUTBOUND_LISTENER_EXACT_BALANCE: \"true\"";
+    check(inbound, ClientKind::Envoy, &["virtualInbound"]);
+    // As in Istio, not the listener that hands connections over.
+    check(outbound, ClientKind::Envoy, &["0.0.0.0_80"]);
+    check(&format!("{inbound}, {outbound}"), ClientKind::Envoy, &["0.0.0.0_80", "virtualInbound"]);
+    check("ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE: \"false\"", ClientKind::Envoy, &[]);
+    check(&format!("{inbound}, {outbound}"), ClientKind::EvenkeelFull, &[]);
 }
