@@ -4,6 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 
+use evenkeel_profile::heap;
 use mimalloc::MiMalloc;
 
 #[global_allocator]
@@ -20,7 +21,7 @@ unsafe extern "C" {
     safe fn mi_collect(force: bool);
 }
 
-/// mimalloc, called with an explicit alignment only where the natural one is not enough. It serves aligned allocations
+/// mimalloc, which profiles watch ([`heap`]), called with an explicit alignment only where the natural one is not enough. It serves aligned allocations
 /// over 1 KiB, such as the futures of requests, from larger blocks, on a code path that is several times as long.
 struct Allocator;
 
@@ -33,41 +34,50 @@ fn is_natural(size: usize, alignment: usize) -> bool {
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_natural(layout.size(), layout.align()) {
+        let block = if is_natural(layout.size(), layout.align()) {
             // SAFETY: any size is allowed.
             unsafe { mi_malloc(layout.size()) }.cast()
         } else {
             // SAFETY: the caller's layout is passed on.
             unsafe { MiMalloc.alloc(layout) }
-        }
+        };
+        heap::allocated(block, layout.size());
+        block
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_natural(layout.size(), layout.align()) {
+        let block = if is_natural(layout.size(), layout.align()) {
             // SAFETY: any size is allowed.
             unsafe { mi_zalloc(layout.size()) }.cast()
         } else {
             // SAFETY: the caller's layout is passed on.
             unsafe { MiMalloc.alloc_zeroed(layout) }
-        }
+        };
+        heap::allocated(block, layout.size());
+        block
     }
 
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        heap::freed(pointer);
         // SAFETY: the caller got the pointer from here, so it is mimalloc's.
         unsafe { MiMalloc.dealloc(pointer, layout) };
     }
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if is_natural(size, layout.align()) {
+        // Before another thread can get the block.
+        heap::freed(pointer);
+        let block = if is_natural(size, layout.align()) {
             // SAFETY: the caller got the pointer from here, so it is mimalloc's.
             unsafe { mi_realloc(pointer.cast(), size) }.cast()
         } else {
             // SAFETY: what the caller promises is passed on.
             unsafe { MiMalloc.realloc(pointer, layout, size) }
-        }
+        };
+        heap::allocated(block, size);
+        block
     }
 }
 

@@ -27,8 +27,8 @@ use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, ResetArguments};
 use crate::{
     admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, get,
-    history, inject, istio_iptables, manifests, migrate, mtls, plan, prove, proxy_config, proxy_status, purge, tap,
-    top, validate, why, workload,
+    history, inject, istio_iptables, manifests, migrate, mtls, plan, profile, prove, proxy_config, proxy_status, purge,
+    tap, top, validate, why, workload,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -115,6 +115,9 @@ enum Command {
     Tap(Box<tap::TapArguments>),
     /// Show the requests, failures and durations of each workload of the running mesh, the busiest first.
     Top(top::TopArguments),
+    /// Record where the CPU time of a live proxy or control plane goes, or what it allocates: a flame graph, and a file for pprof.
+    #[command(after_help = profile::EXAMPLES)]
+    Profile(profile::ProfileArguments),
     /// Replay recent requests against a change: how many would move where, which would fail.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArguments),
@@ -502,6 +505,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Why(arguments) => why::run(&arguments, &mut io::stdout().lock()),
         Command::Tap(arguments) => tap::run(&arguments, &mut io::stdout().lock()),
         Command::Top(arguments) => top::run(&arguments, &mut io::stdout().lock()),
+        Command::Profile(arguments) => profile::run(&arguments, &mut io::stdout().lock()),
         Command::Plan(arguments) => plan::run(&arguments, &mut io::stdout().lock()),
         Command::Analyze(arguments) => analyze::run(&arguments, &mut io::stdout().lock()),
         Command::Effective(arguments) => effective::run(&arguments, &mut io::stdout().lock()),

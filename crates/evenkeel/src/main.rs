@@ -32,6 +32,7 @@ mod migrate;
 mod mtls;
 mod overrides;
 mod plan;
+mod profile;
 mod prove;
 mod proxies;
 mod proxy_config;

@@ -95,7 +95,7 @@ impl Proxies {
             Self::At(address) => {
                 return Ok(PendingAnswer::Answered(match body {
                     Some(body) => admin::post_within(proxy_config::PATIENCE, admin::PROXY, *address, (page, body)),
-                    None => admin::get_within(proxy_config::PATIENCE, admin::PROXY, *address, page),
+                    None => admin::get_within(proxy_config::patience(page), admin::PROXY, *address, page),
                 }?));
             }
         };

@@ -247,7 +247,7 @@ const CALLS: &[i64] = &[
     libc::SYS_restart_syscall, libc::SYS_prctl, libc::SYS_clone3,
     // Signals and children.
     libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigpending,
-    libc::SYS_sigaltstack, libc::SYS_tgkill, libc::SYS_tkill, libc::SYS_kill, libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal,
+    libc::SYS_sigaltstack, libc::SYS_timer_create, libc::SYS_timer_settime, libc::SYS_timer_delete, libc::SYS_tgkill, libc::SYS_tkill, libc::SYS_kill, libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal,
     libc::SYS_wait4, libc::SYS_waitid,
     // Who, where, when, how much.
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid,

@@ -62,7 +62,7 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Paths, and what their pages show.
-const INDEX: [(&str, &str); 17] = [
+const INDEX: [(&str, &str); 18] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/version", "the control plane's version, as istiod's page has it"),
@@ -88,6 +88,10 @@ const INDEX: [(&str, &str); 17] = [
     ("/debug/history", "which changes there were, and what they changed in files (`evenkeel history`)"),
     ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),
     ("/debug/adsz", "connected proxies"),
+    (
+        "/debug/pprof/profile?seconds=N",
+        "where the control plane's CPU time goes; `/debug/pprof/heap`: what it allocates (`evenkeel profile`)",
+    ),
     ("/debug/ca", "the certificate authorities, their rotation, and certificates that end soon (`evenkeel ca status`)"),
 ];
 

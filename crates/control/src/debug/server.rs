@@ -9,6 +9,7 @@ use bytes::Bytes;
 use evenkeel_base::local_host;
 use evenkeel_process::gzip;
 use evenkeel_process::newest::serve_newest;
+use evenkeel_profile::PREFIX;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::Pages;
-use super::access::Refusal;
+use super::access::{Extent, Refusal};
 use super::pages::{HISTORY, METRICS, Page, READY};
 
 /// Maximum number of connections. A further one takes the place of the oldest of the address that has most.
@@ -54,12 +55,12 @@ struct Turns {
 async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, turns: &Turns) {
     let to_loopback = stream.local_addr().is_ok_and(|local| local.ip().to_canonical().is_loopback());
     let service = service_fn(async |request: Request<Incoming>| {
-        let (status, kind, body) = answer(pages, turns, &request, to_loopback).await;
+        let (status, kind, body) = respond(pages, turns, &request, to_loopback).await;
         let accepted = request.headers().get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         // Only scrapers come again and again.
-        let compressed = (request.uri().path() == METRICS).then(|| gzip::compressed(body.as_bytes(), accepted));
+        let compressed = (request.uri().path() == METRICS).then(|| gzip::compressed(&body, accepted));
         let response = match compressed.flatten() {
-            None => response(status, kind, body.into_bytes()),
+            None => response(status, kind, body),
             Some(compressed) => {
                 let mut response = response(status, kind, compressed);
                 let encoding = header::HeaderValue::from_static(gzip::GZIP);
@@ -80,28 +81,56 @@ async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, 
     }
 }
 
-async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, to_loopback: bool) -> Page {
-    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+/// Answers with bytes: a profile is no text.
+async fn respond<B>(
+    pages: &Arc<Pages>,
+    turns: &Turns,
+    request: &Request<B>,
+    to_loopback: bool,
+) -> (StatusCode, &'static str, Vec<u8>) {
+    let (status, kind, body) = match admit(pages, request, to_loopback).await {
+        Err(refusal) => refusal,
+        Ok(Extent::All) if request.uri().path().starts_with(PREFIX) => return profile(request).await,
+        Ok(extent) => answer(pages, turns, request, extent).await,
+    };
+    (status, kind, body.into_bytes())
+}
+
+/// Records for as long as the query says, so it takes no turn from other pages.
+async fn profile<B>(request: &Request<B>) -> (StatusCode, &'static str, Vec<u8>) {
+    let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+    match tokio::task::spawn_blocking(move || evenkeel_profile::answer(&path, &query)).await {
+        Ok(evenkeel_profile::Answer { status, content_type, body }) => {
+            (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), content_type, body)
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n").into_bytes()),
+    }
+}
+
+/// What the client may read; else the answer.
+async fn admit<B>(pages: &Pages, request: &Request<B>, to_loopback: bool) -> Result<Extent, Page> {
     // A foreign web page may have a browser send requests under a name that its owner resolves to this address (DNS
     // rebinding).
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("."));
     if to_loopback && !host.is_none_or(local_host::is_local) {
         let text =
             "ask for localhost or the address itself: the host may be anybody's name for this address\n".to_owned();
-        return (StatusCode::FORBIDDEN, "text/plain", text);
+        return Err((StatusCode::FORBIDDEN, "text/plain", text));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned()));
     }
-    // Readiness is answered first: other requests must not delay a probe.
+    let root = pages.root_namespace();
+    let extent = pages.access().of(request.headers(), request.uri().path(), to_loopback, &root).await;
+    extent.map_err(|Refusal { status, reason }| (status, "text/plain", reason + "\n"))
+}
+
+async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>, extent: Extent) -> Page {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    // Readiness takes no turn: other requests must not delay a probe.
     if path == READY {
         return pages.page(path, query, None);
     }
-    let root = pages.root_namespace();
-    let extent = match pages.access().of(request.headers(), path, to_loopback, &root).await {
-        Ok(extent) => extent,
-        Err(Refusal { status, reason }) => return (status, "text/plain", reason + "\n"),
-    };
     let turn = if path == HISTORY { turns.histories.acquire() } else { turns.pages.acquire() };
     let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, turn).await else {
         let text = "other pages are being written; ask again later\n".to_owned();

@@ -15,7 +15,7 @@ pub mod log;
 mod routes;
 mod secrets;
 pub mod tables;
-mod target;
+pub mod target;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -32,8 +32,18 @@ use crate::formats::width;
 
 /// How long a proxy may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How much longer than its recording a profile may take: names are looked up in large files.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum size of a body that is sent, in bytes.
 const MAX_BODY_BYTES: u64 = 1024 * 1024;
+
+/// How long a program may take to answer a request for this page.
+pub fn patience(page: &str) -> Duration {
+    let Some(page) = page.strip_prefix(evenkeel_profile::PREFIX) else { return PATIENCE };
+    let query = page.split_once('?').map_or("", |(_, query)| query);
+    // The answer to a query that is not valid comes at once.
+    PROFILE_PATIENCE + Duration::from_secs(evenkeel_profile::seconds(query).unwrap_or_default())
+}
 
 /// Prints the load of each worker, and how uneven it is.
 pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -65,7 +75,7 @@ pub fn page(address: SocketAddr, page: &str, post: bool, out: &mut dyn Write) ->
         io::stdin().lock().take(MAX_BODY_BYTES).read_to_end(&mut body).context("reading standard input")?;
         admin::post_within(PATIENCE, admin::PROXY, address, (&page, &body))?
     } else {
-        admin::get_within(PATIENCE, admin::PROXY, address, &page)?
+        admin::get_within(patience(&page), admin::PROXY, address, &page)?
     };
     out.write_all(&body)?;
     Ok(())

@@ -16,12 +16,12 @@ use crate::proxies::Proxies;
 /// Spaces between two columns of a table.
 const GAP: usize = 5;
 
-/// One proxy, or the file with its answer.
+/// One proxy.
 #[derive(Debug, clap::Args)]
-pub struct Target {
+pub struct ProxyChoice {
     /// A workload of the running mesh, or one of its pods: NAME, POD, POD.NAMESPACE, deploy/NAME [default: the proxy on this
     /// machine]. Of several replicas the first is asked.
-    workload: Option<String>,
+    pub workload: Option<String>,
 
     /// The workload's namespace; needed only if several namespaces have a workload of that name.
     #[arg(short, long, value_name = "NAME")]
@@ -29,11 +29,18 @@ pub struct Target {
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
+    pub state: Option<PathBuf>,
 
     /// Admin port of the proxy [default: 127.0.0.1:15000].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["workload", "state"])]
     admin: Option<SocketAddr>,
+}
+
+/// One proxy, or the file with its answer.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    #[command(flatten)]
+    proxy: ProxyChoice,
 
     /// Read the page from a file, as `proxy-config page` has printed it, instead of asking a proxy.
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["workload", "state", "admin"])]
@@ -60,6 +67,20 @@ pub struct Shown {
     pub output: Output,
 }
 
+impl ProxyChoice {
+    /// The answer to a request for a page. `body`: sent with POST.
+    pub fn exchange(&self, page: &str, body: Option<&[u8]>) -> anyhow::Result<Vec<u8>> {
+        let Some(workload) = &self.workload else {
+            let proxies = Proxies::At(self.admin.unwrap_or_else(admin::default_proxy));
+            return proxies.page(&beside(), page, body);
+        };
+        let proxies = Proxies::find(None, self.state.as_ref())?;
+        let replicas = proxies.replicas(name(workload), self.namespace.as_deref())?;
+        let first = replicas.first().with_context(|| format!("{workload} has no replica"))?;
+        proxies.page(first, page, body)
+    }
+}
+
 impl Target {
     /// Whether the answer comes from a file.
     pub fn is_file(&self) -> bool {
@@ -72,7 +93,7 @@ impl Target {
             let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
             return serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()));
         }
-        let body = self.exchange(page, None)?;
+        let body = self.proxy.exchange(page, None)?;
         serde_json::from_slice(&body).with_context(|| format!("the proxy's page {page} is not JSON"))
     }
 
@@ -81,18 +102,7 @@ impl Target {
         if self.is_file() {
             bail!("a file has no settings to change");
         }
-        self.exchange(page, Some(&[]))
-    }
-
-    fn exchange(&self, page: &str, body: Option<&[u8]>) -> anyhow::Result<Vec<u8>> {
-        let Some(workload) = &self.workload else {
-            let proxies = Proxies::At(self.admin.unwrap_or_else(admin::default_proxy));
-            return proxies.page(&beside(), page, body);
-        };
-        let proxies = Proxies::find(None, self.state.as_ref())?;
-        let replicas = proxies.replicas(name(workload), self.namespace.as_deref())?;
-        let first = replicas.first().with_context(|| format!("{workload} has no replica"))?;
-        proxies.page(first, page, body)
+        self.proxy.exchange(page, Some(&[]))
     }
 }
 

@@ -32,6 +32,7 @@ mod manager;
 mod mesh;
 mod migrate;
 mod pair;
+mod profile;
 mod proxy;
 mod restart;
 mod runtime_values;

@@ -9,6 +9,7 @@ mod edges;
 mod explain;
 mod info;
 mod log;
+mod profile;
 mod requests;
 mod stall_timeout;
 mod stats;
@@ -146,6 +147,8 @@ enum Handler {
     Explain,
     /// `/requests`: asks the workers, then renders on a separate thread.
     Requests,
+    /// `/debug/pprof/…`: records on a separate thread.
+    Profile,
     /// `/edges`: asks the workers, then renders on a separate thread.
     Edges,
     /// Large pages: the needed state is copied on the control thread, and the page is rendered on a separate thread.
@@ -171,6 +174,19 @@ const PAGES: &[Page] = &[
         help: "the configuration in use (?include_eds, ?resource=FIELD, ?name_regex=REGEX)",
         mutates: false,
         handler: Handler::Apart(config_dump::page),
+    },
+    Page { path: "/debug/pprof/", help: "profiles of the proxy", mutates: false, handler: Handler::Profile },
+    Page {
+        path: "/debug/pprof/heap",
+        help: "what is allocated, and still held (?seconds=N, ?format=svg; else for `go tool pprof`)",
+        mutates: false,
+        handler: Handler::Profile,
+    },
+    Page {
+        path: "/debug/pprof/profile",
+        help: "where CPU time goes (?seconds=N, ?format=svg; else for `go tool pprof`)",
+        mutates: false,
+        handler: Handler::Profile,
     },
     Page {
         path: "/drain_listeners",
@@ -381,6 +397,7 @@ async fn answer(admin: &Admin, head: &http::request::Parts, body: Incoming) -> R
         Method::GET | Method::HEAD | Method::POST => match page.handler {
             Handler::Now(draw) => draw(admin, &query),
             Handler::Explain => explain::page(admin, body).await,
+            Handler::Profile => profile::page(uri).await,
             Handler::Requests => requests::page(admin, &query).await,
             Handler::Edges => edges::page(admin).await,
             Handler::Clusters => apart::draw(clusters::page(admin, &query).await).await,
