@@ -143,6 +143,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     }
     let path = TrustPath { pushed, renewed: keeper.renewals(), roots: roots.clone() };
     let _keeper = Task::spawn(keeper.keep());
+    options.note_idle_levels();
     let _stream = servers::follow(&options, dns.as_ref(), &store, path)?;
     // Only one agent checks and reports, also while another one takes over.
     let _health = options.readiness_probe()?.map(|probe| {

@@ -254,6 +254,16 @@ impl Options {
         Ok(SpiffeId::new(&self.trust_domain, &self.namespace, &self.service_account)?)
     }
 
+    /// Says that levels of components are Envoy's.
+    pub(crate) fn note_idle_levels(&self) {
+        if let (Some(levels), None) = (&self.proxy_component_log_level, &self.envoy) {
+            tracing::warn!(
+                levels,
+                "log levels of components have no effect: the built-in proxy has one level, the agent's"
+            );
+        }
+    }
+
     /// Metadata of the node by name: of `proxyMetadata`, of the environment, and of `--metadata`, of which the last counts.
     pub fn node_metadata(&self) -> BTreeMap<String, String> {
         let proxy_metadata = self.proxy_config.get("proxyMetadata").and_then(Value::as_object);
@@ -443,23 +453,24 @@ const FILE_MOUNTED_CERTS: &str = "FILE_MOUNTED_CERTS";
 const OUTPUT_CERTS: &str = "OUTPUT_CERTS";
 const CA_ADDR: &str = "CA_ADDR";
 const CA_ROOT_CA: &str = "CA_ROOT_CA";
+/// The variables that are read beside metadata.
+const SETTINGS: [&str; 8] = [
+    LABELS_VARIABLE,
+    ANNOTATIONS_VARIABLE,
+    PROMETHEUS_VARIABLE,
+    PROBES_VARIABLE,
+    FILE_MOUNTED_CERTS,
+    OUTPUT_CERTS,
+    CA_ADDR,
+    CA_ROOT_CA,
+];
 /// The metadata that says whether the agent answers the workload's DNS queries.
 const DNS_CAPTURE: &str = "DNS_CAPTURE";
 
 fn environment() -> Vec<(String, String)> {
     let all =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let settings = [
-        LABELS_VARIABLE,
-        ANNOTATIONS_VARIABLE,
-        PROMETHEUS_VARIABLE,
-        PROBES_VARIABLE,
-        FILE_MOUNTED_CERTS,
-        OUTPUT_CERTS,
-        CA_ADDR,
-        CA_ROOT_CA,
-    ];
-    all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || settings.contains(&name.as_str())).collect()
+    all.filter(|(name, _)| name.starts_with(METADATA_PREFIX) || SETTINGS.contains(&name.as_str())).collect()
 }
 
 /// Parses a boolean as Go's `strconv.ParseBool` does.
@@ -475,5 +486,50 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// What the agent does with variables of its environment.
+    fn effects(environment: &[(&str, &str)]) -> String {
+        let words = ["agent", "sidecar", "--id", "web-0.shop", "--namespace", "shop", "--service-account", "web"];
+        let words =
+            words.into_iter().chain(["--ip", "10.0.0.1", "--token", "/t", "--root-cert", "/r", "--state", "/s"]);
+        let mut options = Program::parse_from(words).options;
+        options.environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let certificates = (options.file_mounted_certs(), options.output_certs(), options.certificate_service());
+        let of_pod = (options.all_labels(), options.annotations(), options.program_metrics(), options.app_probes());
+        format!("{:?} {certificates:?} {of_pod:?}", options.node_metadata())
+    }
+
+    #[test]
+    fn every_variable_that_is_read_counts() {
+        let values = [
+            (LABELS_VARIABLE, r#"{"app": "web"}"#),
+            (ANNOTATIONS_VARIABLE, r#"{"note": "hello"}"#),
+            (PROMETHEUS_VARIABLE, r#"{"scrape": "true", "port": "9000", "path": "/m"}"#),
+            (PROBES_VARIABLE, r#"{"/app-health/web/readyz": {"httpGet": {"port": 80}}}"#),
+            (FILE_MOUNTED_CERTS, "true"),
+            (OUTPUT_CERTS, "/certs"),
+            (CA_ADDR, "ca.test:1"),
+        ];
+        for (name, value) in values.into_iter().chain([("ISTIO_META_NETWORK", "north")]) {
+            assert_ne!(effects(&[(name, value)]), effects(&[]), "{name}");
+        }
+        let service = (CA_ADDR, "ca.test:1");
+        assert_ne!(effects(&[service, (CA_ROOT_CA, "/ca.pem")]), effects(&[service]), "{CA_ROOT_CA}");
+        let tried = values.iter().map(|(name, _)| *name).chain([CA_ROOT_CA]);
+        assert_eq!(tried.collect::<Vec<_>>(), SETTINGS);
     }
 }

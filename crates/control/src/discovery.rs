@@ -132,6 +132,15 @@ impl Source for Discovery {
             ConnectError::TooMany | ConnectError::TooManyOfIdentity => Status::resource_exhausted(error.to_string()),
             ConnectError::Closed => Status::unavailable(error.to_string()),
         };
+        let unheeded = evenkeel_translate::node_metadata::unheeded(node);
+        if !unheeded.is_empty() {
+            let names = unheeded.join(", ");
+            tracing::info!(
+                node = node.id,
+                names,
+                "this metadata of the node, which Istio's control plane reads, has no effect here"
+            );
+        }
         if let (Some(authorities), Some(serial)) = (&self.authorities, &client.serial) {
             authorities.shown(serial, SystemTime::now());
         }

@@ -12,8 +12,10 @@ const READ: [&str; 7] = [
     "PILOT_PUSH_THROTTLE",
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
 ];
+/// Those that have an effect in a cluster; its platform reads them.
+const OF_CLUSTERS: [&str; 2] = ["PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "SHARED_MESH_CONFIG"];
 /// Variables without such a prefix, which say what Istio's control plane trusts, signs or sends.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 25] = [
     "AUTO_RELOAD_PLUGIN_CERTS",
     "CA_TRUSTED_NODE_ACCOUNTS",
     "CERT_SIGNER_DOMAIN",
@@ -34,7 +36,6 @@ const OTHERS: [&str; 26] = [
     "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES",
     "REQUIRE_3P_TOKEN",
     "RESOLVE_HOSTNAME_GATEWAYS",
-    "SHARED_MESH_CONFIG",
     "TOKEN_AUDIENCES",
     "TRUSTED_GATEWAY_CIDR",
     "USE_CACERTS_FOR_SELF_SIGNED_CA",
@@ -62,7 +63,8 @@ fn is_service_link(name: &str) -> bool {
 pub(crate) fn without_effect(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let is_istios =
         |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || OTHERS.contains(&name.as_str());
-    let has_effect = |name: &String| READ.contains(&name.as_str()) || is_service_link(name);
+    let is_read = |name: &String| READ.contains(&name.as_str()) || OF_CLUSTERS.contains(&name.as_str());
+    let has_effect = |name: &String| is_read(name) || is_service_link(name);
     let names = names.into_iter().filter(|name| is_istios(name) && !has_effect(name));
     let mut names: Vec<String> = names.take(MAX_NAMED).collect();
     names.sort();
@@ -92,6 +94,7 @@ mod tests {
         };
         check(&["PATH", "HOME", "SSL_CERT_FILE", "ROOT_CA_DIR"], &[]);
         check(&READ, &[]);
+        check(&OF_CLUSTERS, &[]);
         check(&OTHERS, &OTHERS);
         check(&["ISTIOD_SERVICE_HOST", "ISTIOD_SERVICE_PORT_HTTPS_DNS", "ISTIOD_PORT", "ISTIOD_PORT_15012_TCP"], &[]);
         check(&["ISTIOD_PORT_15012_TCP_ADDR", "ISTIOD_SERVICE_PORT"], &[]);
@@ -102,24 +105,55 @@ mod tests {
         );
     }
 
-    /// Each of them is read somewhere else in this crate, and every variable that is read is here.
+    /// Each of them is read by a source of the workspace, and every variable that is read is here.
     #[test]
     fn those_that_have_an_effect_are_the_ones_that_are_read() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
         let mut read = std::collections::BTreeSet::new();
-        for path in evenkeel_testkit::workspace::sources(&folder) {
-            if path.ends_with("environment.rs") {
+        for path in evenkeel_testkit::workspace::sources(crates) {
+            let is_source = path.components().any(|part| part.as_os_str() == "src");
+            if !is_source || path.ends_with("environment.rs") {
                 continue;
             }
             let text = std::fs::read_to_string(&path).expect("a source file");
             for other in OTHERS {
                 assert!(!text.contains(&format!("\"{other}\"")), "{} reads {other}", path.display());
             }
-            for part in text.split('"').filter(|part| part.starts_with("PILOT_")) {
+            let is_known =
+                |part: &&str| part.starts_with("PILOT_") && !part.ends_with('_') || OF_CLUSTERS.contains(part);
+            for part in text.split('"').filter(is_known) {
                 let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
                 read.extend(part.chars().all(is_name).then(|| part.to_owned()));
             }
         }
-        assert_eq!(read.iter().map(String::as_str).collect::<Vec<_>>(), READ);
+        let known: std::collections::BTreeSet<_> =
+            READ.iter().chain(&OF_CLUSTERS).map(|name| (*name).to_owned()).collect();
+        assert_eq!(read, known);
+    }
+
+    /// Every variable that is read changes a setting.
+    #[test]
+    fn every_variable_that_is_read_counts() {
+        let settings = |name: &str, value: &str| {
+            let lookup = |asked: &str| (asked == name).then(|| value.to_owned());
+            let debounce = crate::source::debounce::DebounceOptions::from_env(lookup).expect("a value");
+            let publish = crate::publish::PublishOptions::from_env(lookup).expect("a value");
+            let grace = crate::registration::grace_from_env(lookup).expect("a value");
+            let jwks = crate::jwks::settings::JwksSettings::from_env(lookup).expect("a value");
+            format!("{debounce:?} {publish:?} {grace:?} {jwks:?}")
+        };
+        let values = [
+            ("PILOT_DEBOUNCE_AFTER", "77ms"),
+            ("PILOT_DEBOUNCE_MAX", "7s"),
+            ("PILOT_ENABLE_EDS_DEBOUNCE", "true"),
+            ("PILOT_JWT_ENABLE_REMOTE_JWKS", "envoy"),
+            ("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "77s"),
+            ("PILOT_PUSH_THROTTLE", "7"),
+            ("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD", "77s"),
+        ];
+        assert_eq!(values.map(|(name, _)| name), READ);
+        for (name, value) in values {
+            assert_ne!(settings(name, value), settings("NONE", value), "{name}");
+        }
     }
 }

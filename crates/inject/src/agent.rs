@@ -229,14 +229,17 @@ pub(crate) fn literal(text: &str) -> String {
 /// Log levels of an agent and its proxy. The built-in proxy is in the agent's process and has its log, so the level for the proxy
 /// goes first there.
 fn log_levels(levels: &LogLevels, default: &str, is_envoy: bool) -> Vec<OsString> {
+    let components = ("--proxy-component-log-level", levels.components.clone());
     if !is_envoy {
         let level = levels.proxy.as_deref().or(levels.agent.as_deref());
-        return words(["--log-level", level.unwrap_or(default)]);
+        let level = ("--log-level", Some(level.unwrap_or(default).to_owned()));
+        // The agent says that the built-in proxy has one level.
+        return [level, components].into_iter().flat_map(|(name, value)| flag(name, value)).collect();
     }
     let flags = [
         ("--log-level", Some(levels.agent.as_deref().unwrap_or(default).to_owned())),
         ("--proxy-log-level", levels.proxy.clone()),
-        ("--proxy-component-log-level", levels.components.clone()),
+        components,
     ];
     flags.into_iter().flat_map(|(name, value)| flag(name, value)).collect()
 }

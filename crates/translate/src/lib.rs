@@ -40,6 +40,7 @@ mod metadata_exchange;
 mod metrics;
 pub mod name_table;
 pub mod names;
+pub mod node_metadata;
 pub mod output;
 pub mod proxy_options;
 pub mod rbac;

@@ -69,6 +69,8 @@ fn what_istio_keeps_of_the_statistics_stays_beside_what_the_owner_includes() {
     let annotations = r#"{"sidecar.istio.io/statsInclusionPrefixes":"cluster.outbound,listener"}"#;
     check(config, annotations, &[&["{prefix:cluster.outbound}", "{prefix:listener}"][..], &of_config].concat());
     check("{}", annotations, &["{prefix:cluster.outbound}", "{prefix:listener}"]);
+    check("{}", r#"{"sidecar.istio.io/statsInclusionSuffixes":"cx_total"}"#, &["{suffix:cx_total}"]);
+    check("{}", r#"{"sidecar.istio.io/statsInclusionRegexps":"a.*z"}"#, &["{safe_regex:{regex:a.*z}}"]);
     check(r#"{"proxyStatsMatcher":{}}"#, "not JSON", &[]);
     assert_eq!(patterns("{}", r#"{"sidecar.istio.io/statsInclusionPrefixes":""}"#), None);
     assert_eq!(patterns("{}", "{}"), None);

@@ -42,6 +42,11 @@ fn found(kind: &str, metadata: &str) -> Vec<String> {
         "Pod" => ("v1", "spec: {containers: [{name: a}]}"),
         "Service" => ("v1", "spec: {ports: [{port: 80}]}"),
         "AuthorizationPolicy" => ("security.istio.io/v1", "spec: {}"),
+        "WorkloadEntry" => ("networking.istio.io/v1", "spec: {address: 10.0.0.1}"),
+        "KubernetesGateway" => (
+            "gateway.networking.k8s.io/v1",
+            "spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+        ),
         "ServiceEntry" => {
             ("networking.istio.io/v1", "spec: {hosts: [a.example], ports: [{number: 80, name: http}], resolution: DNS}")
         }
@@ -51,6 +56,7 @@ fn found(kind: &str, metadata: &str) -> Vec<String> {
         ),
         _ => ("v1", ""),
     };
+    let kind = kind.strip_prefix("Kubernetes").unwrap_or(kind);
     let text = format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: a, {metadata}}}\n{rest}\n");
     let (_, found) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
     assert!(found.iter().all(|finding| finding.span.line > 0), "{found}");
@@ -61,17 +67,7 @@ fn found(kind: &str, metadata: &str) -> Vec<String> {
 fn every_name_is_honoured_or_named() {
     for (field, table) in [("annotations", ANNOTATIONS), ("labels", LABELS)] {
         for known in table {
-            let place = match known.places {
-                [] => "Service",
-                places => match places
-                    .iter()
-                    .find(|place| ["Pod", "Service", "Namespace", "AuthorizationPolicy"].contains(place))
-                {
-                    Some(place) => place,
-                    // Kinds that are not read yet.
-                    None => continue,
-                },
-            };
+            let place = known.places.first().copied().unwrap_or("Service");
             let (value, expected): (&str, &[&str]) = match known.verdict {
                 Verdict::Honoured if known.name.contains("Ports") => ("80", &[]),
                 Verdict::Honoured if known.name.contains("IPRanges") => ("10.0.0.0/8", &[]),
@@ -82,6 +78,7 @@ fn every_name_is_honoured_or_named() {
                 Verdict::Honoured if known.name.ends_with("statsHistogramBuckets") => (r#"{"cluster": [1]}"#, &[]),
                 Verdict::Honoured if known.name == "status.sidecar.istio.io/port" => ("0", &[]),
                 Verdict::Honoured if known.name.ends_with("canonical-serviceaccounts") => ("spiffe://a/b", &[]),
+                Verdict::Honoured if known.name == "istio.io/connect-strategy" => ("DEFAULT", &[]),
                 Verdict::Honoured => ("true", &[]),
                 Verdict::OnlyValues(_) => ("something", &["warning unsupported-value"]),
                 Verdict::NotYet => ("x", &["warning unsupported-annotation"]),

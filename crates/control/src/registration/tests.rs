@@ -163,6 +163,10 @@ fn an_entry_is_made_of_the_groups_template_and_of_what_the_node_says() {
     let stored = entry::read(&document).expect("an entry");
     assert_eq!((&*stored.group, &*stored.controller, stored.health), ("vm", "one", Some(health)));
     assert_eq!(entry::read(&serde_json::json!({})), None);
+    let until = entry::document(&group(), &registrant, "one", Connected::Until(UNIX_EPOCH), None);
+    let annotations = &until["metadata"]["annotations"];
+    assert_eq!(annotations["istio.io/disconnectedAt"], "1970-01-01T00:00:00Z");
+    assert!(annotations["istio.io/connectedAt"].is_null());
 }
 
 /// Without any part of a group its entries are others.

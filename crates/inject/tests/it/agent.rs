@@ -121,7 +121,11 @@ fn annotations_say_at_which_level_proxies_and_agents_log() {
     check([None; 3], false, "--log-level info");
     check([None; 3], true, "--log-level info");
     check([Some("debug"), None, Some("error")], false, "--log-level debug");
-    check([None, Some("http2:debug"), Some("error")], false, "--log-level error");
+    check(
+        [None, Some("http2:debug"), Some("error")],
+        false,
+        "--log-level error --proxy-component-log-level http2:debug",
+    );
     check(
         [Some("debug"), Some("http2:trace"), Some("error")],
         true,

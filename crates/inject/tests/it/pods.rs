@@ -95,6 +95,26 @@ fn rules_are_those_of_annotations() {
     let all = "istio-iptables -p 15001 -z 15006 -u 1337 -m REDIRECT -i * -x  -b * -d 15090,15021,15020 --redirect-dns";
     check("", &mesh(), Some(all));
     check("traffic.sidecar.istio.io/excludeInboundPorts: '22'", &mesh(), Some(&all.replace("15020", "15020,22")));
+    let (ranges, ports) = ("10.0.0.0/8", "80,81");
+    check(
+        &format!("traffic.sidecar.istio.io/includeInboundPorts: '{ports}'"),
+        &mesh(),
+        Some(&all.replace("-b *", "-b 80,81")),
+    );
+    check(
+        &format!("traffic.sidecar.istio.io/includeOutboundIPRanges: {ranges}"),
+        &mesh(),
+        Some(&all.replace("-i *", "-i 10.0.0.0/8")),
+    );
+    check(
+        &format!("traffic.sidecar.istio.io/excludeOutboundIPRanges: {ranges}"),
+        &mesh(),
+        Some(&all.replace("-x ", "-x 10.0.0.0/8")),
+    );
+    let further = |flag: &str| all.replace(" --redirect", &format!(" {flag} --redirect"));
+    check(&format!("traffic.sidecar.istio.io/includeOutboundPorts: '{ports}'"), &mesh(), Some(&further("-q 80,81")));
+    check(&format!("traffic.sidecar.istio.io/excludeOutboundPorts: '{ports}'"), &mesh(), Some(&further("-o 80,81")));
+    check("traffic.sidecar.istio.io/excludeInterfaces: eth1", &mesh(), Some(&further("-c eth1")));
     check("status.sidecar.istio.io/port: '0'", &mesh(), Some(&all.replace(",15020", "")));
     check("status.sidecar.istio.io/port: '7'", &mesh(), Some(&all.replace("15020", "7")));
     let virtual_machines = "traffic.sidecar.istio.io/kubevirtInterfaces: 'vnet0,vnet1'";
@@ -111,9 +131,11 @@ fn rules_are_those_of_annotations() {
 #[test]
 fn the_agent_reads_the_arguments_after_their_expansion() {
     let config = "annotations: {proxy.istio.io/config: '{proxyMetadata: {ISTIO_META_TEXT: \"a$(POD_NAME)$$\"}}', \
-                  sidecar.istio.io/agentLogLevel: debug}";
+                  sidecar.istio.io/agentLogLevel: debug, sidecar.istio.io/componentLogLevel: 'misc:error'}";
     let injection = of(config, &mesh());
     let proxy = sidecar(&injection);
+    assert!(proxy.args.iter().any(|word| word.contains("misc:error")), "{:?}", proxy.args);
+    assert!(proxy.args.iter().any(|word| word.contains("debug")), "{:?}", proxy.args);
     let known: BTreeMap<&str, &str> = proxy.env.iter().filter_map(value).collect();
     let arguments: Vec<String> = proxy.args.iter().map(|word| expanded(word, &known)).collect();
     let options = read(&arguments);

@@ -46,6 +46,7 @@ mod names;
 mod own_proxy;
 mod patches;
 mod recorded;
+mod recorded_metadata;
 mod refused;
 mod scenario;
 mod secret_refusals;

@@ -299,7 +299,7 @@ fn with_less(text: &str) -> Vec<String> {
 }
 
 /// What a client's proxy has in the mesh of a document.
-fn resources_of(document: &str) -> Value {
+pub fn resources_of(document: &str) -> Value {
     let client = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: client-0, namespace: shop}\nspec: {containers: [{name: a}]}\n\
                   status: {podIP: 10.0.0.1, phase: Running}\n";
     let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), format!("{document}{client}").into())]);
@@ -309,7 +309,7 @@ fn resources_of(document: &str) -> Value {
 }
 
 /// The lines of a test that run: those of its function that are no comments.
-fn test_in(file: &str, function: &str) -> String {
+pub fn test_in(file: &str, function: &str) -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of crates");
     let text = std::fs::read_to_string(crates.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
     let lines: Vec<&str> = text.lines().collect();
