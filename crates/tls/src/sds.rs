@@ -24,6 +24,8 @@ pub enum SdsServer {
     Ads,
     /// A stream of its own over a static cluster, such as `sds-grpc`.
     Cluster(String),
+    /// A file.
+    File(String),
 }
 
 /// What a secret must hold.

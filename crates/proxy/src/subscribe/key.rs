@@ -13,6 +13,8 @@ pub(crate) enum StreamKey {
     Aggregated,
     /// One type from a server of its own; each secret has its own stream, as in Envoy.
     Single { kind: ResourceType, cluster: Arc<str>, delta: bool, secret: Option<Arc<str>> },
+    /// One type from a file; each secret has its own.
+    File { kind: ResourceType, path: Arc<str>, secret: Option<Arc<str>> },
 }
 
 impl StreamKey {
@@ -23,7 +25,7 @@ impl StreamKey {
     pub(super) fn service(&self) -> Service {
         match self {
             Self::Aggregated => Service::Aggregated,
-            Self::Single { kind, .. } => Service::of(*kind),
+            Self::Single { kind, .. } | Self::File { kind, .. } => Service::of(*kind),
         }
     }
 
@@ -32,6 +34,7 @@ impl StreamKey {
         match self {
             Self::Aggregated => Source::Ads,
             Self::Single { cluster, delta, .. } => Source::Grpc { cluster: cluster.clone(), delta: *delta },
+            Self::File { path, .. } => Source::File { path: path.clone() },
         }
     }
 }
@@ -42,6 +45,8 @@ impl std::fmt::Display for StreamKey {
             Self::Aggregated => f.write_str("ADS"),
             Self::Single { kind, cluster, secret: Some(secret), .. } => write!(f, "{kind} {secret} from {cluster}"),
             Self::Single { kind, cluster, .. } => write!(f, "{kind} from {cluster}"),
+            Self::File { kind, path, secret: Some(secret) } => write!(f, "{kind} {secret} from {path}"),
+            Self::File { kind, path, secret: None } => write!(f, "{kind} from {path}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The proxy's xDS streams: which streams exist, and what each subscribes to.
 
 pub(crate) mod channel;
+mod file;
 pub(crate) mod key;
 mod stream;
 mod subscriptions;
@@ -87,28 +88,33 @@ impl Subscriptions {
         if let Some(stream) = self.streams.get(&key) {
             return Some(Rc::clone(stream));
         }
-        let server = self.server_of(&key)?;
         let wanted = Rc::<StreamSubscriptions>::default();
-        let stream = stream::Stream {
-            key: key.clone(),
-            server,
-            node: self.node.clone(),
-            wanted: Rc::clone(&wanted),
-            shared: shared.clone(),
-            recalled: false,
-        };
-        tokio::task::spawn_local(stream.run());
+        match &key {
+            StreamKey::Aggregated => self.start(&key, self.ads.clone()?, &wanted, shared),
+            StreamKey::Single { cluster, delta, .. } => {
+                let server = Ads { cluster: cluster.clone(), delta: *delta, metadata: Arc::default() };
+                self.start(&key, server, &wanted, shared);
+            }
+            StreamKey::File { kind, path, .. } => {
+                let (key, kind, path) = (key.clone(), *kind, path.clone());
+                let file = file::File { key, kind, path, wanted: Rc::clone(&wanted), shared: shared.clone() };
+                tokio::task::spawn_local(file.run());
+            }
+        }
         self.streams.insert(key, Rc::clone(&wanted));
         Some(wanted)
     }
 
-    fn server_of(&self, key: &StreamKey) -> Option<Ads> {
-        match key {
-            StreamKey::Aggregated => self.ads.clone(),
-            StreamKey::Single { cluster, delta, .. } => {
-                Some(Ads { cluster: cluster.clone(), delta: *delta, metadata: Arc::default() })
-            }
-        }
+    fn start(&self, key: &StreamKey, server: Ads, wanted: &Rc<StreamSubscriptions>, shared: &Shared) {
+        let stream = stream::Stream {
+            key: key.clone(),
+            server,
+            node: self.node.clone(),
+            wanted: Rc::clone(wanted),
+            shared: shared.clone(),
+            recalled: false,
+        };
+        tokio::task::spawn_local(stream.run());
     }
 }
 
@@ -121,5 +127,8 @@ fn stream_of(kind: ResourceType, source: &Source, name: Option<&Arc<str>>) -> St
             delta: *delta,
             secret: name.filter(|_| kind == ResourceType::Secret).cloned(),
         },
+        Source::File { path } => {
+            StreamKey::File { kind, path: path.clone(), secret: name.filter(|_| kind == ResourceType::Secret).cloned() }
+        }
     }
 }

@@ -43,6 +43,11 @@ impl StreamSubscriptions {
         }
     }
 
+    /// Whether a resource is subscribed to, by its name or with all of its type.
+    pub(super) fn wants(&self, kind: ResourceType, name: &str) -> bool {
+        self.all.borrow().contains(&kind) || self.names.borrow().contains(&(kind, name.into()))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.all.borrow().is_empty() && self.names.borrow().is_empty()
     }

@@ -17,6 +17,7 @@ mod dynamic_forward_proxy;
 mod ends;
 mod exchanges;
 mod explanation;
+mod file_sources;
 mod filters;
 mod floods;
 mod half_close;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
 use evenkeel_tls::slot::Slot;
-use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle, TrustError};
+use evenkeel_tls::{SdsSecret, SecretStore, TrustBundle, TrustError};
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::core::v3::Locality;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
@@ -310,11 +310,7 @@ impl Builder {
         let message: tls_pb::Secret = decode("Secret", resource)?;
         let cx = Cx::new(&self.environment);
         let value = check("Secret", &message.name, resource, cx, |cx| secret(cx, &message))?;
-        let server = match source {
-            Source::Ads => SdsServer::Ads,
-            Source::Grpc { cluster, .. } => SdsServer::Cluster(cluster.to_string()),
-        };
-        let name = SdsSecret { name: message.name.clone(), server };
+        let name = SdsSecret { name: message.name.clone(), server: source.of_secrets() };
         let held = self.store_secret(&name, value).map_err(|(path, reason)| Rejection {
             kind: "Secret",
             name: message.name.clone(),

@@ -81,7 +81,7 @@ pub(super) fn table_of(
             cx.at("vhds", |cx| {
                 match cx.reference(&table.name, "config_source", vhds.config_source.as_ref())?.source {
                     Source::Ads => Some(()),
-                    Source::Grpc { .. } => cx.fail_at("config_source", "must be ads"),
+                    Source::Grpc { .. } | Source::File { .. } => cx.fail_at("config_source", "must be ads"),
                 }
             })?;
             Some(growing(&virtual_hosts))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_tls::SdsServer;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::{Any, pb};
 
@@ -32,6 +33,22 @@ pub enum Source {
         /// Incremental (`DELTA_GRPC`).
         delta: bool,
     },
+    /// A file with a `DiscoveryResponse`.
+    File {
+        /// Its path.
+        path: Arc<str>,
+    },
+}
+
+impl Source {
+    /// The same for the store of certificates.
+    pub(crate) fn of_secrets(&self) -> SdsServer {
+        match self {
+            Self::Ads => SdsServer::Ads,
+            Self::Grpc { cluster, .. } => SdsServer::Cluster(cluster.to_string()),
+            Self::File { path } => SdsServer::File(path.to_string()),
+        }
+    }
 }
 
 /// The names a resource refers to.
@@ -89,7 +106,7 @@ pub(crate) fn on_demand_clusters(
     let source = cx.required(field, source)?;
     match cx.at(field, |cx| config_source(cx, source))? {
         Source::Ads => {}
-        Source::Grpc { .. } => return cx.fail_at(field, "must be ads"),
+        Source::Grpc { .. } | Source::File { .. } => return cx.fail_at(field, "must be ads"),
     }
     Some(OnDemandClusters { timeout: cx.duration("timeout", timeout).unwrap_or(DEFAULT_HOLD) })
 }
@@ -104,8 +121,20 @@ pub(crate) fn config_source(cx: &mut Cx<'_>, source: &core::ConfigSource) -> Opt
     match &source.config_source_specifier {
         Some(ConfigSourceSpecifier::Ads(_) | ConfigSourceSpecifier::Self_(_)) => Some(Source::Ads),
         Some(ConfigSourceSpecifier::ApiConfigSource(api)) => cx.at("api_config_source", |cx| api_source(cx, api)),
-        _ => cx.fail("one of ads, self, api_config_source is required"),
+        Some(ConfigSourceSpecifier::PathConfigSource(file)) => {
+            cx.at("path_config_source", |cx| file_source(cx, &file.path))
+        }
+        Some(ConfigSourceSpecifier::Path(path)) => file_source(cx, path),
+        None => cx.fail("one of ads, self, api_config_source, path_config_source is required"),
     }
+}
+
+/// The proxy looks at the file itself, so it sees a change of `watched_directory`, too.
+fn file_source(cx: &mut Cx<'_>, path: &str) -> Option<Source> {
+    if path.is_empty() {
+        return cx.fail_at("path", "is required");
+    }
+    Some(Source::File { path: path.into() })
 }
 
 /// A gRPC server of resources.
@@ -143,6 +172,7 @@ pub(crate) fn grpc_server(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Optio
     let delta = match ApiType::try_from(api.api_type) {
         Ok(ApiType::Grpc | ApiType::AggregatedGrpc) => false,
         Ok(ApiType::DeltaGrpc | ApiType::AggregatedDeltaGrpc) => true,
+        Ok(ApiType::Rest) => return cx.fail_at("api_type", "REST is not supported; GRPC, DELTA_GRPC and files are"),
         _ => return cx.fail_at("api_type", "must be GRPC or DELTA_GRPC (or their aggregated forms)"),
     };
     if api.transport_api_version == core::ApiVersion::V2 as i32 {

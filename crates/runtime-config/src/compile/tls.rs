@@ -8,7 +8,7 @@ use evenkeel_tls::config::{
 };
 use evenkeel_tls::downstream::DownstreamTls;
 use evenkeel_tls::upstream::UpstreamTls;
-use evenkeel_tls::{Pins, RevocationLists, SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern};
+use evenkeel_tls::{Pins, RevocationLists, SanKind, SanMatcher, SdsSecret, SecretStore, StringPattern};
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
@@ -16,7 +16,7 @@ use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
 use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::data_source;
-use super::source::{Reference, Source};
+use super::source::Reference;
 use super::{Cx, proxy_protocol, type_name};
 use crate::cluster::{ProxyProtocolTransport, Transport};
 use crate::proxy_protocol::Tlv;
@@ -166,11 +166,7 @@ fn sds_secret(cx: &mut Cx<'_>, sds: &tls::SdsSecretConfig) -> Option<SdsSecret> 
 
 /// A reference in the form the certificate store uses.
 pub(crate) fn secret_of(reference: &Reference) -> SdsSecret {
-    let server = match &reference.source {
-        Source::Ads => SdsServer::Ads,
-        Source::Grpc { cluster, .. } => SdsServer::Cluster(cluster.to_string()),
-    };
-    SdsSecret { name: reference.name.to_string(), server }
+    SdsSecret { name: reference.name.to_string(), server: reference.source.of_secrets() }
 }
 
 fn validation(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Validation> {

@@ -216,9 +216,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Sources, data, extensions
     part("envoy.config.core.v3.ConfigSource",
-        &["ads", "self", "api_config_source", "initial_fetch_timeout", "resource_api_version"]),
+        &["ads", "self", "api_config_source", "path_config_source", "path", "initial_fetch_timeout", "resource_api_version"]),
     part("envoy.config.core.v3.ExtensionConfigSource",
         &["config_source", "default_config", "apply_default_config_without_warming", "type_urls"]),
+    part("envoy.config.core.v3.PathConfigSource", &["path", "watched_directory"]),
+    part("envoy.config.core.v3.WatchedDirectory", &["path"]),
     part("envoy.config.core.v3.AggregatedConfigSource", &[]),
     message("envoy.config.core.v3.SelfConfigSource", Part, &[], &[("transport_api_version", "V3")], &[]),
     message("envoy.config.core.v3.ApiConfigSource", Part, &["grpc_services"],

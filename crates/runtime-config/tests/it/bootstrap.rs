@@ -161,7 +161,7 @@ fn mistakes_are_named_with_their_path() {
         ),
         (
             "node: { id: n }\ndynamic_resources: { ads_config: { api_type: REST } }".into(),
-            vec!["dynamic_resources.ads_config.api_type: must be GRPC or DELTA_GRPC (or their aggregated forms)"],
+            vec!["dynamic_resources.ads_config.api_type: REST is not supported; GRPC, DELTA_GRPC and files are"],
         ),
     ] {
         let rejection = read(&text).unwrap_err();
