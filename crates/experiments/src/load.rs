@@ -13,6 +13,9 @@ use crate::setup::{Setup, Sidecars};
 use crate::testbed::{COMMAND_LIMIT, Place, Testbed};
 use crate::workers;
 
+/// How long a call may take. Thousands of connections that open at once are slow, and no failure.
+const TIMEOUT: &str = "60s";
+
 /// What the caller sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
@@ -48,7 +51,9 @@ impl Load {
         let percentiles = PERCENTILES.map(|percentile| percentile.to_string()).join(",");
         let url = format!("http://{}:{PORT}/?size={}", service(self.entry), self.bytes);
         let (connections, time) = (self.connections.to_string(), format!("{seconds}s"));
-        let mut all = vec!["load", "-c", &connections, "-qps", &rate, "-t", &time, "-p", &percentiles, "-json", "-"];
+        let mut all = vec!["load", "-c", &connections, "-qps", &rate, "-t", &time, "-p", &percentiles];
+        // The calls that open the connections do not count; all others have to succeed.
+        all.extend(["-allow-initial-errors", "-timeout", TIMEOUT, "-json", "-"]);
         if self.rate.is_some() {
             // Whoever pauses between batches does not catch up.
             all.push("-nocatchup");
@@ -65,7 +70,9 @@ impl Load {
     fn hot_arguments(&self, seconds: f64) -> Vec<String> {
         let url = format!("http://{}:{PORT}/?size={}", service(self.entry), self.bytes);
         let (streams, time) = (self.hot_streams.to_string(), format!("{seconds}s"));
-        let all = ["load", "-h2", "-c", "1", "-s", &streams, "-qps", "0", "-t", &time, "-json", "-", &url];
+        let all = [
+            "load", "-h2", "-c", "1", "-s", &streams, "-qps", "0", "-t", &time, "-timeout", TIMEOUT, "-json", "-", &url,
+        ];
         all.into_iter().map(str::to_owned).collect()
     }
 }
@@ -171,10 +178,13 @@ mod tests {
             let joined = load.arguments(1.5).join(" ");
             assert!(joined.ends_with(expected), "{joined}");
         };
-        check(&Load::saturating(32), "-c 32 -qps 0 -t 1.5s -p 50,75,90,99,99.9 -json - http://s1:8080/?size=1024");
+        check(
+            &Load::saturating(32),
+            "-c 32 -qps 0 -t 1.5s -p 50,75,90,99,99.9 -allow-initial-errors -timeout 60s -json - http://s1:8080/?size=1024",
+        );
         check(
             &Load { entry: 3, ..Load::batches("POST", 10, 10) },
-            "-c 10 -qps 1000 -t 1.5s -p 50,75,90,99,99.9 -json - -nocatchup -payload-size 1024 http://s3:8080/?size=1024",
+            "-c 10 -qps 1000 -t 1.5s -p 50,75,90,99,99.9 -allow-initial-errors -timeout 60s -json - -nocatchup -payload-size 1024 http://s3:8080/?size=1024",
         );
     }
 

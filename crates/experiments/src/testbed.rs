@@ -26,7 +26,7 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// How often a child is looked at.
 const POLL: Duration = Duration::from_millis(20);
 /// How long a command inside a workload may take beyond the time of its load.
-pub const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// Lines of the mesh's output that an error shows.
 const OUTPUT_LINES: usize = 12;
 

@@ -88,7 +88,9 @@ impl Side {
             let Ok(value) = value.trim().parse::<u64>() else { continue };
             let connections = |listener: &&str| worker(name, listener, "downstream_cx_total");
             if let Some(worker) = listeners.iter().find_map(connections) {
-                *side.connections.entry(worker).or_default() += value;
+                // Evenkeel counts an outbound connection at both listeners.
+                let count = side.connections.entry(worker).or_default();
+                *count = value.max(*count);
             } else if let Some(worker) = worker(name, "workers.", "downstream_rq_total") {
                 side.requests.insert(worker, value);
             }
@@ -135,7 +137,7 @@ mod tests {
                     workers.worker_0.downstream_rq_total: 70\nserver.worker_0.watchdog_miss: 0\nworkers.worker_x.y: 1\n";
         let handed_over = "listener.0.0.0.0_15001.worker_0.downstream_cx_total: 1\n\
                            listener.0.0.0.0_8080.worker_0.downstream_cx_total: 7\n";
-        assert_eq!(Side::parse(handed_over, OUTBOUND).connections, BTreeMap::from([(0, 8)]));
+        assert_eq!(Side::parse(handed_over, OUTBOUND).connections, BTreeMap::from([(0, 7)]));
         let side = Side::parse(page, INBOUND);
         assert_eq!(side.connections, BTreeMap::from([(0, 4), (1, 2)]));
         assert_eq!(side.requests, BTreeMap::from([(0, 70)]));
