@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 pub(crate) const OVERRIDES_ANNOTATION: &str = "proxy.istio.io/overrides";
 /// The image that leaves the choice to the injector.
 const IMAGE_AUTO: &str = "auto";
+/// The pull policy of images without a tag.
+const PULL_ALWAYS: &str = "Always";
 /// Lists of containers whose elements have a name, and the field with it.
 const NAMED_LISTS: [(&str, &str); 4] =
     [("env", "name"), ("ports", "containerPort"), ("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")];
@@ -21,6 +23,10 @@ pub(crate) fn over(template: Value, own: &Value) -> Value {
         && fields.get("image").and_then(Value::as_str) == Some(IMAGE_AUTO)
     {
         fields.remove("image");
+        // Kubernetes sets this one for images without a tag, before the Pod comes to the injector.
+        if fields.get("imagePullPolicy").and_then(Value::as_str) == Some(PULL_ALWAYS) {
+            fields.remove("imagePullPolicy");
+        }
     }
     merge(template, own)
 }
@@ -72,6 +78,13 @@ mod tests {
     fn fields_are_merged_as_kubernetes_does() {
         let check = |template: Value, own: Value, expected: Value| assert_eq!(over(template, &own), expected);
         check(json!({"image": "a", "args": ["x"]}), json!({"image": "auto"}), json!({"image": "a", "args": ["x"]}));
+        let (template, of_template) = (json!({"image": "a", "imagePullPolicy": "Never"}), json!("Never"));
+        let with = |image: &str, policy: &str| {
+            over(template.clone(), &json!({"image": image, "imagePullPolicy": policy}))["imagePullPolicy"].clone()
+        };
+        assert_eq!(with("auto", "Always"), of_template, "Kubernetes has set it");
+        assert_eq!(with("auto", "IfNotPresent"), json!("IfNotPresent"));
+        assert_eq!(with("b", "Always"), json!("Always"));
         check(
             json!({"image": "a", "args": ["x"]}),
             json!({"image": "b", "args": []}),
