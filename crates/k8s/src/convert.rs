@@ -8,6 +8,8 @@ use evenkeel_api::decode::{Field, Schema, Status};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
+/// The label by which injection marks Pods with a sidecar.
+const TLS_MODE: &str = "security.istio.io/tlsMode";
 /// What an object was before `kubectl apply` changed it last: a copy of it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -46,7 +48,12 @@ fn kept_metadata(metadata: ObjectMeta, kind: Option<Kind>) -> Value {
     let mut reduced = Map::new();
     reduced.extend(metadata.name.map(|name| ("name".to_owned(), name.into())));
     reduced.extend(metadata.namespace.map(|namespace| ("namespace".to_owned(), namespace.into())));
-    if let Some(labels) = metadata.labels.filter(|labels| !labels.is_empty()) {
+    let mut labels = metadata.labels.unwrap_or_default();
+    if kind == Some(Kind::Pod) {
+        // Of files a namespace's labels tell which Pods will get a sidecar; these Pods run, and injection has marked those with one.
+        labels.entry(TLS_MODE.to_owned()).or_insert_with(|| "disabled".to_owned());
+    }
+    if !labels.is_empty() {
         reduced.insert("labels".to_owned(), json!(labels));
     }
     let mut annotations = metadata.annotations.unwrap_or_default();
@@ -196,6 +203,7 @@ mod tests {
         let mut owned = meta(true);
         owned["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a-1", "uid": "2"}]);
         let mut kept_owned = reduced.clone();
+        kept_owned["labels"][TLS_MODE] = "disabled".into();
         kept_owned["ownerReferences"] = json!([{"kind": "ReplicaSet", "name": "a-1"}]);
         check(
             "v1",
