@@ -11,8 +11,12 @@ pub enum GatewayApiStatus {
     Class(GatewayClassStatus),
     /// Of a Gateway.
     Gateway(GatewayStatus),
+    /// Of a ListenerSet.
+    ListenerSet(ListenerSetStatus),
     /// Of a route of any kind.
     Route(RouteStatus),
+    /// Of a BackendTLSPolicy.
+    Policy(PolicyStatus),
 }
 
 /// The status of a GatewayClass that is served here.
@@ -31,6 +35,17 @@ pub struct GatewayStatus {
     pub conditions: Vec<Condition>,
     /// Where clients reach it.
     pub addresses: Vec<GatewayStatusAddress>,
+    /// Its listeners, in the order of the object.
+    pub listeners: Vec<ListenerStatus>,
+    /// The number of ListenerSets that are accepted.
+    pub attached_listener_sets: usize,
+}
+
+/// The status of a ListenerSet whose Gateway is served here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerSetStatus {
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
     /// Its listeners, in the order of the object.
     pub listeners: Vec<ListenerStatus>,
 }
@@ -73,6 +88,26 @@ pub struct RouteParentStatus {
     pub controller: String,
     /// Its conditions.
     pub conditions: Vec<Condition>,
+}
+
+/// The status of a policy: what the Gateways say whose routes lead to its targets. Others' ancestors are theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PolicyStatus {
+    /// The Gateways, ascending.
+    pub ancestors: Vec<Ancestor>,
+    /// The conditions, which are the same for all of them.
+    pub conditions: Vec<Condition>,
+}
+
+/// A Gateway whose routes lead to a target of a policy.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ancestor {
+    /// The Gateway's namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The controller that serves it.
+    pub controller: String,
 }
 
 /// A reference to a parent; what the object leaves out is left out here.

@@ -43,21 +43,21 @@ object! {
     /// An address of a Gateway.
     pub struct GatewayAddress {
         /// Its type; `IPAddress` if not given.
-        kind: Option<AddressType> = "type",
+        kind: Option<String> = "type",
         /// The address.
         value: Option<String> = "value",
     }
 }
 
-choices! {
-    /// The type of an address.
-    pub enum AddressType {
-        /// An IP address.
-        IpAddress = "IPAddress",
-        /// A host name; in Istio, that of a Service.
-        Hostname = "Hostname",
-        /// An implementation's own.
-        Named = "NamedAddress",
+impl GatewayAddress {
+    /// An address of the load balancer.
+    pub const IP_ADDRESS: &str = "IPAddress";
+    /// The name of a Service, as in Istio.
+    pub const HOSTNAME: &str = "Hostname";
+
+    /// The type: one of those here, or another one, which is not supported.
+    pub fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or(Self::IP_ADDRESS)
     }
 }
 

@@ -19,7 +19,7 @@ mod reference_grant;
 pub use backend_tls_policy::{
     BackendTlsPolicy, BackendTlsPolicySpec, BackendTlsValidation, PolicyTarget, SubjectAltName, SubjectAltNameType,
 };
-pub use gateway::{AddressType, Gateway, GatewayAddress, GatewaySpec};
+pub use gateway::{Gateway, GatewayAddress, GatewaySpec};
 pub use gateway_class::{GatewayClass, GatewayClassSpec};
 pub use gateway_tls::{
     FrontendTls, FrontendTlsConfig, FrontendValidation, FrontendValidationMode, GatewayBackendTls, GatewayTls,

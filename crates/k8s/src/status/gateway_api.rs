@@ -7,11 +7,14 @@ use std::collections::BTreeSet;
 
 use evenkeel_api::gateway_api::{GROUP, GatewayClass};
 use evenkeel_model::gateway_api_status::{
-    GatewayApiStatus, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentReference, RouteParentStatus,
-    RouteStatus,
+    Ancestor, GatewayApiStatus, GatewayClassStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentReference,
+    PolicyStatus, RouteParentStatus, RouteStatus,
 };
 use evenkeel_model::{Condition, GatewayApiStatus as Status};
 use serde_json::{Map, Value, json};
+
+/// How many ancestors the status of a policy can have.
+const MAX_ANCESTORS: usize = 16;
 
 /// Which generation of an object a status is for, and the time of conditions that change.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +52,9 @@ fn wanted(current: &Value, status: &Status, stamp: Stamp<'_>) -> Value {
     match status {
         GatewayApiStatus::Class(class) => of_class(current, class, stamp),
         GatewayApiStatus::Gateway(gateway) => of_gateway(current, gateway, stamp),
+        GatewayApiStatus::ListenerSet(set) => of_listener_set(current, set, stamp),
         GatewayApiStatus::Route(route) => of_route(current, route, stamp),
+        GatewayApiStatus::Policy(policy) => of_policy(current, policy, stamp),
     }
 }
 
@@ -63,6 +68,26 @@ fn of_class(current: &Value, class: &GatewayClassStatus, stamp: Stamp<'_>) -> Va
 
 fn of_gateway(current: &Value, gateway: &GatewayStatus, stamp: Stamp<'_>) -> Value {
     let addresses = gateway.addresses.iter().map(|address| json!({"type": address.kind, "value": address.value}));
+    let mut status = json!({
+        "conditions": conditions(&current["conditions"], &gateway.conditions, stamp),
+        "addresses": addresses.collect::<Vec<_>>(),
+        "listeners": listeners(current, &gateway.listeners, stamp),
+    });
+    // Definitions that know no ListenerSets have no such field, and would refuse it.
+    if gateway.attached_listener_sets > 0 {
+        status["attachedListenerSets"] = gateway.attached_listener_sets.into();
+    }
+    status
+}
+
+fn of_listener_set(current: &Value, set: &ListenerSetStatus, stamp: Stamp<'_>) -> Value {
+    json!({
+        "conditions": conditions(&current["conditions"], &set.conditions, stamp),
+        "listeners": listeners(current, &set.listeners, stamp),
+    })
+}
+
+fn listeners(current: &Value, own: &[ListenerStatus], stamp: Stamp<'_>) -> Vec<Value> {
     let listener = |own: &ListenerStatus| {
         let before = element(&current["listeners"], "name", &own.name);
         let kinds: Vec<Value> = own.supported_kinds.iter().map(|kind| json!({"group": GROUP, "kind": kind})).collect();
@@ -73,11 +98,7 @@ fn of_gateway(current: &Value, gateway: &GatewayStatus, stamp: Stamp<'_>) -> Val
             "conditions": conditions(&before["conditions"], &own.conditions, stamp),
         })
     };
-    json!({
-        "conditions": conditions(&current["conditions"], &gateway.conditions, stamp),
-        "addresses": addresses.collect::<Vec<_>>(),
-        "listeners": gateway.listeners.iter().map(listener).collect::<Vec<_>>(),
-    })
+    own.iter().map(listener).collect()
 }
 
 fn of_route(current: &Value, route: &RouteStatus, stamp: Stamp<'_>) -> Value {
@@ -100,6 +121,30 @@ fn of_route(current: &Value, route: &RouteStatus, stamp: Stamp<'_>) -> Value {
     // In the order of the object, after those of others.
     let parents: Vec<Value> = others.chain(route.parents.iter().map(own)).collect();
     json!({ "parents": parents })
+}
+
+/// As those of a route's parents, the list of ancestors is atomic.
+fn of_policy(current: &Value, policy: &PolicyStatus, stamp: Stamp<'_>) -> Value {
+    let existing = current["ancestors"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_ours = |entry: &&Value| entry["controllerName"].as_str().is_some_and(GatewayClass::is_ours);
+    let others = existing.iter().filter(|entry| !is_ours(entry)).cloned();
+    let own = |ancestor: &Ancestor| {
+        let reference = json!({
+            "group": GROUP,
+            "kind": "Gateway",
+            "namespace": &*ancestor.namespace,
+            "name": &*ancestor.name,
+        });
+        let is_same = |entry: &&Value| {
+            entry["controllerName"] == ancestor.controller.as_str() && entry["ancestorRef"] == reference
+        };
+        let before = existing.iter().find(is_same).unwrap_or(&Value::Null);
+        let conditions = conditions(&before["conditions"], &policy.conditions, stamp);
+        json!({"ancestorRef": reference, "controllerName": ancestor.controller, "conditions": conditions})
+    };
+    let mut ancestors: Vec<Value> = others.chain(policy.ancestors.iter().map(own)).collect();
+    ancestors.truncate(MAX_ANCESTORS);
+    json!({ "ancestors": ancestors })
 }
 
 /// A reference to a parent, with the defaults that the API server adds.
@@ -200,6 +245,7 @@ mod tests {
             conditions: vec![condition("Accepted", true), condition("Programmed", holds)],
             addresses: vec![GatewayStatusAddress { kind: "Hostname", value: "a.svc".to_owned() }],
             listeners: listeners.iter().map(listener).collect(),
+            attached_listener_sets: 0,
         })
     }
 
@@ -252,6 +298,30 @@ mod tests {
         assert_eq!(times, [Some("T1"), None]);
         assert_eq!(after["conditions"][2], other);
         assert_eq!(after["conditions"][0].get("observedGeneration"), None);
+    }
+
+    #[test]
+    fn a_policy_has_conditions_for_each_gateway() {
+        let policy = |names: &[&str]| {
+            let ancestor = |name: &&str| Ancestor {
+                namespace: "shop".into(),
+                name: (*name).into(),
+                controller: "evenkeel.dev/gateway-controller".to_owned(),
+            };
+            Status::Policy(PolicyStatus {
+                ancestors: names.iter().map(ancestor).collect(),
+                conditions: vec![condition("Accepted", true)],
+            })
+        };
+        let foreign = json!({"ancestorRef": {"name": "x"}, "controllerName": "example.com/c", "conditions": []});
+        let current = json!({ "ancestors": [foreign] });
+        let applied = document(Some(&current), &policy(&["a", "b"]), AT_T1).expect("ours are missing");
+        assert_eq!(applied["ancestors"][0], foreign);
+        assert_eq!(applied["ancestors"][2]["ancestorRef"]["name"], "b");
+        assert_eq!(applied["ancestors"][2]["conditions"][0]["lastTransitionTime"], "T1");
+        assert_eq!(document(Some(&applied), &policy(&["a", "b"]), AT_T2), None);
+        let none = document(Some(&applied), &policy(&[]), AT_T2).expect("all of ours are gone");
+        assert_eq!(none["ancestors"], json!([foreign]));
     }
 
     #[test]

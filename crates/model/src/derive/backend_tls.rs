@@ -85,6 +85,7 @@ impl Table {
                 tracker.changed(Fact::BackendTls(&key.0, key.1.as_str()));
                 tracker.want(Step::Rules(key.0, key.1));
             }
+            tracker.changed(Fact::TargetsOf(id));
         }
         self.of_object.extend(new.map(|new| (id.clone(), new)));
     }
@@ -112,6 +113,27 @@ pub(super) fn applied(cx: &Cx<'_>, key: &TargetKey, found: &mut Diagnostics) -> 
         }
     }
     Some(Applied { place, targets })
+}
+
+/// What a policy names, and whether it applies there.
+pub(super) struct Claim {
+    pub(super) host: Hostname,
+    /// The older policy that applies in its place.
+    pub(super) winner: Option<Arc<str>>,
+}
+
+/// What a policy names. What does not exist is left out.
+pub(super) fn claims(cx: &Cx<'_>, key: &ObjectKey) -> Vec<Claim> {
+    let tables = &cx.read(Fact::TargetsOf(key)).backend_tls;
+    let Some((place, targets)) = tables.of_object.get(key) else { return Vec::new() };
+    let claim = |target: &Arc<TargetTls>| {
+        let host = (key.namespace.clone(), target.host.clone());
+        let all = cx.read(Fact::BackendTls(&host.0, host.1.as_str())).backend_tls.by_target.get(&host);
+        let older = all.into_iter().flat_map(|all| all.range(..place.clone()).map(|(_, (_, targets))| targets));
+        let winner = older.flatten().find(|older| older.port == target.port).map(|older| older.policy.clone());
+        Claim { host: target.host.clone(), winner }
+    };
+    targets.iter().map(claim).collect()
 }
 
 fn conflicted(object: &Object, target: &TargetTls, winner: &TargetTls) -> Diagnostic {

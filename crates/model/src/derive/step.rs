@@ -218,6 +218,10 @@ derived! {
         ClassStatus(key: ObjectKey) = gateway_api::statuses::class_step, for GatewayClass by id;
         /// The status of a Gateway of the Gateway API.
         GatewayStatus(key: ObjectKey) = gateway_api::statuses::gateway_step, for KubernetesGateway by id;
+        /// The status of a ListenerSet.
+        ListenerSetStatus(key: ObjectKey) = gateway_api::statuses::listener_set_step, for ListenerSet by id;
+        /// The status of a BackendTLSPolicy.
+        BackendTlsStatus(key: ObjectKey) = gateway_api::statuses::backend_tls_step, for BackendTlsPolicy by id;
     }
     sidecars: sidecars::Table {
         /// The Sidecars of a namespace.

@@ -58,6 +58,10 @@ pub(super) enum Fact<'a> {
     Conflict(&'a str, &'a str, u16),
     /// What the BackendTLSPolicies of a namespace say of this host.
     BackendTls(&'a str, &'a str),
+    /// The hosts that a BackendTLSPolicy names.
+    TargetsOf(&'a ObjectKey),
+    /// The Gateways of the Gateway API whose routes lead to a host.
+    AncestorsOf(&'a str),
     /// The DestinationRules of a namespace with this host as they are written.
     RuleDrafts(&'a str, &'a str),
     /// The merged rules of a namespace for this host.

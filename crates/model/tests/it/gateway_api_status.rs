@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_model::gateway_api_status::RouteParentStatus;
+use evenkeel_model::gateway_api_status::{ListenerStatus, RouteParentStatus};
 use evenkeel_model::{AddressBook, Builder, Condition, GatewayApiStatus, MeshConfig};
 use evenkeel_testkit::{TestCa, objects};
 
@@ -54,21 +54,38 @@ fn lines(text: &str) -> Vec<String> {
     all.flat_map(|(key, status)| of_status(status).into_iter().map(|line| format!("{}{line}", key.kind))).collect()
 }
 
+fn of_listener(listener: &ListenerStatus) -> Vec<String> {
+    let mut all = lines_of(format!(" {}", listener.name), &listener.conditions);
+    let (routes, kinds) = (listener.attached_routes, listener.supported_kinds.join(" "));
+    all.push(format!(" {}: {routes} of {kinds}", listener.name));
+    all
+}
+
+fn lines_of(of: String, conditions: &[Condition]) -> Vec<String> {
+    conditions.iter().map(|condition| format!("{of}: {}", shown(condition))).collect()
+}
+
 fn of_status(status: &GatewayApiStatus) -> Vec<String> {
-    let lines = |of: String, conditions: &[Condition]| {
-        conditions.iter().map(|condition| format!("{of}: {}", shown(condition))).collect::<Vec<String>>()
-    };
+    let lines = lines_of;
     match status {
         GatewayApiStatus::Class(class) => lines(String::new(), &class.conditions),
         GatewayApiStatus::Gateway(gateway) => {
             let mut all = lines(String::new(), &gateway.conditions);
-            for listener in &gateway.listeners {
-                all.extend(lines(format!(" {}", listener.name), &listener.conditions));
-                let (routes, kinds) = (listener.attached_routes, listener.supported_kinds.join(" "));
-                all.push(format!(" {}: {routes} of {kinds}", listener.name));
-            }
+            all.extend(gateway.listeners.iter().flat_map(of_listener));
             all.extend(gateway.addresses.iter().map(|at| format!(": {} {}", at.kind, at.value)));
+            all.push(format!(": {} sets", gateway.attached_listener_sets));
             all
+        }
+        GatewayApiStatus::ListenerSet(set) => {
+            let mut all = lines(String::new(), &set.conditions);
+            all.extend(set.listeners.iter().flat_map(of_listener));
+            all
+        }
+        GatewayApiStatus::Policy(policy) => {
+            let ancestors = policy.ancestors.iter();
+            ancestors
+                .flat_map(|at| lines(format!(" at {} by {}", at.name, at.controller), &policy.conditions))
+                .collect()
         }
         GatewayApiStatus::Route(route) => {
             let parent = |own: &RouteParentStatus| {
@@ -170,7 +187,7 @@ fn listeners_say_what_is_wrong_with_them() {
         good[1],
         "Gateway b: Conflicted=True ProtocolConflict",
         "Gateway b: Accepted=False ProtocolConflict",
-        "Gateway b: Programmed=False Invalid",
+        "Gateway b: Programmed=False ProtocolConflict",
     ];
     check(&conflict, &conflicting);
 }
@@ -229,4 +246,79 @@ fn routes_of_every_kind_have_a_status() {
     check_kind("GRPCRoute", "v1", "protocol: HTTP", "");
     check_kind("TLSRoute", "v1", "protocol: TLS, tls: {mode: Passthrough}", "hostnames: [a.example.com], ");
     check_kind("TCPRoute", "v1alpha2", "protocol: TCP", "");
+}
+
+#[test]
+fn listener_sets_say_which_of_their_listeners_are_served() {
+    let edge = |allowed: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: edge, namespace: shop}}\n\
+             spec: {{gatewayClassName: istio, {allowed}listeners: [{{name: own, port: 80, protocol: HTTP, hostname: a.example.com}}]}}\n\
+             ---\n{EDGE_POD}"
+        )
+    };
+    let set = |listeners: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: ListenerSet\nmetadata: {{name: more, namespace: shop}}\n\
+             spec: {{parentRef: {{name: edge}}, listeners: [{listeners}]}}\n---\n"
+        )
+    };
+    let taken = edge("allowedListeners: {namespaces: {from: Same}}, ");
+    let (good, same_host, other_protocol) = (
+        "{name: b, port: 80, protocol: HTTP, hostname: b.example.com}",
+        "{name: c, port: 80, protocol: HTTP, hostname: a.example.com}",
+        "{name: c, port: 80, protocol: TCP}",
+    );
+    let accepted =
+        ["ListenerSet: Accepted=True Accepted", "ListenerSet: Programmed=True Programmed", "Gateway: 1 sets"];
+    check(&format!("{taken}{}", set(good)), &accepted);
+    let to_set = route("shop", "{kind: ListenerSet, name: more}", "rules: [{backendRefs: [{name: web, port: 80}]}]");
+    let attached = ["ListenerSet b: 1 of HTTPRoute GRPCRoute", "ListenerSet b: Programmed=True Programmed"];
+    check(&format!("{taken}{WEB}{}{to_set}", set(good)), &attached);
+    for (conflicting, reason) in [(same_host, "HostnameConflict"), (other_protocol, "ProtocolConflict")] {
+        let lines = [("Accepted", "False"), ("Conflicted", "True"), ("Programmed", "False")];
+        let lines = lines.map(|(kind, holds)| format!("ListenerSet c: {kind}={holds} {reason}"));
+        let mut expected: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let partly = ["ListenerSet: Accepted=True ListenersNotValid", "ListenerSet b: Accepted=True Accepted"];
+        expected.extend(partly);
+        check(&format!("{taken}{}", set(&format!("{good}, {conflicting}"))), &expected);
+        let all = ["Accepted", "Programmed"].map(|kind| format!("ListenerSet: {kind}=False ListenersNotValid"));
+        check(&format!("{taken}{}", set(conflicting)), &[&all[0], &all[1], "Gateway: 0 sets"]);
+    }
+    let refused =
+        ["ListenerSet: Accepted=False NotAllowed", "ListenerSet: Programmed=False NotAllowed", "Gateway: 0 sets"];
+    check(&format!("{}{}", edge(""), set(good)), &refused);
+    assert!(lines(&set(good)).is_empty(), "nobody knows whose Gateway that would be");
+}
+
+#[test]
+fn policies_for_tls_to_backends_say_whether_they_apply() {
+    let to_web = format!(
+        "{EDGE}{EDGE_POD}{WEB}{}",
+        route("shop", "{name: edge}", "rules: [{backendRefs: [{name: web, port: 80}]}]")
+    );
+    let policy = |name: &str, target: &str, roots: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{targetRefs: [{{group: '', kind: Service, name: web{target}}}], \
+             validation: {{hostname: web.example, {roots}}}}}\n---\n"
+        )
+    };
+    let with = |text: &str, conditions: [&str; 2]| {
+        let lines = conditions.map(|of| format!("BackendTLSPolicy at edge by istio.io/gateway-controller: {of}"));
+        check(&format!("{to_web}{text}"), &[&lines[0], &lines[1]]);
+    };
+    let (accepted, resolved) = ("Accepted=True Accepted", "ResolvedRefs=True ResolvedRefs");
+    let (system, none) = ("wellKnownCACertificates: System", "Accepted=False NoValidCACertificate");
+    with(&policy("a", "", system), [accepted, resolved]);
+    let map = |kind: &str| format!("caCertificateRefs: [{{group: '', kind: {kind}, name: roots}}]");
+    with(&policy("a", "", &map("ConfigMap")), [none, "ResolvedRefs=False InvalidCACertificateRef"]);
+    with(&policy("a", "", &map("Secret")), [none, "ResolvedRefs=False InvalidKind"]);
+    let both = format!("{}{}", policy("a", "", system), policy("b", "", system));
+    with(&both, ["Accepted=False Conflicted", accepted]);
+    let of_port = format!("{}{}", policy("a", "", system), policy("b", ", sectionName: http", system));
+    let conflicts = lines(&format!("{to_web}{of_port}")).iter().filter(|line| line.contains("Conflicted")).count();
+    assert_eq!(conflicts, 1, "only the listener's: one for all ports and one for a single port apply both");
+    let unreached = format!("{WEB}{}", policy("a", "", system));
+    assert!(lines(&unreached).is_empty(), "no Gateway leads there");
 }

@@ -77,7 +77,7 @@ fn clients_of_a_port() {
     check(&default(OF_MAP), ["verified", "verified"], &[]);
     check(&default(&OF_MAP.replace("]}", "], mode: AllowValidOnly}")), ["verified", "verified"], &[]);
     let fallback = default(&OF_MAP.replace("]}", "], mode: AllowInsecureFallback}"));
-    check(&fallback, ["verified if there", "verified if there"], &["unsupported-value"]);
+    check(&fallback, ["anybody", "anybody"], &["unsupported-value"]);
     // A port with settings of its own has none of the others.
     check(
         &format!("frontend: {{default: {{}}, perPort: [{{port: 8443, tls: {{{OF_MAP}}}}}]}}"),

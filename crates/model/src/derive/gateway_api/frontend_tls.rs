@@ -7,7 +7,7 @@ use evenkeel_api::gateway_api::{FrontendValidation, FrontendValidationMode, Obje
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::super::tracking::Cx;
-use super::super::trusted_roots::{RootsReference, roots};
+use super::super::trusted_roots::{RootsError, RootsReference, roots};
 use super::grants::{Referred, is_granted};
 
 /// Resolves what `spec.tls` of a Gateway refers to.
@@ -21,8 +21,8 @@ pub(super) struct FrontendTls<'a, 't> {
 pub(super) struct VerifiedClients {
     /// The roots for their certificates, as PEM.
     pub(super) roots: Arc<[u8]>,
-    /// Whether those without a certificate are let in.
-    pub(super) optional: bool,
+    /// Everybody is let in, with a valid certificate or not.
+    pub(super) anybody: bool,
 }
 
 impl FrontendTls<'_, '_> {
@@ -31,17 +31,17 @@ impl FrontendTls<'_, '_> {
         let references = &validation.ca_certificate_refs;
         let usable: Vec<Vec<u8>> = references.iter().filter_map(|of| self.roots(of)).collect();
         let mode = validation.mode.as_ref();
-        let optional = mode.is_some_and(|mode| mode.value == FrontendValidationMode::AllowInsecureFallback);
-        if let Some(mode) = mode.filter(|_| optional) {
+        let anybody = mode.is_some_and(|mode| mode.value == FrontendValidationMode::AllowInsecureFallback);
+        if let Some(mode) = mode.filter(|_| anybody) {
             let message = format!(
-                "{}: `AllowInsecureFallback` lets clients without a certificate in, but none whose certificate is not valid",
+                "{}: with `AllowInsecureFallback` clients are asked for no certificate, so that none is refused; nobody is identified",
                 self.object
             );
             let finding = Diagnostic::info("unsupported-value", mode.span.clone(), message);
-            let finding = finding.with_help("clients with a wrong certificate have to send none");
+            let finding = finding.with_help("`AllowValidOnly` identifies clients");
             self.push(finding);
         }
-        (!usable.is_empty()).then(|| VerifiedClients { roots: usable.concat().into(), optional })
+        (!usable.is_empty()).then(|| VerifiedClients { roots: usable.concat().into(), anybody })
     }
 
     /// Several listeners of a Gateway may have the same settings.
@@ -53,24 +53,49 @@ impl FrontendTls<'_, '_> {
     }
 
     fn roots(&mut self, reference: &Spanned<ObjectReference>) -> Option<Vec<u8>> {
-        let own = &self.object.namespace;
-        let namespace = reference.namespace.as_ref().map_or_else(|| own.clone(), |namespace| namespace.0.clone());
-        let (group, kind, name) = (reference.group.as_str(), reference.kind.as_str(), reference.name.as_str());
-        let result = if is_granted(self.cx, self.object, &Referred { group, kind, namespace: &namespace, name }) {
-            roots(self.cx, &RootsReference { group, kind, namespace: &namespace, name })
-                .map_err(|error| (error.code, error.message))
-        } else {
-            let message = format!("no ReferenceGrant allows the {kind} `{namespace}/{name}`");
-            Err(("missing-grant", message))
-        };
-        let (code, message) = match result {
+        let error = match frontend_roots(self.cx, self.object, reference) {
             Ok(roots) => return Some(roots),
             Err(error) => error,
         };
-        let message = format!("{}: {message}; if no roots are left, the listeners are not served", self.object);
-        let finding = Diagnostic::warning(code, reference.span.clone(), message);
+        let message = format!("{}: {}; if no roots are left, the listeners are not served", self.object, error.message);
+        let finding = Diagnostic::warning(error.code, reference.span.clone(), message);
         let help = "name a ConfigMap that has certificates under `ca.crt`";
         self.push(finding.with_help(help));
         None
     }
+}
+
+/// The roots for certificates of clients that a Gateway refers to, as PEM.
+fn frontend_roots(cx: &Cx<'_>, gateway: &Object, reference: &ObjectReference) -> Result<Vec<u8>, RootsError> {
+    let own = &gateway.namespace;
+    let namespace = reference.namespace.as_ref().map_or_else(|| own.clone(), |namespace| namespace.0.clone());
+    let (group, kind, name) = (reference.group.as_str(), reference.kind.as_str(), reference.name.as_str());
+    if is_granted(cx, gateway, &Referred { group, kind, namespace: &namespace, name }) {
+        return roots(cx, &RootsReference { group, kind, namespace: &namespace, name });
+    }
+    let message = format!("no ReferenceGrant allows the {kind} `{namespace}/{name}`");
+    Err(RootsError { code: "missing-grant", message })
+}
+
+/// What is wrong with the roots for certificates of clients.
+pub(super) struct BrokenRoots {
+    /// The reason in the condition `ResolvedRefs`.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// Whether none are left.
+    pub(super) is_complete: bool,
+}
+
+/// What is wrong with the references of a validation; `None`: nothing.
+pub(super) fn broken_roots(cx: &Cx<'_>, gateway: &Object, validation: &FrontendValidation) -> Option<BrokenRoots> {
+    let references = &validation.ca_certificate_refs;
+    let errors: Vec<_> = references.iter().filter_map(|of| frontend_roots(cx, gateway, of).err()).collect();
+    let is_complete = errors.len() == references.len();
+    let first = errors.into_iter().next()?;
+    let reason = match first.code {
+        "missing-grant" => "RefNotPermitted",
+        "unsupported-value" => "InvalidCACertificateKind",
+        _ => "InvalidCACertificateRef",
+    };
+    Some(BrokenRoots { reason, message: first.message, is_complete })
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_api::gateway_api::{
-    AddressType, FromNamespaces, Gateway as Written, GatewaySpec, Listener, ListenerSet, ListenerTls, ListenerTlsMode,
-    SecretRef,
+    FromNamespaces, Gateway as Written, GatewayAddress, GatewaySpec, Listener, ListenerSet, ListenerTls,
+    ListenerTlsMode, SecretRef,
 };
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
@@ -78,7 +78,7 @@ pub(in super::super) fn gateways_of_set(
         }
         let first = all.iter().find_map(|owned| Some((*owned, conflict(*owned, listener)?)));
         if let Some((owned, why)) = first {
-            reader.push(conflicted(object, listener, owned, &why));
+            reader.push(conflicted(object, listener, owned, &why.message));
         }
     }
     gateways.into_iter().map(|gateway| with_certificate(gateway, &certificate)).collect()
@@ -185,7 +185,7 @@ impl Reader<'_, '_> {
     /// The Pods that serve a Gateway: those with its name as a label, or those of a Service that it names by its address.
     fn proxies(&mut self, spec: &GatewaySpec) -> Option<Proxies> {
         let (cx, object) = (self.cx, self.object);
-        let host = spec.addresses.iter().find(|address| address.kind == Some(AddressType::Hostname));
+        let host = spec.addresses.iter().find(|address| address.kind() == GatewayAddress::HOSTNAME);
         let Some(address) = host else {
             let selector = Labels::from([(GATEWAY_NAME.to_owned(), object.name.to_string())]);
             if !cx.selects_something(&object.namespace, &selector) {
@@ -309,9 +309,11 @@ impl Reader<'_, '_> {
         let simple = ServerTls::simple(certificates.clone());
         if let Some(validation) = self.spec.tls.as_ref().and_then(|tls| tls.validation(listener.port.0)) {
             let verified = FrontendTls { cx: self.cx, object: self.gateway, found: self.found }.clients(validation)?;
-            let optional = verified.optional && !matches!(clients, Clients::WithCertificate);
+            if verified.anybody && !matches!(clients, Clients::WithCertificate) {
+                return Some(simple);
+            }
             let roots = ClientRoots::Pem(verified.roots);
-            return Some(ServerTls { mode: ServerTlsMode::Mutual { certificates, roots, optional }, ..simple });
+            return Some(ServerTls { mode: ServerTlsMode::Mutual { certificates, roots, optional: false }, ..simple });
         }
         let optional = match clients {
             Clients::Anybody => return Some(simple),

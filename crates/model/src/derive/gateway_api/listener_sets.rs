@@ -57,37 +57,61 @@ pub(super) fn listener_set(object: &Object) -> Option<&ListenerSet> {
     }
 }
 
-/// All listeners of a Gateway that are served, with the objects that have them: its own, and those of its ListenerSets by age
-/// that do not conflict with earlier ones.
-pub(super) fn all_listeners<'t>(cx: &Cx<'t>, object: &'t Arc<Object>, gateway: &'t Gateway) -> Vec<Owned<'t>> {
+/// A listener of a Gateway or of one of its ListenerSets.
+pub(super) struct Listed<'t> {
+    pub(super) owned: Owned<'t>,
+    /// Why a listener of a ListenerSet is not served.
+    pub(super) conflict: Option<Conflict>,
+}
+
+/// All listeners of a Gateway with the objects that have them: its own, and those of its ListenerSets by age.
+pub(super) fn listed<'t>(cx: &Cx<'t>, object: &'t Arc<Object>, gateway: &'t Gateway) -> Vec<Listed<'t>> {
     let own = gateway.spec.listeners.iter().map(|listener| Owned { object, listener });
-    let mut all: Vec<Owned<'t>> = own.collect();
+    let mut all: Vec<Listed<'t>> = own.map(|owned| Listed { owned, conflict: None }).collect();
     for set in cx.objects(Kind::ListenerSet) {
         let Some(written) = listener_set(set) else { continue };
         if !parent_of(cx, set, written).is_ok_and(|parent| Arc::ptr_eq(parent.object, object)) {
             continue;
         }
         for listener in &written.spec.listeners {
-            if all.iter().all(|earlier| conflict(*earlier, listener).is_none()) {
-                all.push(Owned { object: set, listener });
-            }
+            let mut earlier = all.iter().filter(|earlier| earlier.conflict.is_none());
+            let conflict = earlier.find_map(|earlier| conflict(earlier.owned, listener));
+            all.push(Listed { owned: Owned { object: set, listener }, conflict });
         }
     }
     all
 }
 
+/// All listeners of a Gateway that do not conflict with earlier ones.
+pub(super) fn all_listeners<'t>(cx: &Cx<'t>, object: &'t Arc<Object>, gateway: &'t Gateway) -> Vec<Owned<'t>> {
+    let all = listed(cx, object, gateway).into_iter();
+    all.filter(|listed| listed.conflict.is_none()).map(|listed| listed.owned).collect()
+}
+
+/// What keeps a listener from being served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Conflict {
+    /// The reason in conditions.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
 /// What an earlier listener of the Gateway keeps a listener of a ListenerSet from.
-pub(super) fn conflict(earlier: Owned<'_>, listener: &Listener) -> Option<String> {
+pub(super) fn conflict(earlier: Owned<'_>, listener: &Listener) -> Option<Conflict> {
     let Owned { object: of, listener: other } = earlier;
     if other.port.value != listener.port.value {
         return None;
     }
     let port = listener.port.0;
     if family(other) != family(listener) || family(listener) == "TCP" {
-        return Some(format!("the listener `{}` of {of} uses port {port} already", other.name.0));
+        let message = format!("the listener `{}` of {of} uses port {port} already", other.name.0);
+        return Some(Conflict { reason: "ProtocolConflict", message });
     }
     let is_same = host_of(other) == host_of(listener);
-    is_same.then(|| format!("the listener `{}` of {of} serves this host on port {port} already", other.name.0))
+    is_same.then(|| Conflict {
+        reason: "HostnameConflict",
+        message: format!("the listener `{}` of {of} serves this host on port {port} already", other.name.0),
+    })
 }
 
 /// Protocols that can share a port.

@@ -1,6 +1,7 @@
 //! The Gateway API: Gateways as the model's gateways, one for each listener, and routes as route sets, as Istio's conversion does
 //! (`pilot/pkg/config/kube/gateway`).
 
+mod backend_tls_status;
 mod backends;
 mod class_status;
 mod frontend_tls;
@@ -12,7 +13,9 @@ mod http_filters;
 mod http_routes;
 mod http_rules;
 mod l4_routes;
+mod listener_set_status;
 mod listener_sets;
+mod listener_status;
 mod listeners;
 mod outline;
 mod parents;

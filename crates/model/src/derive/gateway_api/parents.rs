@@ -1,5 +1,6 @@
 //! Where a route applies: the listeners that take it, and the services of the mesh that it is for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_api::gateway_api::{GROUP, Listener, ParentRef};
@@ -15,7 +16,7 @@ use super::listeners::{
     Owned, gateway, gateway_name, host_of, is_anothers, own_controller, passes_tls, refusal, set_name,
 };
 use super::route_status::{accepted, reference, refused};
-use crate::gateway_api_status::{RouteParentStatus, RouteStatus};
+use crate::gateway_api_status::{Ancestor, RouteParentStatus, RouteStatus};
 use crate::{Condition, GatewayRef, Visibility};
 
 /// The controller of parents in the mesh, which have no class, as in Istio.
@@ -49,12 +50,14 @@ pub(super) struct RouteParents<'a, 't> {
 pub(super) struct Attachments {
     pub(super) places: Vec<Attached>,
     pub(super) status: RouteStatus,
+    /// The Gateways with listeners that take the route.
+    pub(super) gateways: BTreeSet<Ancestor>,
 }
 
 /// What becomes of a route at a parent.
 enum Outcome {
-    /// It applies there.
-    Taken { controller: String, places: Vec<Attached> },
+    /// It applies there; `gateway`: at the listeners of this one.
+    Taken { controller: String, places: Vec<Attached>, gateway: Option<Ancestor> },
     /// The parent does not take it.
     Refused { controller: String, why: Condition },
     /// The parent is nobody's, or another controller's.
@@ -65,6 +68,7 @@ enum Outcome {
 struct OfGateway<'p, 't> {
     parent: &'p Spanned<ParentRef>,
     object: &'t Arc<Object>,
+    gateway: &'t Arc<Object>,
     /// What the names of the model's gateways begin with.
     prefix: String,
     listeners: &'t [Spanned<Listener>],
@@ -120,12 +124,16 @@ impl<'t> RouteParents<'_, 't> {
         let Some(controller) = own_controller(self.cx, &gateway.spec) else { return Outcome::NotOurs };
         let all = all_listeners(self.cx, object, gateway);
         let (prefix, listeners) = (object.name.to_string(), &gateway.spec.listeners);
-        self.outcome(OfGateway { parent, object, prefix, listeners, all, controller }, found)
+        self.outcome(OfGateway { parent, object, gateway: object, prefix, listeners, all, controller }, found)
     }
 
     fn outcome(&self, of: OfGateway<'_, '_>, found: &mut Diagnostics) -> Outcome {
         match self.at_listeners(&of, found) {
-            Ok(places) => Outcome::Taken { controller: of.controller, places },
+            Ok(places) => {
+                let (namespace, name) = (of.gateway.namespace.clone(), of.gateway.name.clone());
+                let gateway = Ancestor { namespace, name, controller: of.controller.clone() };
+                Outcome::Taken { controller: of.controller, places, gateway: Some(gateway) }
+            }
             Err(why) => Outcome::Refused { controller: of.controller, why },
         }
     }
@@ -143,7 +151,7 @@ impl<'t> RouteParents<'_, 't> {
         let Ok(of) = parent_of(self.cx, object, set) else { return Outcome::NotOurs };
         let all = all_listeners(self.cx, of.object, of.gateway);
         let (prefix, listeners, controller) = (set_name(&object.name), &set.spec.listeners, of.controller);
-        self.outcome(OfGateway { parent, object, prefix, listeners, all, controller }, found)
+        self.outcome(OfGateway { parent, object, gateway: of.object, prefix, listeners, all, controller }, found)
     }
 
     /// The places at the listeners that a parent names; or why there is none.
@@ -266,7 +274,7 @@ impl<'t> RouteParents<'_, 't> {
             port: parent.port.as_ref().map(|port| port.0),
             export_to,
         };
-        Outcome::Taken { controller: MESH_CONTROLLER.to_owned(), places: vec![place] }
+        Outcome::Taken { controller: MESH_CONTROLLER.to_owned(), places: vec![place], gateway: None }
     }
 }
 
@@ -275,7 +283,8 @@ impl Attachments {
         let (controller, condition) = match outcome {
             Outcome::NotOurs => return,
             Outcome::Refused { controller, why } => (controller, why),
-            Outcome::Taken { controller, places } => {
+            Outcome::Taken { controller, places, gateway } => {
+                self.gateways.extend(gateway);
                 let new: Vec<_> = places.into_iter().filter(|place| !self.places.contains(place)).collect();
                 self.places.extend(new);
                 (controller, accepted())

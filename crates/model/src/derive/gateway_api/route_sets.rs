@@ -25,10 +25,10 @@ pub(in super::super) fn parts(cx: &Cx<'_>, object: &Object, found: &mut Diagnost
         Resource::TcpRoute(route) => (&route.spec.parent_refs, &[][..]),
         _ => return None,
     };
-    let Attachments { places, status } = RouteParents { cx, object, parents, hostnames }.attached(found);
+    let Attachments { places, status, gateways } = RouteParents { cx, object, parents, hostnames }.attached(found);
     let mut of_rules = Diagnostics::new();
     let sets = sets(cx, object, places, &mut of_rules)?;
-    let result = RouteResult::new(status, &sets, &of_rules);
+    let result = RouteResult::new(status, gateways, &sets, &of_rules);
     found.extend(of_rules);
     Some(Parts { sets, result })
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use evenkeel_api::gateway_api::ParentRef;
 use evenkeel_base::Diagnostics;
+use evenkeel_base::hostname::Hostname;
 
-use crate::gateway_api_status::{ParentReference, RouteStatus};
+use crate::gateway_api_status::{Ancestor, ParentReference, RouteStatus};
 use crate::{Condition, GatewayRef, RouteSet};
 
 /// The condition of a route that applies.
@@ -19,11 +20,24 @@ pub(in super::super) struct RouteResult {
     pub(in super::super) status: RouteStatus,
     /// The listeners that it is attached to, by the model's gateways.
     pub(in super::super) listeners: BTreeSet<GatewayRef>,
+    pub(super) reach: Reach,
+}
+
+/// From which Gateways a route leads to which hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Reach {
+    pub(super) gateways: BTreeSet<Ancestor>,
+    pub(super) hosts: BTreeSet<Hostname>,
 }
 
 impl RouteResult {
     /// `of_rules`: the findings about the rules.
-    pub(super) fn new(mut status: RouteStatus, sets: &[RouteSet], of_rules: &Diagnostics) -> Self {
+    pub(super) fn new(
+        mut status: RouteStatus,
+        gateways: BTreeSet<Ancestor>,
+        sets: &[RouteSet],
+        of_rules: &Diagnostics,
+    ) -> Self {
         let (unsupported, references) = (unsupported(of_rules), references(of_rules));
         for parent in &mut status.parents {
             for condition in parent.conditions.iter_mut().filter(|own| own.kind == ACCEPTED && own.holds) {
@@ -33,8 +47,14 @@ impl RouteResult {
         }
         let listeners = sets.iter().flat_map(|set| &set.gateways).filter(|at| **at != GatewayRef::Mesh).cloned();
         let listeners = if unsupported.is_none() { listeners.collect() } else { BTreeSet::new() };
-        Self { status, listeners }
+        let hosts = if gateways.is_empty() { BTreeSet::new() } else { sets.iter().flat_map(destinations).collect() };
+        Self { status, listeners, reach: Reach { gateways, hosts } }
     }
+}
+
+/// The hosts that a route set leads to.
+fn destinations(set: &RouteSet) -> impl Iterator<Item = Hostname> {
+    set.destinations().map(|destination| destination.host.clone())
 }
 
 /// The reference to a parent as it is written.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_api::gateway_api::{AddressType, Gateway};
+use evenkeel_api::gateway_api::{Gateway, GatewayAddress};
 use evenkeel_api::kubernetes::{ClusterIp, Service, ServiceType};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
@@ -48,6 +48,11 @@ pub(super) fn reached(cx: &Cx<'_>, object: &Object, written: &Gateway) -> Reache
         return fails("AddressNotAssigned", format!("the Service `{host}` has no Pods"));
     }
     let external = external(service);
+    let requested = written.spec.addresses.iter().filter(|address| address.kind() == GatewayAddress::IP_ADDRESS);
+    let mut values = requested.filter_map(|address| address.value.value.as_deref().filter(|value| !value.is_empty()));
+    if let Some(missing) = values.find(|value| external.iter().all(|of| of.value != **value)) {
+        return fails("AddressNotUsable", format!("the Service `{host}` does not have the address {missing}"));
+    }
     if external.is_empty() && service.spec.kind == Some(ServiceType::LoadBalancer) {
         return fails("AddressNotAssigned", format!("the address of the Service `{host}` is pending"));
     }
@@ -56,9 +61,14 @@ pub(super) fn reached(cx: &Cx<'_>, object: &Object, written: &Gateway) -> Reache
     Reached { programmed: Condition::holds(PROGRAMMED, "Programmed", message), addresses }
 }
 
+/// The type of an address, if it is not supported.
+pub(super) fn unsupported_type(address: &GatewayAddress) -> Option<&str> {
+    Some(address.kind()).filter(|kind| ![GatewayAddress::IP_ADDRESS, GatewayAddress::HOSTNAME].contains(kind))
+}
+
 /// The Service that a Gateway names by its address, or the one that is deployed for it.
 fn service_of(object: &Object, written: &Gateway) -> ObjectKey {
-    let named = written.spec.addresses.iter().find(|address| address.kind == Some(AddressType::Hostname));
+    let named = written.spec.addresses.iter().find(|address| address.kind() == GatewayAddress::HOSTNAME);
     let (namespace, name): (Arc<str>, Arc<str>) = match named.and_then(|address| address.value.value.as_deref()) {
         Some(host) => {
             let mut parts = host.split('.');

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use evenkeel_api::{Kind, ObjectKey, Resource};
 use evenkeel_base::ObjectRef;
+use evenkeel_base::hostname::Hostname;
 
 use super::super::run::Run;
 use super::super::step::Results;
 use super::super::tracking::{Fact, Tracker};
-use super::route_status::RouteResult;
-use super::{class_status, gateway_status};
+use super::listener_sets::listener_set;
+use super::route_status::{Reach, RouteResult};
+use super::{backend_tls_status, class_status, gateway_status, listener_set_status};
+use crate::gateway_api_status::Ancestor;
 use crate::{GatewayApiStatus, GatewayRef};
 
 /// The statuses, and which routes are attached to which listener.
@@ -22,6 +25,10 @@ pub(in super::super) struct Table {
     listeners: HashMap<ObjectKey, BTreeSet<GatewayRef>>,
     /// The routes that are attached to a listener.
     pub(super) attached: HashMap<GatewayRef, BTreeSet<ObjectKey>>,
+    /// Where the backends of a route are reached from.
+    reach: HashMap<ObjectKey, Reach>,
+    /// The routes that lead from a Gateway to a host.
+    ancestors: HashMap<Hostname, BTreeMap<Ancestor, BTreeSet<ObjectKey>>>,
     changed: BTreeSet<ObjectKey>,
 }
 
@@ -53,12 +60,41 @@ pub(in super::super) fn gateway_step(run: &mut Run<'_>, key: &ObjectKey) -> bool
     keep
 }
 
+pub(in super::super) fn listener_set_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (status, keep) = run.read(|cx, _| {
+        let object = cx.object(key);
+        let status = object.and_then(|object| listener_set_status::status(cx, object, listener_set(object)?));
+        (status.map(GatewayApiStatus::ListenerSet), object.is_some())
+    });
+    run.tables.gateway_api_statuses.set(key, status);
+    keep
+}
+
+pub(in super::super) fn backend_tls_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (status, keep) = run.read(|cx, _| {
+        let object = cx.object(key);
+        let status = object.and_then(|object| match &object.resource {
+            Resource::BackendTlsPolicy(policy) => Some(backend_tls_status::status(cx, key, object, policy)),
+            _ => None,
+        });
+        (status.map(GatewayApiStatus::Policy), object.is_some())
+    });
+    run.tables.gateway_api_statuses.set(key, status);
+    keep
+}
+
 impl Table {
     /// Takes over what has become of a route; `None`: it is gone, or the object is no route.
     pub(in super::super) fn set_route(&mut self, key: &ObjectKey, result: Option<RouteResult>, tracker: &mut Tracker) {
         let (status, now) = match result {
-            Some(RouteResult { status, listeners }) => (Some(GatewayApiStatus::Route(status)), listeners),
-            None => (None, BTreeSet::new()),
+            Some(RouteResult { status, listeners, reach }) => {
+                self.set_reach(key, reach, tracker);
+                (Some(GatewayApiStatus::Route(status)), listeners)
+            }
+            None => {
+                self.set_reach(key, Reach::default(), tracker);
+                (None, BTreeSet::new())
+            }
         };
         self.set(key, status);
         let before = self.listeners.remove(key).unwrap_or_default();
@@ -77,6 +113,37 @@ impl Table {
         if !now.is_empty() {
             self.listeners.insert(key.clone(), now);
         }
+    }
+
+    fn set_reach(&mut self, key: &ObjectKey, now: Reach, tracker: &mut Tracker) {
+        let before = self.reach.remove(key).unwrap_or_default();
+        if before != now {
+            for host in &before.hosts {
+                let Some(here) = self.ancestors.get_mut(host) else { continue };
+                here.values_mut().for_each(|routes| _ = routes.remove(key));
+                here.retain(|_, routes| !routes.is_empty());
+                if here.is_empty() {
+                    self.ancestors.remove(host);
+                }
+            }
+            for host in &now.hosts {
+                for gateway in &now.gateways {
+                    let here = self.ancestors.entry(host.clone()).or_default();
+                    here.entry(gateway.clone()).or_default().insert(key.clone());
+                }
+            }
+            for host in before.hosts.union(&now.hosts) {
+                tracker.changed(Fact::AncestorsOf(host.as_str()));
+            }
+        }
+        if now != Reach::default() {
+            self.reach.insert(key.clone(), now);
+        }
+    }
+
+    /// The Gateways whose routes lead to a host.
+    pub(super) fn ancestors_of(&self, host: &Hostname) -> impl Iterator<Item = &Ancestor> {
+        self.ancestors.get(host).into_iter().flat_map(BTreeMap::keys)
     }
 
     fn set(&mut self, key: &ObjectKey, status: Option<GatewayApiStatus>) {
