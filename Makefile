@@ -129,6 +129,13 @@ test-kubernetes: ## Build quickly, and test Pods in the mesh on a real Kubernete
 	$(quick) --bin evenkeel
 	scripts/kubernetes/test.py --program target/quick/evenkeel $(ARGS)
 
+# Not part of `make test`, as the tests above. The suite takes some half an hour.
+.PHONY: conformance
+conformance: ## Build quickly, and run the Gateway API's conformance suite on a real Kubernetes, docs/conformance
+	@scripts/setup.sh build conformance
+	$(quick) --bin evenkeel
+	scripts/kubernetes/conformance.py --program target/quick/evenkeel --reports docs/conformance $(ARGS)
+
 # The binaries that the measurements run.
 .PHONY: programs
 programs:

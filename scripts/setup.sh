@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|image|browser|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|conformance|image|browser|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, Kubernetes, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -23,8 +23,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | image | browser | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, image, browser or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | conformance | image | browser | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, conformance, image, browser or spire" ;;
         esac
     done
 }
@@ -223,12 +223,17 @@ obtain_kubernetes() {
 }
 
 # What a cluster with nodes needs beside it (scripts/kubernetes/cluster.py).
-need_nodes() {
+need_nodes() { obtain_nodes nodes; }
+
+# The Gateway API's conformance suite, too (scripts/kubernetes/conformance.py).
+need_conformance() { obtain_nodes conformance; }
+
+obtain_nodes() {
     need_image
     debian containerd:containerd runc:runc ip:iproute2 openssl:openssl unshare:util-linux sysctl:procps
     [ -x /usr/lib/cni/bridge ] || install containernetworking-plugins
     prepare_kubernetes
-    GO=$go "$root/scripts/kubernetes/obtain.sh" "$tools/kubernetes" nodes
+    GO=$go "$root/scripts/kubernetes/obtain.sh" "$tools/kubernetes" "$1"
 }
 
 # What scripts/image.py copies into the image, beside the program.

@@ -85,7 +85,10 @@ class Cluster:
         return list(map(str, command))
 
     def helm(self, *arguments):
-        command = list(map(str, [self.program("helm"), *arguments]))
+        """Runs helm in the network of the first node."""
+        network = f"--net=/proc/{self.nodes[0].pid()}/ns/net"
+        command = ["nsenter", network, self.program("helm"), "--kubeconfig", self.control_plane.kubeconfig, *arguments]
+        command = list(map(str, command))
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise SystemExit(f"nodes: helm {arguments[0]}: {result.stderr.strip()}")
@@ -96,7 +99,7 @@ class Cluster:
         return str(path) if path.exists() else name
 
     def definitions(self, name):
-        """The custom resource definitions of `istio` or `gateway-api`."""
+        """The custom resource definitions of `istio`, `gateway-api` or `gateway-api-experimental`."""
         return PROGRAMS / f"crds/{name}.yaml"
 
     def wait_for(self, what, condition, seconds=60):

