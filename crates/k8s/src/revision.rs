@@ -64,7 +64,7 @@ impl Revisions {
 
     /// Puts an object into the feed if it is for this revision. Returns it if it names no revision.
     pub fn put(&self, key: &ObjectKey, object: Value, created: i64, feed: &ObjectFeed) -> Option<Value> {
-        let Some(own) = self.own.as_ref().filter(|_| key.kind.group().ends_with("istio.io")) else {
+        let Some(own) = self.own.as_ref().filter(|_| is_of_revisions(key.kind.group())) else {
             return Some(object);
         };
         let mut state = self.lock();
@@ -131,6 +131,11 @@ impl State {
             labelled.is_read = is_read;
         }
     }
+}
+
+/// Whether objects of a group may be for one revision: Istio's own, and those of the Gateway API, which istiod reads by revision, too.
+fn is_of_revisions(group: &str) -> bool {
+    group.ends_with("istio.io") || group == "gateway.networking.k8s.io"
 }
 
 /// Whether a label names this revision, or a tag of it. The tag `default` is also that of a label without a value.

@@ -99,6 +99,32 @@ async fn a_revision_reads_what_is_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn objects_of_the_gateway_api_are_for_revisions_too() {
+    let server = ApiServer::start();
+    server.install(CustomResources::Istio);
+    server.install(CustomResources::GatewayApi);
+    server.kubectl(&["create", "namespace", "istio-system"]);
+    let shop = server.namespace("shop");
+    let of_revision = |name: &str, labels: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: {name}, namespace: {shop}{labels}}}\n\
+             spec: {{parentRefs: [{{group: '', kind: Service, name: {name}}}], rules: [{{backendRefs: [{{name: a, port: 80}}]}}]}}\n---\n"
+        )
+    };
+    let canary = ", labels: {istio.io/rev: canary}";
+    let objects =
+        [service(&shop, "a", 80), service(&shop, "b", 80), of_revision("a", canary), of_revision("b", "")].concat();
+    server.apply(&objects);
+    let mut default = start(&server, "default").await;
+    let hosts =
+        |names: &[&str]| names.iter().map(|name| format!("{name}.{shop}.svc.cluster.local")).collect::<Vec<_>>();
+    assert_eq!(routes(&start(&server, "canary").await), hosts(&["a", "b"]));
+    assert_eq!(routes(&default), hosts(&["b"]));
+    server.kubectl(&["label", "httproute", "a", "-n", &shop, "istio.io/rev-"]);
+    default.until("for everybody", |snapshot| snapshot.route_sets.len() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn namespaces_are_selected_by_labels_that_change() {
     let server = ApiServer::start();
     server.install(CustomResources::Istio);
