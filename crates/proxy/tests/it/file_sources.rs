@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use evenkeel_testkit::eventually;
+use evenkeel_testkit::tls::TlsClient;
+use evenkeel_testkit::{TestCa, eventually};
 use tempfile::TempDir;
 
-use crate::harness::{Proxy, answering, get, http_listener};
+use crate::harness::{MeshTls, Proxy, answering, get, http_listener, static_bootstrap};
 
 /// A file with these resources, each in YAML with its type; it takes the place of the one before, as `mv` does.
 fn write(folder: &TempDir, file: &str, resources: &[(&str, &str)]) {
@@ -30,6 +31,7 @@ fn replace(folder: &TempDir, file: &str, text: &str) {
 const LISTENER: &str = "envoy.config.listener.v3.Listener";
 const CLUSTER: &str = "envoy.config.cluster.v3.Cluster";
 const ROUTE: &str = "envoy.config.route.v3.RouteConfiguration";
+const SECRET: &str = "envoy.extensions.transport_sockets.tls.v3.Secret";
 const ENDPOINTS: &str = "envoy.config.endpoint.v3.ClusterLoadAssignment";
 
 fn source(folder: &Path, file: &str) -> String {
@@ -69,7 +71,7 @@ fn body(address: SocketAddr) -> String {
 
 /// A second proxy that answers with a text, for a cluster to lead to.
 fn answering_proxy(text: &str) -> (Proxy, SocketAddr) {
-    let proxy = Proxy::start(&crate::harness::static_bootstrap(&http_listener(text, &answering(text), ""), &[]));
+    let proxy = Proxy::start(&static_bootstrap(&http_listener(text, &answering(text), ""), &[]));
     let address = proxy.listener(text);
     (proxy, address)
 }
@@ -135,4 +137,42 @@ fn routes_and_endpoints_come_from_files_of_their_own() {
     eventually("the first endpoint again", || (body(address) == "one").then_some(()));
     write(&folder, "rds.yaml", &[(ROUTE, &routes("other"))]);
     eventually("the other cluster", || (body(address) == "two").then_some(()));
+}
+
+#[test]
+fn a_certificate_comes_from_a_file_and_is_replaced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let issue = |ca: &TestCa| {
+        ca.for_server(MeshTls::SERVER, MeshTls::SERVER_NAME).write(folder.path(), "server");
+        let pem = |name: &str| {
+            let text = std::fs::read_to_string(folder.path().join(name)).expect("a PEM file");
+            serde_json::to_string(&text).expect("a text")
+        };
+        let (chain, key) = (pem("server-cert.pem"), pem("server-key.pem"));
+        let certificate =
+            format!("certificate_chain: {{inline_string: {chain}}}, private_key: {{inline_string: {key}}}");
+        write(&folder, "sds.yaml", &[(SECRET, &format!("name: server\ntls_certificate: {{{certificate}}}\n"))]);
+    };
+    let source = source(folder.path(), "sds.yaml");
+    let context = format!(
+        "\n  transport_socket: {{name: tls, typed_config: {{\"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext, common_tls_context: \
+         {{tls_certificate_sds_secret_configs: [{{name: server, sds_config: {source}}}]}}}}}}\n"
+    );
+    let (first, second) = (TestCa::new(), TestCa::new());
+    issue(&first);
+    let proxy = Proxy::start(&static_bootstrap(&http_listener("web", &answering("secret"), &context), &[]));
+    proxy.wait_live();
+    let address = proxy.listener("web");
+    let answered = |ca: &TestCa| {
+        let (server_name, alpn): (&str, &[&str]) = (MeshTls::SERVER_NAME, &["http/1.1"]);
+        let client = TlsClient { server_name, root_pem: ca.root_pem(), identity: None, alpn };
+        let response = client.open(address).ok()?.get("test", "/", "").ok()?;
+        (response.text() == "secret").then_some(())
+    };
+    eventually("the first certificate", || answered(&first));
+    assert!(answered(&second).is_none());
+    issue(&second);
+    eventually("the second certificate", || answered(&second));
+    assert!(answered(&first).is_none());
 }
