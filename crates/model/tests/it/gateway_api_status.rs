@@ -224,6 +224,16 @@ fn routes_say_what_each_parent_makes_of_them() {
     assert_eq!(parents, 2, "only the two conditions at `edge`: {:#?}", lines(&others));
     let in_mesh = at("{name: web, group: '', kind: Service}", to_web);
     check(&in_mesh, &["HTTPRoute at web by istio.io/gateway-controller: Accepted=True Accepted"]);
+    let service = |parent: &str| {
+        format!(
+            "{EDGE}{EDGE_POD}{WEB}{}",
+            route("other", parent, "rules: [{backendRefs: [{name: web, namespace: shop, port: 80}]}]")
+        )
+    };
+    let of_consumer = service("{name: web, namespace: shop, group: '', kind: Service}");
+    check(&of_consumer, &["HTTPRoute at web by istio.io/gateway-controller: ResolvedRefs=True ResolvedRefs"]);
+    let of_both = service("{name: web, namespace: shop, group: '', kind: Service}, {name: edge, namespace: shop}");
+    check(&of_both, &["HTTPRoute at web by istio.io/gateway-controller: ResolvedRefs=False RefNotPermitted"]);
     let absent = at("{name: none, group: '', kind: Service}", to_web);
     check(&absent, &["HTTPRoute at none by istio.io/gateway-controller: Accepted=False NoMatchingParent"]);
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use evenkeel_api::Object;
-use evenkeel_api::gateway_api::BackendTarget;
+use evenkeel_api::gateway_api::{BackendTarget, GROUP};
+use evenkeel_api::{Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
@@ -12,6 +12,18 @@ use super::super::destination_rules::missing_host_help;
 use super::super::tracking::Cx;
 use super::grants::{Referred, is_granted};
 use crate::{Destination, DestinationState};
+
+/// Whether a route applies to calls in the mesh only.
+fn is_of_mesh(route: &Object) -> bool {
+    let parents = match &route.resource {
+        Resource::HttpRoute(route) => &route.spec.parent_refs,
+        Resource::GrpcRoute(route) => &route.spec.parent_refs,
+        Resource::TlsRoute(route) => &route.spec.parent_refs,
+        Resource::TcpRoute(route) => &route.spec.parent_refs,
+        _ => return false,
+    };
+    parents.iter().all(|parent| parent.group() != GROUP)
+}
 
 /// Resolves the backends of one route.
 pub(super) struct Backends<'a, 't> {
@@ -66,7 +78,8 @@ impl Backends<'_, '_> {
 
     fn state(&mut self, target: BackendTarget<'_>, namespace: &Arc<str>, host: &Hostname) -> DestinationState {
         let to = Referred { group: target.group, kind: target.kind, namespace, name: target.name };
-        if is_granted(self.cx, self.object, &to) {
+        // As in Istio, clients of the mesh reach other namespaces without a grant, so their routes do.
+        if is_of_mesh(self.object) || is_granted(self.cx, self.object, &to) {
             return self.look_up(target, host);
         }
         let message =
