@@ -107,7 +107,7 @@ def run(cluster, name, options):
     settings = RUNS[name]
     arguments = ["--gateway-class=evenkeel", "--all-features", f"--exempt-features={settings['without']}",
                  f"--conformance-profiles={','.join(settings['profiles'])}", f"--namespace-labels={settings['labels']}",
-                 "--organization=evenkeel", "--project=evenkeel", f"--url={value_of('repository')}", f"--version={value_of('version')}",
+                 "--organization=evenkeel", "--project=evenkeel", "--url=https://evenkeel.dev", f"--version={version()}",
                  "--contact=maintainers", f"--usable-address={ADDRESSES['usable']}", f"--unusable-address={ADDRESSES['unusable']}"]
     if options.test:
         return all([suite(cluster, [*arguments, f"--run-test={test}"], test) for test in options.test])
@@ -119,10 +119,10 @@ def run(cluster, name, options):
     return passed
 
 
-def value_of(name):
-    """A value of the workspace's package."""
+def version():
+    """The version of the workspace's packages."""
     lines = (ROOT / "Cargo.toml").read_text().splitlines()
-    return next((line.split('"')[1] for line in lines if line.startswith(f"{name} = ")), "unknown")
+    return next(line.split('"')[1] for line in lines if line.startswith("version = "))
 
 
 def suite(cluster, arguments, name):
