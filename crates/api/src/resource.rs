@@ -139,6 +139,7 @@ kinds! {
     GrpcRoute as "GRPCRoute": "gateway.networking.k8s.io" ["v1", "v1alpha2"] Namespaced => gateway_api::GrpcRoute;
     TlsRoute as "TLSRoute": "gateway.networking.k8s.io" ["v1", "v1alpha3", "v1alpha2"] Namespaced => gateway_api::TlsRoute;
     TcpRoute as "TCPRoute": "gateway.networking.k8s.io" ["v1", "v1alpha2"] Namespaced => gateway_api::TcpRoute;
+    UdpRoute as "UDPRoute": "gateway.networking.k8s.io" ["v1", "v1alpha2"] Namespaced => gateway_api::UdpRoute;
     ReferenceGrant: "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced => gateway_api::ReferenceGrant;
     ListenerSet: "gateway.networking.k8s.io" ["v1"] Namespaced => gateway_api::ListenerSet;
     BackendTlsPolicy as "BackendTLSPolicy": "gateway.networking.k8s.io" ["v1", "v1alpha3"] Namespaced => gateway_api::BackendTlsPolicy;
@@ -211,7 +212,6 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
 const SUBSTITUTES: &[(&str, &str, &str)] = &[
     ("extensions.istio.io", "WasmPlugin", "for authorization use an AuthorizationPolicy with `action: CUSTOM`"),
     ("networking.k8s.io", "NetworkPolicy", "use an AuthorizationPolicy (docs/control-plane.md)"),
-    ("gateway.networking.k8s.io", "UDPRoute", "the mesh carries TCP only"),
     ("gateway.networking.k8s.io", "", "use a VirtualService of networking.istio.io"),
     ("apps", "ReplicaSet", "use a Deployment"),
     ("", "ReplicationController", "use a Deployment"),
@@ -295,7 +295,6 @@ const LATER: &[(&str, &[&str])] = &[
     ("networking.istio.io", &["EnvoyFilter"]),
     ("extensions.istio.io", &["WasmPlugin", "TrafficExtension"]),
     ("install.istio.io", &["IstioOperator"]),
-    ("gateway.networking.k8s.io", &["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]),
     ("inference.networking.k8s.io", &["InferencePool"]),
 ];
 

@@ -171,7 +171,9 @@ fn rules_to(set: &RouteSet, host: &Hostname) -> Vec<RuleTo> {
     let tls = tls.map(|(at, rule)| RuleTo { name: format!("tls[{at}]"), origin: rule.origin.clone() });
     let tcp = set.tcp.iter().enumerate().filter(|(_, rule)| leads(&rule.destinations));
     let tcp = tcp.map(|(at, rule)| RuleTo { name: format!("tcp[{at}]"), origin: rule.origin.clone() });
-    http.chain(tls).chain(tcp).collect()
+    let udp = set.udp.iter().enumerate().filter(|(_, rule)| leads(&rule.destinations));
+    let udp = udp.map(|(at, rule)| RuleTo { name: format!("udp[{at}]"), origin: rule.origin.clone() });
+    http.chain(tls).chain(tcp).chain(udp).collect()
 }
 
 impl Description {

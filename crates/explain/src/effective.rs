@@ -207,19 +207,13 @@ impl World {
                     lost: Vec::new(),
                 });
             }
-            for (at, span) in
-                set.tls.iter().map(|rule| &rule.origin).chain(set.tcp.iter().map(|rule| &rule.origin)).enumerate()
-            {
-                let field =
-                    if at < set.tls.len() { format!("tls[{at}]") } else { format!("tcp[{}]", at - set.tls.len()) };
+            let tls = set.tls.iter().enumerate().map(|(at, rule)| (format!("tls[{at}]"), "connections", &rule.origin));
+            let tcp = set.tcp.iter().enumerate().map(|(at, rule)| (format!("tcp[{at}]"), "connections", &rule.origin));
+            let udp = set.udp.iter().enumerate().map(|(at, rule)| (format!("udp[{at}]"), "datagrams", &rule.origin));
+            for (field, value, span) in tls.chain(tcp).chain(udp) {
                 let source = Some(Source::at(object.clone(), span));
-                all.push(Setting {
-                    section: section.clone(),
-                    field,
-                    value: "connections".to_owned(),
-                    source,
-                    lost: Vec::new(),
-                });
+                let (section, value) = (section.clone(), value.to_owned());
+                all.push(Setting { section, field, value, source, lost: Vec::new() });
             }
         }
     }

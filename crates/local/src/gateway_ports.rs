@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::client::connect;
 use crate::egress::broker_client::BrokerClient;
-use crate::namespace::Namespace;
+use crate::gateway_datagrams;
+use crate::gateway_reach::Reach;
 use crate::plan::Plan;
 use crate::ports::{GatewayPort, HostPort, PortKey};
 use crate::replica::Replicas;
@@ -26,11 +26,6 @@ use evenkeel_model::PublishedPort;
 const MAX_CONNECTIONS: usize = 1024;
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// How long a connection waits for the gateway to listen: the gateway learns of a Gateway a moment after the port has been
-/// opened.
-const LISTENER_WAIT: Duration = Duration::from_secs(2);
-/// Pause between two attempts.
-const LISTENER_RETRY: Duration = Duration::from_millis(20);
 
 /// The ports of Gateways that are open on this machine.
 #[derive(Debug)]
@@ -79,9 +74,10 @@ impl GatewayPorts {
         first.chain(self.forwarded.values().map(|forwarded| &forwarded.port))
     }
 
-    /// Writes down for the other commands which ports are open.
+    /// Writes down for the other commands which ports of connections are open.
     pub(crate) fn record(&self) -> io::Result<()> {
-        let open: Vec<PublishedPort> = self.open_ports().map(running::published).collect();
+        let of_tcp = self.open_ports().filter(|port| !port.gateway.is_udp());
+        let open: Vec<PublishedPort> = of_tcp.map(running::published).collect();
         self.plan.state.publish_ports(&open)
     }
 
@@ -134,7 +130,10 @@ impl GatewayPorts {
             return Ok(None);
         }
         let first = self.plan.host_ports.is_empty() && self.forwarded.is_empty();
-        let host = port.on_host(first, &self.plan.options.gateway_ports, &self.open_on_host());
+        let host = port.on_host(first, &self.plan.options.gateway_ports, &self.open_on_host(port.is_udp()));
+        if port.is_udp() {
+            return self.open_datagrams(port, host, replicas).await.map(Some);
+        }
         let opened = async {
             let socket = self.broker.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
             let opened = HostPort::of(port, socket)?;
@@ -147,9 +146,28 @@ impl GatewayPorts {
         Ok(Some(usage))
     }
 
-    /// The machine's ports that are open.
-    fn open_on_host(&self) -> BTreeSet<u16> {
-        self.open_ports().map(|port| port.address.port()).collect()
+    async fn open_datagrams(
+        &mut self,
+        port: &GatewayPort,
+        host: u16,
+        replicas: &watch::Receiver<Replicas>,
+    ) -> Result<String, crate::ports::PortError> {
+        let opened = async {
+            let socket = self.broker.datagrams(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
+            let opened = HostPort::of_datagrams(port, &socket)?;
+            Ok((UdpSocket::from_std(socket)?, opened))
+        };
+        let (socket, opened) = opened.await.map_err(|error: io::Error| port.taken(host, &error))?;
+        let usage = opened.usage();
+        let reach = Reach { replicas: replicas.clone(), owner: port.owner.clone(), listener: port.listener, turn: 0 };
+        let forwarding = tokio::spawn(gateway_datagrams::serve(socket, reach));
+        self.forwarded.insert(port.key(), ForwardedPort { port: opened, forwarding });
+        Ok(usage)
+    }
+
+    /// The machine's ports of a transport that are open.
+    fn open_on_host(&self, is_udp: bool) -> BTreeSet<u16> {
+        self.open_ports().filter(|port| port.gateway.is_udp() == is_udp).map(|port| port.address.port()).collect()
     }
 }
 
@@ -177,44 +195,5 @@ async fn forward(mut from: TcpStream, reach: Reach) {
     if let Ok(mut to) = reach.connect().await {
         let _ = (from.set_nodelay(true), to.set_nodelay(true));
         let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
-    }
-}
-
-/// How a connection reaches a gateway.
-struct Reach {
-    replicas: watch::Receiver<Replicas>,
-    owner: (String, String),
-    listener: u16,
-    /// Its replicas take turns.
-    turn: usize,
-}
-
-impl Reach {
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener));
-        let end = Instant::now() + LISTENER_WAIT;
-        loop {
-            let made = match self.replica() {
-                Some(gateway) => connect(Some(&gateway), to).await,
-                None => Err(io::ErrorKind::ConnectionRefused.into()),
-            };
-            match made {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
-                    tokio::time::sleep(LISTENER_RETRY).await;
-                }
-                made => return made,
-            }
-        }
-    }
-
-    fn replica(&self) -> Option<Arc<Namespace>> {
-        let replicas = self.replicas.borrow();
-        let of_it = replicas.values().filter(|replica| {
-            let pod = &replica.pod;
-            (&pod.namespace, &pod.workload) == (&self.owner.0, &self.owner.1)
-        });
-        let all: Vec<_> = of_it.collect();
-        let chosen = self.turn.checked_rem(all.len()).and_then(|index| all.get(index))?;
-        Some(chosen.namespace.clone())
     }
 }

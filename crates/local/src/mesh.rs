@@ -223,6 +223,12 @@ impl Mesh {
         tokio::spawn(tell_crashes(state, events.clone(), "the control plane", "proxies go on with what they have"));
         let plan = self.plan.clone();
         self.follow(&plan.manifest).await?;
+        // Ports of UDP are opened now; the others are open since before this process has left the machine's network.
+        for line in self.gateway_ports.follow(&plan.manifest.gateway_ports, &self.replicas.subscribe()).await {
+            if line.starts_with("error: ") {
+                events.say(line);
+            }
+        }
         let unwritten = |source| MeshError::Io { what: "cannot write down the gateways' ports", source };
         self.gateway_ports.record().map_err(unwritten)?;
         events.footer(self.footer());

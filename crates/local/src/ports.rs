@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -106,7 +106,12 @@ impl GatewayPort {
 
     /// What tells this port from others: its gateway, number, and where the gateway listens.
     pub(crate) fn key(&self) -> PortKey {
-        (self.owner.clone(), self.number, self.listener)
+        PortKey { owner: self.owner.clone(), number: self.number, listener: self.listener, is_udp: self.is_udp() }
+    }
+
+    /// Whether it is a port of UDP.
+    pub(crate) fn is_udp(&self) -> bool {
+        self.protocol == UDP
     }
 
     /// The error that this port cannot be used.
@@ -124,15 +129,24 @@ impl GatewayPort {
     }
 }
 
-/// Gateway, number and listener of a port.
-pub(crate) type PortKey = ((String, String), u16, u16);
+/// The protocol of ports of UDP, as written.
+pub(crate) const UDP: &str = "UDP";
+
+/// What tells ports apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PortKey {
+    owner: (String, String),
+    number: u16,
+    listener: u16,
+    is_udp: bool,
+}
 
 /// An open port on the host.
 #[derive(Debug)]
 pub struct HostPort {
     /// The address on the host.
     pub address: SocketAddr,
-    /// The scheme of the URL: `http` or `https`; `tcp` for ports that are not for browsers.
+    /// The scheme of the URL: `http` or `https`; `tcp` or `udp` for ports that are not for browsers.
     pub scheme: &'static str,
     /// The Gateway's port.
     pub gateway: GatewayPort,
@@ -147,6 +161,12 @@ impl HostPort {
         let scheme = scheme(&port.protocol);
         let socket = lift(listener.into())?;
         Ok(Self { address, scheme, gateway: port.clone(), socket })
+    }
+
+    /// Makes a host port from its socket for datagrams.
+    pub(crate) fn of_datagrams(port: &GatewayPort, socket: &UdpSocket) -> io::Result<Self> {
+        let (address, scheme) = (socket.local_addr()?, scheme(&port.protocol));
+        Ok(Self { address, scheme, gateway: port.clone(), socket: lift(socket.try_clone()?.into())? })
     }
 
     /// Refuses connections from now on, even if another process has the socket, too.
@@ -181,6 +201,7 @@ impl HostPort {
         match self.scheme {
             "https" => {}
             "tcp" => return format!("{} (TCP)", self.address),
+            "udp" => return format!("{} (UDP)", self.address),
             scheme => return self.plain_usage(scheme),
         }
         let (ip, port) = (self.address.ip(), self.address.port());
@@ -213,6 +234,7 @@ fn scheme(protocol: &str) -> &'static str {
     match () {
         () if is_one_of(&["HTTPS", "TLS"]) => "https",
         () if is_one_of(&["TCP", "MONGO", "MYSQL", "REDIS"]) => "tcp",
+        () if is_one_of(&[UDP]) => "udp",
         () => "http",
     }
 }
@@ -248,7 +270,7 @@ impl HostSockets {
     }
 }
 
-/// Opens one socket per Gateway port, on the chosen host port or else on the one the proxy would listen on itself.
+/// Opens one socket per Gateway port of TCP, on the chosen host port or else on the one the proxy would listen on itself.
 pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<HostPort>, PortError> {
     let mut taken = BTreeSet::new();
     let open = |(index, port): (usize, &GatewayPort)| {
@@ -256,7 +278,7 @@ pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<Host
         taken.insert(host);
         open_one(port, host)
     };
-    gateways.iter().enumerate().map(open).collect()
+    gateways.iter().filter(|port| !port.is_udp()).enumerate().map(open).collect()
 }
 
 fn open_one(port: &GatewayPort, host: u16) -> Result<HostPort, PortError> {
@@ -287,6 +309,10 @@ mod tests {
             is_mutual: false,
             span,
         }
+    }
+
+    fn gateway_of(protocol: &str, number: u16) -> GatewayPort {
+        GatewayPort { protocol: protocol.to_owned(), ..gateway(number) }
     }
 
     #[test]
@@ -357,6 +383,7 @@ mod tests {
         check("HTTP", Some("a.test"), None, by_host)?;
         check("GRPC", None, None, "http://127.0.0.1:PORT/")?;
         check("TCP", None, None, "127.0.0.1:PORT (TCP)")?;
+        assert!(gateway_of("UDP", 53).is_udp() && open(&[gateway_of("UDP", 53)], &[])?.is_empty());
         let unchecked = "# -k: its certificate is not checked";
         check("HTTPS", None, Some("/a.pem"), &format!("curl -k https://127.0.0.1:PORT/  {unchecked}"))?;
         let named = "--resolve a.test:PORT:127.0.0.1 https://a.test:PORT/";

@@ -11,7 +11,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use imbl::ordmap::DiffItem;
 
-use crate::service::{EndpointsByPort, all_take_mtls};
+use crate::service::{EndpointsByPort, TransportPort, all_take_mtls};
 use crate::workload::Pod;
 use crate::{DestinationRule, Key, List, RouteSet, Service, Snapshot, Workload};
 
@@ -165,7 +165,9 @@ fn peers(by_port: Option<&EndpointsByPort>) -> (BTreeSet<&SpiffeId>, BTreeSet<u1
     let (mut identities, mut mutual) = (BTreeSet::new(), BTreeSet::new());
     for (port, endpoints) in by_port.into_iter().flat_map(EndpointsByPort::iter) {
         identities.extend(endpoints.iter().filter_map(|endpoint| endpoint.identity.as_ref()));
-        mutual.extend(all_take_mtls(endpoints).then_some(*port));
+        if let TransportPort::Tcp(port) = port {
+            mutual.extend(all_take_mtls(endpoints).then_some(*port));
+        }
     }
     (identities, mutual)
 }

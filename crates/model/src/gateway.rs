@@ -75,6 +75,8 @@ pub enum ServerProtocol {
     Tls,
     /// `TCP`, `MONGO`, `MYSQL`, `REDIS`
     Tcp,
+    /// `UDP`: datagrams.
+    Udp,
 }
 
 impl fmt::Display for ServerProtocol {
@@ -84,6 +86,7 @@ impl fmt::Display for ServerProtocol {
             Self::Https => "HTTPS",
             Self::Tls => "TLS",
             Self::Tcp => "TCP",
+            Self::Udp => "UDP",
         })
     }
 }

@@ -37,6 +37,8 @@ pub struct RouteSet {
     pub tls: Vec<TlsRoute>,
     /// Routes of TCP connections.
     pub tcp: Vec<L4Route>,
+    /// Routes of datagrams.
+    pub udp: Vec<L4Route>,
     /// Where it was written.
     pub origin: Span,
 }
@@ -454,7 +456,8 @@ impl RouteSet {
         let mirrors = http.clone().flat_map(|(_, mirrors)| mirrors).map(|mirror| &mirror.destination);
         let tls = self.tls.iter().flat_map(|route| &route.destinations);
         let tcp = self.tcp.iter().flat_map(|route| &route.destinations);
-        let weighted = http.flat_map(|(destinations, _)| destinations).chain(tls).chain(tcp);
+        let udp = self.udp.iter().flat_map(|route| &route.destinations);
+        let weighted = http.flat_map(|(destinations, _)| destinations).chain(tls).chain(tcp).chain(udp);
         weighted.map(|weighted| &weighted.destination).chain(mirrors)
     }
 }

@@ -387,8 +387,24 @@ pub(crate) fn preferred<'a>(
         .or(Some(first))
 }
 
-/// Endpoints of one service by the number of its port.
-pub type EndpointsByPort = SortedMap<u16, Vec<Endpoint>>;
+/// Endpoints of one service by its port.
+pub type EndpointsByPort = SortedMap<TransportPort, Vec<Endpoint>>;
+
+/// A port of a service with its transport: a service may have the same number for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TransportPort {
+    /// A port of TCP.
+    Tcp(u16),
+    /// A port of UDP.
+    Udp(u16),
+}
+
+impl TransportPort {
+    /// The port of a service.
+    pub fn of(port: &ServicePort) -> Self {
+        if port.protocol == Protocol::Udp { Self::Udp(port.number) } else { Self::Tcp(port.number) }
+    }
+}
 
 /// Whether there are endpoints and all of them accept mutual TLS of the mesh.
 pub(crate) fn all_take_mtls(endpoints: &[Endpoint]) -> bool {

@@ -17,7 +17,7 @@ use crate::labels::{Selectable, selects};
 use crate::policy;
 use crate::proxy_rule::{self, ProxyRule};
 use crate::request_authentication::jwks_sources;
-use crate::service::{EndpointsByPort, all_take_mtls, preferred};
+use crate::service::{EndpointsByPort, TransportPort, all_take_mtls, preferred};
 use crate::telemetry::Telemetry;
 use crate::workload::Pod;
 use crate::workload_group::WorkloadGroup;
@@ -114,7 +114,15 @@ impl Snapshot {
     pub fn endpoints(&self, service: &Service, port: u16) -> &[Endpoint] {
         self.endpoints
             .get(&(service.namespace.clone(), service.host.clone()))
-            .and_then(|by_port| by_port.get(&port))
+            .and_then(|by_port| by_port.get(&TransportPort::Tcp(port)))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The endpoints of a service's port of UDP, including those that are not ready.
+    pub fn udp_endpoints(&self, service: &Service, port: u16) -> &[Endpoint] {
+        self.endpoints
+            .get(&(service.namespace.clone(), service.host.clone()))
+            .and_then(|by_port| by_port.get(&TransportPort::Udp(port)))
             .map_or(&[], Vec::as_slice)
     }
 

@@ -140,6 +140,12 @@ impl<'a> Tracked<'a> {
         self.snapshot.endpoints(service, port)
     }
 
+    /// See [`Snapshot::udp_endpoints`].
+    pub fn udp_endpoints(self, service: &Service, port: u16) -> &'a [Endpoint] {
+        self.note_endpoints(service);
+        self.snapshot.udp_endpoints(service, port)
+    }
+
     /// See [`Snapshot::ready_endpoints`].
     pub fn ready_endpoints(
         self,

@@ -54,6 +54,8 @@ pub struct Workload {
     pub mutual: Option<MutualPorts>,
     /// Ports its containers declare; those of a WorkloadEntry by the names of the services' ports.
     pub ports: Vec<ContainerPort>,
+    /// Ports of UDP that its containers declare.
+    pub udp_ports: Vec<ContainerPort>,
     /// Whether it is a WorkloadEntry.
     pub is_entry: bool,
     /// The DNS name or Unix socket that a WorkloadEntry has instead of an address.
@@ -115,6 +117,9 @@ impl Workload {
     pub fn port_of(&self, service: &Service, port: &ServicePort) -> Option<u16> {
         match (self.is_entry, &port.target) {
             (true, TargetPort::Name(name)) => self.port_named(name),
+            (false, TargetPort::Name(name)) if port.protocol == Protocol::Udp => {
+                self.udp_ports.iter().find(|own| own.name.as_deref() == Some(name)).map(|own| own.number)
+            }
             // The ports of a WorkloadEntry are named after those of the service. Without a `targetPort`, those of a
             // Kubernetes Service are called on its own number, as in Istio.
             (true, TargetPort::Same) if service.is_kubernetes() => Some(port.number),

@@ -774,7 +774,7 @@ fn original_dst(context: Context<'_>, name: String) -> Cluster {
 
 /// Common settings of all clusters except the black hole: no limits unless the user sets some, and no panic mode, so
 /// that a service without ready endpoints answers 503 instead of using endpoints that are not ready.
-fn base(context: Context<'_>, name: String) -> Cluster {
+pub(crate) fn base(context: Context<'_>, name: String) -> Cluster {
     let unlimited = Some(u32_value(u32::MAX));
     Cluster {
         name,

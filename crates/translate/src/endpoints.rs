@@ -127,7 +127,8 @@ pub fn assignment<'a>(
     ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: groups.collect(), ..Default::default() }
 }
 
-fn lb_endpoint(context: Context<'_>, endpoint: &Endpoint) -> LbEndpoint {
+/// An endpoint of an assignment.
+pub fn lb_endpoint(context: Context<'_>, endpoint: &Endpoint) -> LbEndpoint {
     let address = match &endpoint.address {
         EndpointAddress::Ip(ip) => proto::address(&ip.to_string(), u32::from(endpoint.port)),
         EndpointAddress::Name(name) => proto::address(name.as_str(), u32::from(endpoint.port)),
@@ -161,7 +162,7 @@ pub fn single(cluster_name: &str, address: Address) -> ClusterLoadAssignment {
     ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: vec![group], ..Default::default() }
 }
 
-fn at(address: Address) -> HostIdentifier {
+pub(crate) fn at(address: Address) -> HostIdentifier {
     HostIdentifier::Endpoint(EnvoyEndpoint { address: Some(address), ..Default::default() })
 }
 

@@ -52,6 +52,16 @@ pub fn listener(address: &str, port: u16) -> String {
     format!("{address}_{port}")
 }
 
+/// `udp_ADDRESS_PORT`: a listener for datagrams.
+pub fn udp_listener(address: &str, port: u16) -> String {
+    format!("udp_{}", listener(address, port))
+}
+
+/// `udp|PORT||NAME.NAMESPACE`: the cluster of a Gateway's listener for datagrams.
+pub fn udp_cluster(port: u16, gateway: &str, namespace: &str) -> String {
+    format!("udp|{port}||{gateway}.{namespace}")
+}
+
 /// The prefix of a Unix socket's path, in the names of its listener and route configuration.
 pub const UNIX_PREFIX: &str = "unix://";
 

@@ -25,6 +25,8 @@ pub enum Unit {
     Inbound,
     /// Listeners and routes of a gateway.
     Gateways,
+    /// Listeners of a gateway for datagrams, with their clusters and endpoints.
+    Datagrams,
     /// Resources of the services of this host that do not depend on endpoints.
     Service(Hostname),
     /// The service's endpoints, and resources that contain them: only these are generated again when endpoints change.

@@ -53,6 +53,7 @@ pub use evenkeel_xds::pb::envoy::extensions::filters::network::ext_authz::v3 as 
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network_rbac;
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+pub use evenkeel_xds::pb::envoy::extensions::filters::udp::udp_proxy::v3 as udp_proxy;
 pub use evenkeel_xds::pb::envoy::extensions::http::header_formatters::preserve_case::v3 as preserve_case;
 pub use evenkeel_xds::pb::envoy::extensions::retry::host::previous_hosts::v3 as previous_hosts;
 pub use evenkeel_xds::pb::envoy::extensions::retry::priority::previous_priorities::v3 as previous_priorities;

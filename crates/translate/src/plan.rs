@@ -15,7 +15,7 @@ use crate::{clusters, endpoints, grpc, listeners, name_table, routes, secrets};
 impl Unit {
     /// The units every proxy of a kind has, whatever there is in the mesh.
     pub fn of_kind(sidecar: bool) -> &'static [Self] {
-        if sidecar { &[Self::Basics, Self::AsCalled] } else { &[Self::Basics, Self::Gateways] }
+        if sidecar { &[Self::Basics, Self::AsCalled] } else { &[Self::Basics, Self::Gateways, Self::Datagrams] }
     }
 
     /// The units that are generated for each proxy of a kind separately. They have no parts.
@@ -40,7 +40,9 @@ impl Unit {
         match self {
             Self::Service(host) | Self::Endpoints(host) => !snapshot.services_of(host.as_str()).is_empty(),
             Self::Routed(host) => snapshot.is_routed(host),
-            Self::Basics | Self::AsCalled | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
+            Self::Basics | Self::AsCalled | Self::Inbound | Self::Gateways | Self::Datagrams | Self::Assembly(_) => {
+                true
+            }
         }
     }
 
@@ -70,6 +72,7 @@ impl Unit {
                 routes::gateway::servers(context, out);
                 secrets::of_gateways(context, out);
             }
+            Self::Datagrams => listeners::udp::listeners(context, out),
             Self::Service(host) => {
                 let Some(service) = context.service(host) else { return };
                 if service.alias_of.is_some() {

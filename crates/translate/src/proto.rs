@@ -86,6 +86,13 @@ pub fn address(host: &str, port: u32) -> core::Address {
     core::Address { address: Some(core::address::Address::SocketAddress(socket_address(host, port))) }
 }
 
+/// A UDP address as an `Address`.
+pub fn udp_address(host: &str, port: u32) -> core::Address {
+    let protocol = core::socket_address::Protocol::Udp as i32;
+    let address = core::SocketAddress { protocol, ..socket_address(host, port) };
+    core::Address { address: Some(core::address::Address::SocketAddress(address)) }
+}
+
 /// "This resource comes over ADS", with Istio's unlimited first wait.
 pub fn ads() -> core::ConfigSource {
     use core::config_source::ConfigSourceSpecifier;

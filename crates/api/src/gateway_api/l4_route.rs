@@ -1,4 +1,4 @@
-//! TLSRoute and TCPRoute: routes of connections, at Gateways.
+//! TLSRoute and TCPRoute: routes of connections, at Gateways; UDPRoute: of datagrams.
 
 use evenkeel_base::Spanned;
 use evenkeel_base::hostname::Hostname;
@@ -54,6 +54,27 @@ object! {
 }
 
 object! {
+    /// Routes of datagrams by the listener that takes them.
+    pub struct UdpRoute {
+        /// The specification.
+        spec: UdpRouteSpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// The specification of a UDPRoute.
+    pub struct UdpRouteSpec {
+        /// What it attaches to.
+        parent_refs: Vec<Spanned<ParentRef>> = "parentRefs",
+        /// The rules.
+        rules: Vec<Spanned<L4RouteRule>> = "rules",
+    }
+    later: ["useDefaultGateways"];
+    check: check_udp_route;
+}
+
+object! {
     /// Where connections go.
     pub struct L4RouteRule {
         /// Its name.
@@ -105,6 +126,11 @@ fn check_tls_route(route: &TlsRouteSpec, node: &Node, cx: &mut Context) {
 }
 
 fn check_tcp_route(route: &TcpRouteSpec, node: &Node, cx: &mut Context) {
+    check_parents(&route.parent_refs, node, cx);
+    check_rules(&route.rules, node, cx);
+}
+
+fn check_udp_route(route: &UdpRouteSpec, node: &Node, cx: &mut Context) {
     check_parents(&route.parent_refs, node, cx);
     check_rules(&route.rules, node, cx);
 }

@@ -34,7 +34,7 @@ pub use http_route::{
     HttpBackendRef, HttpHeaderMatch, HttpMethod, HttpPathMatch, HttpQueryParamMatch, HttpRetry, HttpRoute,
     HttpRouteMatch, HttpRouteRule, HttpRouteSpec, HttpTimeouts, PathMatchType, ValueMatchType,
 };
-pub use l4_route::{BackendRef, L4RouteRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
+pub use l4_route::{BackendRef, L4RouteRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec, UdpRoute, UdpRouteSpec};
 pub use limits::{GatewayDuration, SectionName};
 pub use listener::{
     AllowedKind, AllowedRoutes, FromNamespaces, Listener, ListenerTls, ListenerTlsMode, RouteNamespaces,

@@ -170,5 +170,6 @@ fn what_protects_connections_and_is_not_supported_closes() {
     };
     // Without its `validation` it is refused, and what it names is closed.
     check("a.yaml", &of("BackendTLSPolicy"), &["error missing-field"], &["BackendTLSPolicy default/a"]);
-    check("a.yaml", &of("UDPRoute"), &["warning unsupported-kind"], &[]);
+    let pool = "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: a}\n";
+    check("a.yaml", pool, &["warning unsupported-kind"], &[]);
 }

@@ -55,6 +55,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("GRPCRoute", gateway_api::GrpcRoute::schema()),
         ("TLSRoute", gateway_api::TlsRoute::schema()),
         ("TCPRoute", gateway_api::TcpRoute::schema()),
+        ("UDPRoute", gateway_api::UdpRoute::schema()),
         ("ReferenceGrant", gateway_api::ReferenceGrant::schema()),
         ("ListenerSet", gateway_api::ListenerSet::schema()),
         ("BackendTLSPolicy", gateway_api::BackendTlsPolicy::schema()),

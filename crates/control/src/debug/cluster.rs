@@ -26,7 +26,7 @@ fn registered(snapshot: &Snapshot) -> Value {
     let mut endpoints = BTreeSet::new();
     for service in snapshot.services.iter() {
         for port in &service.ports {
-            let all = snapshot.endpoints(service, port.number);
+            let all = endpoints_of(snapshot, service, port);
             endpoints.extend(all.iter().filter_map(|endpoint| match &endpoint.address {
                 EndpointAddress::Ip(address) => Some((address.to_string(), endpoint.port)),
                 EndpointAddress::Name(name) => Some((name.as_str().to_owned(), endpoint.port)),
@@ -50,7 +50,7 @@ fn registered(snapshot: &Snapshot) -> Value {
 
 fn of_service(snapshot: &Snapshot, service: &Arc<Service>) -> Value {
     let port = |port: &ServicePort| {
-        let ready = snapshot.endpoints(service, port.number).iter().filter(|endpoint| endpoint.ready);
+        let ready = endpoints_of(snapshot, service, port).iter().filter(|endpoint| endpoint.ready);
         json!({
             "name": &*port.name,
             "number": port.number,
@@ -65,6 +65,14 @@ fn of_service(snapshot: &Snapshot, service: &Arc<Service>) -> Value {
         "addresses": service.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
     })
+}
+
+fn endpoints_of<'s>(snapshot: &'s Snapshot, service: &Service, port: &ServicePort) -> &'s [Endpoint] {
+    if port.protocol == Protocol::Udp {
+        snapshot.udp_endpoints(service, port.number)
+    } else {
+        snapshot.endpoints(service, port.number)
+    }
 }
 
 fn of_endpoint(endpoint: &Endpoint) -> Option<Value> {

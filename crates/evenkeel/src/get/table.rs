@@ -48,7 +48,7 @@ fn columns(kind: Kind) -> &'static [Column] {
         Kind::GatewayClass => &[ACCEPTED],
         Kind::KubernetesGateway => &[PROGRAMMED, ADDRESS],
         Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute => &[HOSTNAMES, BY_PARENTS],
-        Kind::TcpRoute => &[BY_PARENTS],
+        Kind::TcpRoute | Kind::UdpRoute => &[BY_PARENTS],
         _ => &[],
     }
 }

@@ -117,11 +117,15 @@ impl Blueprint {
         let mut ports = vec![status];
         for listener in &self.listeners {
             let (number, protocol) = (&listener["port"], listener["protocol"].as_str().unwrap_or_default());
-            let is_served = matches!(protocol, "HTTP" | "HTTPS" | "TLS" | "TCP");
-            if is_served && !ports.iter().any(|port| port["port"] == *number) {
+            let is_served = matches!(protocol, "HTTP" | "HTTPS" | "TLS" | "TCP" | "UDP");
+            let transport = if protocol == "UDP" { "UDP" } else { "TCP" };
+            if is_served && !ports.iter().any(|port| port["port"] == *number && port["protocol"] == transport) {
                 let name = port_name(listener["name"].as_str().unwrap_or_default(), number);
-                let application = protocol.to_lowercase();
-                ports.push(json!({"name": name, "port": number, "protocol": "TCP", "appProtocol": application}));
+                let mut port = json!({"name": name, "port": number, "protocol": transport});
+                if transport == "TCP" {
+                    port["appProtocol"] = protocol.to_lowercase().into();
+                }
+                ports.push(port);
             }
         }
         ports
@@ -310,7 +314,8 @@ mod tests {
         check(json!({}), "status-port:15021:tcp");
         let two = [listener("web", 80, "HTTP"), listener("Web.Secure", 443, "HTTPS"), listener("again", 80, "HTTP")];
         check(json!({"listeners": two}), "status-port:15021:tcp web:80:http port-443:443:https");
-        check(json!({"listeners": [listener("dns", 53, "UDP")]}), "status-port:15021:tcp");
+        let both = [listener("dns", 53, "UDP"), listener("dns-tcp", 53, "TCP"), listener("more", 53, "UDP")];
+        check(json!({"listeners": both}), "status-port:15021:tcp dns:53:null dns-tcp:53:tcp");
         let service = blueprint(json!({}), json!({"addresses": [{"value": "192.0.2.1"}]})).service();
         assert_eq!(
             (&service["spec"]["loadBalancerIP"], &service["spec"]["type"]),

@@ -37,6 +37,8 @@ pub enum Transport {
     Udp,
     /// A TCP socket that listens on a loopback address.
     Listen,
+    /// A UDP socket that is bound to a loopback address.
+    Datagrams,
 }
 
 /// A request for a socket.
@@ -54,6 +56,7 @@ impl std::fmt::Display for Request {
             Transport::Tcp => "tcp",
             Transport::Udp => "udp",
             Transport::Listen => "listen",
+            Transport::Datagrams => "datagrams",
         };
         write!(f, "{transport} {}", self.to)
     }
@@ -68,6 +71,7 @@ impl FromStr for Request {
             "tcp" => Transport::Tcp,
             "udp" => Transport::Udp,
             "listen" => Transport::Listen,
+            "datagrams" => Transport::Datagrams,
             _ => return Err(Errno::EINVAL),
         };
         Ok(Self { transport, to: to.parse().map_err(|_| Errno::EINVAL)? })
@@ -159,6 +163,11 @@ async fn make(Request { transport, to }: Request, role: &Role) -> io::Result<Own
             listener.set_nonblocking(true)?;
             return Ok(listener.into());
         }
+        Role::WaysIn if transport == Transport::Datagrams && to.ip().is_loopback() => {
+            let socket = std::net::UdpSocket::bind(to)?;
+            socket.set_nonblocking(true)?;
+            return Ok(socket.into());
+        }
         Role::WaysIn => return Err(Errno::EPERM.into()),
         // The control plane's pages show the whole configuration, and treat each client as the machine's user.
         Role::WayOut(own) if leads_to_loopback(to.ip()) && own.iter().any(|address| address.port() == to.port()) => {
@@ -167,7 +176,7 @@ async fn make(Request { transport, to }: Request, role: &Role) -> io::Result<Own
         Role::WayOut(_) => {}
     }
     match transport {
-        Transport::Listen => Err(Errno::EPERM.into()),
+        Transport::Listen | Transport::Datagrams => Err(Errno::EPERM.into()),
         // No other datagrams leave the mesh.
         Transport::Udp if to.port() != DNS_PORT => Err(Errno::EPERM.into()),
         Transport::Tcp => {
@@ -204,6 +213,7 @@ mod tests {
         check("tcp 192.0.2.1:80", Transport::Tcp, "192.0.2.1:80");
         check("udp [2001:db8::1]:53", Transport::Udp, "[2001:db8::1]:53");
         check("listen 127.0.0.1:80", Transport::Listen, "127.0.0.1:80");
+        check("datagrams 127.0.0.1:53", Transport::Datagrams, "127.0.0.1:53");
         for nonsense in ["", "tcp", "tcp ", "sctp 192.0.2.1:80", "tcp example.com:80", "tcp 192.0.2.1:80 "] {
             assert_eq!(nonsense.parse::<Request>(), Err(Errno::EINVAL), "{nonsense:?}");
         }

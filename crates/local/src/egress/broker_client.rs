@@ -48,6 +48,14 @@ impl BrokerClient {
         Ok(self.ask(Request { transport: Transport::Listen, to }).await?.into())
     }
 
+    /// A socket of the machine's network for datagrams to this loopback address.
+    ///
+    /// # Errors
+    /// Those of `bind(2)` in the machine's network.
+    pub async fn datagrams(&self, to: SocketAddr) -> io::Result<std::net::UdpSocket> {
+        Ok(self.ask(Request { transport: Transport::Datagrams, to }).await?.into())
+    }
+
     async fn ask(&self, request: Request) -> io::Result<OwnedFd> {
         let (own, keepers) = channel::pair()?;
         self.keeper.send(&request.to_string(), Some(keepers.as_fd())).await?;
@@ -78,6 +86,8 @@ mod tests {
             let opened = broker.listen(free).await;
             assert_eq!(opened.is_ok(), listens, "{opened:?}");
             assert!(broker.listen(any).await.is_err());
+            assert_eq!(broker.datagrams(free).await.is_ok(), listens);
+            assert!(broker.datagrams(any).await.is_err());
             let Ok(opened) = opened else { continue };
             let address = opened.local_addr()?;
             let taken = broker.listen(address).await.map_err(|error| error.kind());

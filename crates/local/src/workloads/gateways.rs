@@ -16,7 +16,7 @@ use super::proxy_config::ProxyConfigs;
 use super::served;
 use super::{Sidecar, Workload};
 use crate::pods::ContainerPort;
-use crate::ports::GatewayPort;
+use crate::ports::{GatewayPort, UDP};
 
 /// Label of a Service whose ports do not translate those of Gateways.
 const NO_TRANSLATION_LABEL: &str = "experimental.istio.io/disable-gateway-port-translation";
@@ -90,7 +90,7 @@ pub(super) fn settle(
         let mut numbers = BTreeSet::new();
         let of_it = wanted.iter().filter(|one| one.selects(gateway));
         for server in of_it.flat_map(|one| &one.servers) {
-            if numbers.insert(server.number) {
+            if numbers.insert((server.number, server.protocol == UDP)) {
                 ports.push(server.at(gateway, target_port(&in_front, gateway, server.number)));
             }
         }

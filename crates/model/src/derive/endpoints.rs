@@ -15,10 +15,9 @@ use super::run::Run;
 use super::step::{Results, ServiceKey};
 use super::tracking::Cx;
 use super::workloads;
-use crate::service::EndpointsByPort;
+use crate::service::{EndpointsByPort, TransportPort};
 use crate::{
-    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, Snapshot, TargetPort,
-    Workload,
+    Endpoint, EndpointAddress, Labels, MtlsMode, Resolution, Service, ServicePort, Snapshot, TargetPort, Workload,
 };
 
 /// Endpoints by service.
@@ -145,10 +144,6 @@ fn slices_name(cx: &Cx<'_>, service: &Service) -> Option<Arc<str>> {
     service.host.as_str().strip_suffix(&suffix).map(Arc::from)
 }
 
-fn carried(service: &Service) -> impl Iterator<Item = &ServicePort> {
-    service.ports.iter().filter(|p| p.protocol != Protocol::Udp)
-}
-
 fn of_workload(
     cx: &Cx<'_>,
     workload: &Workload,
@@ -166,10 +161,10 @@ fn of_workload(
         service.headless && *subdomain == service.name && workload.namespace == service.namespace
     };
     let host_name = workload.host_name.as_ref().filter(|(_, subdomain)| is_here(subdomain)).map(|(name, _)| name);
-    for service_port in carried(service) {
+    for service_port in &service.ports {
         let Some(port) = workload.port_of(service, service_port) else { continue };
         let mode = cx.mtls_mode(&workload.namespace, &workload.labels, port);
-        by_port.get_or_default(service_port.number).push(Endpoint {
+        by_port.get_or_default(TransportPort::of(service_port)).push(Endpoint {
             address: address.clone(),
             port,
             // The condition of a Pod that is being deleted stays `Ready` until its containers have ended.
@@ -217,9 +212,9 @@ fn target_number(port: &ServicePort) -> u16 {
 }
 
 fn of_name(service: &Service, name: &Hostname, by_port: &mut EndpointsByPort) {
-    for port in carried(service) {
+    for port in &service.ports {
         let endpoint = bare(service, EndpointAddress::Name(name.clone()), target_number(port));
-        by_port.get_or_default(port.number).push(endpoint);
+        by_port.get_or_default(TransportPort::of(port)).push(endpoint);
     }
 }
 
@@ -235,14 +230,14 @@ fn of_entry(
     let account = written.service_account.as_ref();
     let identity = account.and_then(|a| SpiffeId::new(&cx.mesh().trust_domain, &service.namespace, &a.0).ok());
     let locality = written.locality.clone().unwrap_or_else(|| workloads::locality(&written.labels).to_string());
-    for service_port in carried(service) {
+    for service_port in &service.ports {
         let Some(own) = described.ports.iter().find(|port| port.name == service_port.name) else { continue };
         let port = match address {
             EndpointAddress::Unix(_) => 0,
             _ => written.ports.get(&*own.name).map_or_else(|| target_number(own), |port| port.0),
         };
         let mtls = written.takes_mtls() && cx.mtls_mode(&service.namespace, &written.labels, port) != MtlsMode::Disable;
-        by_port.get_or_default(service_port.number).push(Endpoint {
+        by_port.get_or_default(TransportPort::of(service_port)).push(Endpoint {
             labels: written.labels.clone(),
             identity: identity.clone(),
             locality: locality.as_str().into(),
@@ -259,8 +254,8 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
     for port in &slice.ports {
         let Some(number) = port.port else { continue };
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
-        let Some(service_port) = carried(service).find(|p| &*p.name == port_name) else { continue };
-        let list = by_port.get_or_default(service_port.number);
+        let Some(service_port) = service.ports.iter().find(|p| &*p.name == port_name) else { continue };
+        let list = by_port.get_or_default(TransportPort::of(service_port));
         let addresses = slice.endpoints.iter().flat_map(|e| e.addresses.iter().map(move |address| (e, address)));
         let found = addresses.filter_map(|(e, address)| slice_endpoint(cx, service, e, address, number.0));
         for mut endpoint in found {

@@ -154,6 +154,8 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
     let on_port: Vec<(&Gateway, &Server)> = earlier
         .flat_map(|g| g.servers.iter().map(move |s| (g, s)))
         .filter(|(_, s)| s.port == server.port && s.bind == server.bind)
+        // A port of TCP and one of UDP are different ones.
+        .filter(|(_, s)| (class(s) == PortUse::Udp) == (class(&server) == PortUse::Udp))
         .collect();
     if let Some((gateway, first)) = on_port.iter().find(|(_, s)| class(s) != class(&server)) {
         let message = format!(
@@ -170,11 +172,11 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
         );
         return None;
     }
-    if let Some((_, first)) = on_port.first().filter(|_| class(&server) == PortUse::Tcp) {
+    if let Some((_, first)) = on_port.first().filter(|_| matches!(class(&server), PortUse::Tcp | PortUse::Udp)) {
         let message = format!("port {} is already served; this server is ignored", server.port);
         diagnostics.push(
             Diagnostic::error("port-conflict", server.origin.clone(), message)
-                .with_help("two TCP servers cannot share a port: use another port")
+                .with_help(format!("two {} servers cannot share a port: use another port", server.protocol))
                 .with_related(first.origin.clone(), "first served here"),
         );
         return None;
@@ -215,6 +217,7 @@ enum PortUse {
     Http,
     Tls,
     Tcp,
+    Udp,
 }
 
 fn class(server: &Server) -> PortUse {
@@ -222,6 +225,7 @@ fn class(server: &Server) -> PortUse {
         ServerProtocol::Http => PortUse::Http,
         ServerProtocol::Https | ServerProtocol::Tls => PortUse::Tls,
         ServerProtocol::Tcp => PortUse::Tcp,
+        ServerProtocol::Udp => PortUse::Udp,
     }
 }
 

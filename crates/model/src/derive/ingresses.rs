@@ -193,6 +193,7 @@ fn of_host(cx: &Cx<'_>, object: &Object, hosts: Vec<Spanned<Hostname>>, http: Ve
         order: RouteOrder::ByPath,
         tls: Vec::new(),
         tcp: Vec::new(),
+        udp: Vec::new(),
         origin: object.origin.clone(),
     }
 }

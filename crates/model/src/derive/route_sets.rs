@@ -261,7 +261,11 @@ fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(RouteSetRank, Arc<RouteSet>)> {
             parts.iter_mut().for_each(|part| part.gateways = gateways_of_host(cx, part));
             parts.into_iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
         }
-        Resource::HttpRoute(_) | Resource::GrpcRoute(_) | Resource::TlsRoute(_) | Resource::TcpRoute(_) => {
+        Resource::HttpRoute(_)
+        | Resource::GrpcRoute(_)
+        | Resource::TlsRoute(_)
+        | Resource::TcpRoute(_)
+        | Resource::UdpRoute(_) => {
             elsewhere.iter().enumerate().map(|(at, part)| ((place.clone(), at), Arc::new(part.clone()))).collect()
         }
         _ if service.hosts.is_empty() => Vec::new(),

@@ -203,7 +203,7 @@ derived! {
     }
     routes: route_sets::Table {
         /// Reads the routes of an object.
-        Route(key: ObjectKey) = route_sets::object_step, for VirtualService | HttpRoute | GrpcRoute | TlsRoute | TcpRoute | Ingress by id;
+        Route(key: ObjectKey) = route_sets::object_step, for VirtualService | HttpRoute | GrpcRoute | TlsRoute | TcpRoute | UdpRoute | Ingress by id;
         /// The route sets of a host at a gateway.
         GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
         /// The route sets of a host in the mesh.

@@ -42,6 +42,7 @@ pub(super) fn route_set(
         order: RouteOrder::AsWritten,
         tls,
         tcp,
+        udp: Vec::new(),
         origin: object.origin.clone(),
         gateways,
     };

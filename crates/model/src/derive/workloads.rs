@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evenkeel_api::annotations::{INJECT, gets_sidecar};
 use evenkeel_api::decode::Port;
 use evenkeel_api::istio::{ProxyConfig, WorkloadEntry, WorkloadEntrySpec};
-use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec};
+use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec, TransportProtocol};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::mutual_addresses::{MutualPorts, split, write_network};
@@ -113,6 +113,7 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         proxy_config: proxy_config(object),
         mutual: None,
         ports: container_ports(&pod.spec),
+        udp_ports: udp_ports(&pod.spec),
         is_entry: false,
         named_address: None,
         node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
@@ -153,6 +154,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
         mutual: None,
         proxy_config: None,
         ports: spec.ports.iter().map(port).collect(),
+        udp_ports: Vec::new(),
         is_entry: true,
         named_address: address.filter(|address| !matches!(address, EndpointAddress::Ip(_))),
         node: "".into(),
@@ -505,7 +507,14 @@ pub(super) fn locality(labels: &Labels) -> Arc<str> {
 }
 
 fn container_ports(spec: &PodSpec) -> Vec<ContainerPort> {
-    spec.tcp_ports()
-        .map(|p| ContainerPort { name: p.name.as_ref().map(|n| n.0.clone()), number: p.container_port.0 })
-        .collect()
+    spec.tcp_ports().map(container_port).collect()
+}
+
+fn udp_ports(spec: &PodSpec) -> Vec<ContainerPort> {
+    let all = spec.containers.iter().flat_map(|container| &container.ports);
+    all.filter(|port| port.protocol == Some(TransportProtocol::Udp)).map(container_port).collect()
+}
+
+fn container_port(written: &kubernetes::ContainerPort) -> ContainerPort {
+    ContainerPort { name: written.name.as_ref().map(|name| name.0.clone()), number: written.container_port.0 }
 }

@@ -179,8 +179,11 @@ fn listeners_say_what_is_wrong_with_them() {
     check(&kinds("{kind: HTTPRoute}, {kind: TCPRoute}"), &unknown);
     check(&kinds("{kind: HTTPRoute}"), &["Gateway a: 0 of HTTPRoute", good[2]]);
     let unsupported = ["Gateway a: Accepted=False UnsupportedProtocol", "Gateway: Accepted=False ListenersNotValid"];
-    check(&gateway("{name: a, port: 53, protocol: UDP}"), &unsupported);
-    let two = "{name: a, port: 53, protocol: UDP}, {name: b, port: 80, protocol: HTTP}";
+    check(&gateway("{name: a, port: 53, protocol: example.com/SCTP}"), &unsupported);
+    let shared = gateway("{name: a, port: 80, protocol: UDP}, {name: b, port: 80, protocol: HTTP}");
+    check(&shared, &["Gateway a: Conflicted=False NoConflicts", "Gateway b: Programmed=True Programmed"]);
+    check(&shared, &["Gateway a: 0 of UDPRoute", "Gateway a: Programmed=True Programmed"]);
+    let two = "{name: a, port: 53, protocol: example.com/SCTP}, {name: b, port: 80, protocol: HTTP}";
     check(&gateway(two), &["Gateway: Accepted=True ListenersNotValid", "Gateway b: Programmed=True Programmed"]);
     let conflict = gateway("{name: a, port: 80, protocol: HTTP}, {name: b, port: 80, protocol: TCP}");
     let conflicting = [
@@ -256,6 +259,29 @@ fn routes_of_every_kind_have_a_status() {
     check_kind("GRPCRoute", "v1", "protocol: HTTP", "");
     check_kind("TLSRoute", "v1", "protocol: TLS, tls: {mode: Passthrough}", "hostnames: [a.example.com], ");
     check_kind("TCPRoute", "v1alpha2", "protocol: TCP", "");
+    check_kind("UDPRoute", "v1", "protocol: UDP", "");
+}
+
+#[test]
+fn a_route_of_datagrams_needs_ports_of_udp_and_gateways() {
+    let dns = "apiVersion: v1\nkind: Service\nmetadata: {name: dns, namespace: shop}\n\
+               spec: {selector: {app: web}, ports: [{name: u, port: 53, protocol: UDP}, {name: t, port: 54}]}\n---\n";
+    let at = |parent: &str, backend: &str| {
+        format!(
+            "{}{dns}apiVersion: gateway.networking.k8s.io/v1\nkind: UDPRoute\nmetadata: {{name: r, namespace: shop}}\n\
+             spec: {{parentRefs: [{{{parent}}}], rules: [{{backendRefs: [{{name: dns, {backend}}}]}}]}}\n",
+            gateway("{name: a, port: 53, protocol: UDP}, {name: b, port: 80, protocol: HTTP}")
+        )
+    };
+    let at_edge = |condition: &str| format!("UDPRoute at edge by istio.io/gateway-controller: {condition}");
+    let check_at_edge = |backend: &str, condition: &str| check(&at("name: edge", backend), &[&at_edge(condition)]);
+    check_at_edge("port: 53", "Accepted=True Accepted");
+    check_at_edge("port: 53", "ResolvedRefs=True ResolvedRefs");
+    check_at_edge("port: 54", "ResolvedRefs=False BackendNotFound");
+    check_at_edge("port: 53, namespace: other", "ResolvedRefs=False RefNotPermitted");
+    check(&at("name: edge", "port: 53"), &["Gateway a: 1 of UDPRoute", "Gateway b: 0 of HTTPRoute GRPCRoute"]);
+    let in_mesh = lines(&at("name: dns, group: '', kind: Service", "port: 53"));
+    assert!(!in_mesh.iter().any(|line| line.starts_with("UDPRoute")), "{in_mesh:#?}");
 }
 
 #[test]

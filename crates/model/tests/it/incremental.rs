@@ -144,7 +144,7 @@ impl Drawn {
             11 => self.listener_set(random),
             9..11 => self.backend_tls_policy(random),
             6..9 => {
-                let kind = random.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
+                let kind = random.pick(&["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
                 let parent = random.pick(&["{name: a, namespace: shop}", "{group: '', kind: Service, name: a}"]);
                 let meta = self.meta(kind, version);
                 format!(

@@ -39,7 +39,7 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
         }
         Unit::Assembly(Collection::Target(_)) => of_first(parts, out),
         // There is no capture and no Gateway, and hosts without a service have no clusters.
-        Unit::Basics | Unit::AsCalled | Unit::Gateways | Unit::Routed(_) | Unit::Assembly(_) => {}
+        Unit::Basics | Unit::AsCalled | Unit::Gateways | Unit::Datagrams | Unit::Routed(_) | Unit::Assembly(_) => {}
     }
 }
 

@@ -67,7 +67,7 @@ type Place<'a> = (u16, Option<&'a str>);
 fn servers_by_place(context: Context<'_>) -> BTreeMap<Place<'_>, Vec<(&Gateway, &Server)>> {
     let mut by_place: BTreeMap<Place<'_>, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     for gateway in context.snapshot.gateways_for(&context) {
-        for server in &gateway.servers {
+        for server in gateway.servers.iter().filter(|server| server.protocol != ServerProtocol::Udp) {
             let place = (context.listening_port(server.port), server.bind.as_deref());
             by_place.entry(place).or_default().push((gateway, server));
         }
@@ -132,6 +132,8 @@ fn chains(context: Context<'_>, gateway: &Gateway, server: &Server, port: u16, p
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) => sni_chains(context, gateway, server),
         (ServerProtocol::Tcp, _) => tcp_chains(context, gateway, server, &FilterChainMatch::default()),
+        // It has a listener of its own.
+        (ServerProtocol::Udp, _) => Vec::new(),
     }
 }
 
@@ -182,7 +184,7 @@ fn chains_to(context: Context<'_>, server: &Server, targets: Vec<l4::Target<'_>>
     targets.into_iter().map(chain).collect()
 }
 
-fn reference(gateway: &Gateway) -> GatewayRef {
+pub(super) fn reference(gateway: &Gateway) -> GatewayRef {
     GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() }
 }
 
@@ -191,7 +193,7 @@ fn applies(context: Context<'_>, reference: &GatewayRef, server: &Server, condit
 }
 
 /// The route sets bound to a server by one of its hosts.
-fn bound<'a>(
+pub(super) fn bound<'a>(
     context: Context<'a>,
     reference: &'a GatewayRef,
     server: &'a Server,

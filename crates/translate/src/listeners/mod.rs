@@ -6,6 +6,7 @@ mod inspectors;
 mod l4;
 pub mod outbound;
 pub mod sni_dnat;
+pub mod udp;
 
 use std::time::Duration;
 

@@ -107,7 +107,7 @@ impl Draw<'_> {
                 self.object(API, "BackendTLSPolicy", 'b', &spec)
             }
             6..9 => {
-                let kind = self.pick(&["GRPCRoute", "TLSRoute", "TCPRoute"]);
+                let kind = self.pick(&["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
                 let n = self.n;
                 let parent = self
                     .pick(&["{name: k0, namespace: shop}", "{group: '', kind: Service, name: s0, namespace: shop}"]);
@@ -131,6 +131,7 @@ impl Draw<'_> {
                     "port: 80, protocol: HTTP",
                     "port: 8080, protocol: HTTP, hostname: '*.example.com'",
                     "port: 9000, protocol: TCP",
+                    "port: 80, protocol: UDP",
                     "port: 9443, protocol: TLS, tls: {mode: Passthrough}",
                     "port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: s0}]}",
                 ]);
@@ -162,6 +163,7 @@ impl Draw<'_> {
             "[{name: grpc-web, port: 80}]",
             "[{name: any, port: 7000}, {name: grpc, port: 80}]",
             "[{name: tls, port: 443}]",
+            "[{name: http, port: 80}, {name: dns, port: 80, protocol: UDP}]",
             "[{name: http, port: 80, targetPort: 8080}, {name: http-b, port: 81, targetPort: http}]",
         ]);
         let own = format!("10.96.0.{}", self.n);

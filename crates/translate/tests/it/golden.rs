@@ -14,7 +14,7 @@ use crate::scenario::{SCENARIOS, Scenario, as_json, translate};
 const WHOLE: [&str; 2] = ["capitals-web-0", "istio-ingressgateway-0"];
 
 /// The fields that each scenario is about.
-const PARTS: [(&str, &[&str]); 9] = [
+const PARTS: [(&str, &[&str]); 10] = [
     (
         "balancing",
         &[
@@ -37,6 +37,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("routing", &["domains", "request_headers_to_add", "response_headers_to_add"]),
     ("egress", &["domains", "filter_chain_match", "server_names", "transport_socket", "transport_socket_matches"]),
     ("gateways", &["domains", "filter_chain_match", "transport_socket", "http_protocol_options", "proxy_protocol"]),
+    ("datagrams", &["address", "common_lb_config", "listener_filters", "endpoints"]),
     ("networks", &["filter_chain_match", "lb_endpoints", "transport_socket"]),
     ("sidecars", &["bind_to_port", "domains", "load_assignment"]),
     ("grpc", &["filter_chain_match", "rules", "transport_socket", "common_tls_context"]),

@@ -10,8 +10,18 @@ use evenkeel_xds::{ResourceSet, ResourceType, Schema, json};
 use serde_json::{Map, Value};
 
 /// All of them.
-pub const SCENARIOS: [&str; 9] =
-    ["balancing", "capitals", "protocols", "routing", "egress", "gateways", "networks", "sidecars", "grpc"];
+pub const SCENARIOS: [&str; 10] = [
+    "balancing",
+    "capitals",
+    "protocols",
+    "routing",
+    "egress",
+    "gateways",
+    "datagrams",
+    "networks",
+    "sidecars",
+    "grpc",
+];
 
 /// Findings that the scenarios are meant to cause.
 const EXPECTED: [&str; 2] = ["missing-service", "selects-nothing"];

@@ -12,6 +12,7 @@ mod check;
 mod confinement;
 mod crashes;
 mod dashboard;
+mod datagrams;
 mod disks;
 mod egress;
 mod endings;

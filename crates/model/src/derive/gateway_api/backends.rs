@@ -11,7 +11,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::super::destination_rules::missing_host_help;
 use super::super::tracking::Cx;
 use super::grants::{Referred, is_granted};
-use crate::{Destination, DestinationState};
+use crate::service::ServicePort;
+use crate::{Destination, DestinationState, Protocol};
 
 /// Whether a route applies to calls in the mesh only.
 fn is_of_mesh(route: &Object) -> bool {
@@ -32,6 +33,17 @@ pub(super) struct Backends<'a, 't> {
     pub(super) found: &'a mut Diagnostics,
     /// What becomes of requests to a backend that cannot be used, for messages.
     pub(super) effect: &'static str,
+    /// How the route carries what it routes.
+    pub(super) transport: Transport,
+}
+
+/// How a route carries what it routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// In connections.
+    Tcp,
+    /// In datagrams.
+    Udp,
 }
 
 impl Backends<'_, '_> {
@@ -98,12 +110,21 @@ impl Backends<'_, '_> {
             self.warn("missing-service", span, format!("there is no Service `{host}`"), help);
             return DestinationState::UnknownHost;
         };
-        match target.port.filter(|port| service.port(*port).is_none()) {
+        let is_carried = |port: &&ServicePort| match self.transport {
+            Transport::Tcp => true,
+            Transport::Udp => port.protocol == Protocol::Udp,
+        };
+        let ports = || service.ports.iter().filter(is_carried);
+        match target.port.filter(|number| ports().all(|port| port.number != *number)) {
             None => DestinationState::Known,
             Some(port) => {
-                let numbers: Vec<String> = service.ports.iter().map(|port| port.number.to_string()).collect();
-                let help = format!("its ports: {}", one_of(numbers.iter().map(String::as_str)));
-                self.warn("missing-port", span, format!("the Service `{host}` has no port {port}"), help);
+                let numbers: Vec<String> = ports().map(|port| port.number.to_string()).collect();
+                let of_udp = if self.transport == Transport::Udp { " of UDP" } else { "" };
+                let help = match numbers.as_slice() {
+                    [] => format!("it has no ports{of_udp}"),
+                    numbers => format!("its ports{of_udp}: {}", one_of(numbers.iter().map(String::as_str))),
+                };
+                self.warn("missing-port", span, format!("the Service `{host}` has no port {port}{of_udp}"), help);
                 DestinationState::UnknownPort
             }
         }

@@ -51,6 +51,7 @@ const FEATURES: &[&str] = &[
     "TLSRoute",
     "TLSRouteModeMixed",
     "TLSRouteModeTerminate",
+    "UDPRoute",
 ];
 
 /// The status of a class; `None`: it is of another controller.

@@ -88,7 +88,10 @@ fn conflict(spec: &GatewaySpec, at: usize, listener: &Listener) -> Option<Confli
     let on_port = spec.listeners.iter().take(at).filter(|other| other.port.value == listener.port.value);
     for other in on_port {
         let (family, others) = (port_use(listener), port_use(other));
-        if family != others || family == "TCP" {
+        if family != others && [family, others].contains(&"UDP") {
+            continue;
+        }
+        if family != others || ["TCP", "UDP"].contains(&family) {
             let message = format!("the listener `{}` uses port {} already", other.name.0, other.port.0);
             return Some(Conflict { reason: "ProtocolConflict", message });
         }
@@ -100,7 +103,7 @@ fn conflict(spec: &GatewaySpec, at: usize, listener: &Listener) -> Option<Confli
     None
 }
 
-/// Protocols that can share a port.
+/// Protocols that can share a port. A port of UDP is another one than a port of the others.
 fn port_use(listener: &Listener) -> &str {
     match listener.protocol.as_str() {
         "HTTPS" | "TLS" => "TLS",

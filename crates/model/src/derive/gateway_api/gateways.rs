@@ -237,19 +237,20 @@ impl Reader<'_, '_> {
             "HTTPS" => ServerProtocol::Https,
             "TLS" => ServerProtocol::Tls,
             "TCP" => ServerProtocol::Tcp,
+            "UDP" => ServerProtocol::Udp,
             other => {
                 let message = format!(
                     "{object}: the protocol {other} is not supported; the listener `{}` is not served",
                     listener.name.0
                 );
                 let finding = Diagnostic::warning("unsupported-value", listener.protocol.span.clone(), message);
-                self.push(finding.with_help("supported: HTTP, HTTPS, TLS, TCP"));
+                self.push(finding.with_help("supported: HTTP, HTTPS, TLS, TCP, UDP"));
                 return None;
             }
         };
         let mut granted = BTreeSet::new();
         let tls = match protocol {
-            ServerProtocol::Http | ServerProtocol::Tcp => None,
+            ServerProtocol::Http | ServerProtocol::Tcp | ServerProtocol::Udp => None,
             ServerProtocol::Https | ServerProtocol::Tls => Some(self.tls(proxies, listener, &mut granted)?),
         };
         let allowed = listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());

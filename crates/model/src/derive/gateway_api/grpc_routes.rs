@@ -6,7 +6,7 @@ use evenkeel_base::{Diagnostics, Spanned};
 
 use super::super::shared;
 use super::super::tracking::Cx;
-use super::backends::Backends;
+use super::backends::{Backends, Transport};
 use super::http_routes::headers_of;
 use super::http_rules::{Rule, SHARE_REFUSED, in_order};
 use crate::{HttpMatch, HttpRoute, StringMatch};
@@ -16,7 +16,7 @@ const ANY: &str = "[^/]+";
 
 /// A route for each condition of each rule, in the order of precedence.
 pub(super) fn routes(cx: &Cx<'_>, object: &Object, spec: &GrpcRouteSpec, found: &mut Diagnostics) -> Vec<HttpRoute> {
-    let mut backends = Backends { cx, object, found, effect: SHARE_REFUSED };
+    let mut backends = Backends { cx, object, found, effect: SHARE_REFUSED, transport: Transport::Tcp };
     let all = spec.rules.iter().enumerate().flat_map(|(number, rule)| {
         let rule = Rule {
             number,

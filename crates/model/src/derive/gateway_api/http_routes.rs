@@ -11,7 +11,7 @@ use evenkeel_base::{Diagnostics, Spanned};
 
 use super::super::shared;
 use super::super::tracking::Cx;
-use super::backends::Backends;
+use super::backends::{Backends, Transport};
 use super::http_rules::{Rule, SHARE_REFUSED, in_order};
 use crate::{HeaderMatch, HttpMatch, HttpRoute, RetryPolicy, StringMatch};
 
@@ -22,7 +22,7 @@ const RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled";
 
 /// A route for each condition of each rule, in the order of precedence.
 pub(super) fn routes(cx: &Cx<'_>, object: &Object, spec: &HttpRouteSpec, found: &mut Diagnostics) -> Vec<HttpRoute> {
-    let mut backends = Backends { cx, object, found, effect: SHARE_REFUSED };
+    let mut backends = Backends { cx, object, found, effect: SHARE_REFUSED, transport: Transport::Tcp };
     let rules = spec.rules.iter().flatten().enumerate();
     let all = rules.flat_map(|(number, rule)| {
         let (timeout, retries) = timeouts(rule.timeouts.as_ref(), rule.retry.as_ref());

@@ -1,18 +1,21 @@
-//! TLSRoutes and TCPRoutes as route sets.
+//! TLSRoutes, TCPRoutes and UDPRoutes as route sets.
 
 use evenkeel_api::Object;
-use evenkeel_api::gateway_api::{L4RouteRule, TcpRouteSpec, TlsRouteSpec};
+use evenkeel_api::gateway_api::{L4RouteRule, TcpRouteSpec, TlsRouteSpec, UdpRouteSpec};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostics, Spanned};
 
 use super::super::tracking::Cx;
-use super::backends::Backends;
+use super::backends::{Backends, Transport};
 use super::outline::at;
 use super::parents::Attached;
 use crate::{Destination, DestinationState, Headers, L4Match, L4Route, RouteSet, TlsRoute, WeightedDestination};
 
 /// What becomes of connections to a backend that cannot be used.
 const EFFECT: &str = "its share of the connections is closed";
+
+/// What becomes of datagrams to a backend that cannot be used.
+const UDP_EFFECT: &str = "its share of the datagrams is dropped";
 
 /// The route sets of a TLSRoute. Where TLS ends at the listener, the listener has chosen by the name already.
 pub(super) fn tls(
@@ -22,7 +25,7 @@ pub(super) fn tls(
     found: &mut Diagnostics,
     attached: Vec<Attached>,
 ) -> Vec<RouteSet> {
-    let mut backends = Backends { cx, object, found, effect: EFFECT };
+    let mut backends = Backends { cx, object, found, effect: EFFECT, transport: Transport::Tcp };
     let Some(rule) = spec.rules.first() else { return Vec::new() };
     let destinations = destinations(rule, &mut backends);
     let sets = attached.into_iter().map(|place| {
@@ -54,12 +57,30 @@ pub(super) fn tcp(
     found: &mut Diagnostics,
     attached: Vec<Attached>,
 ) -> Vec<RouteSet> {
-    let mut backends = Backends { cx, object, found, effect: EFFECT };
+    let mut backends = Backends { cx, object, found, effect: EFFECT, transport: Transport::Tcp };
     let Some(rule) = spec.rules.first() else { return Vec::new() };
     let destinations = destinations(rule, &mut backends);
     let sets = attached.into_iter().map(|place| {
         let route = tcp_route(rule, destinations.clone(), place.port);
         RouteSet { tcp: vec![route], ..at(object, place) }
+    });
+    sets.collect()
+}
+
+/// The route sets of a UDPRoute.
+pub(super) fn udp(
+    cx: &Cx<'_>,
+    object: &Object,
+    spec: &UdpRouteSpec,
+    found: &mut Diagnostics,
+    attached: Vec<Attached>,
+) -> Vec<RouteSet> {
+    let mut backends = Backends { cx, object, found, effect: UDP_EFFECT, transport: Transport::Udp };
+    let Some(rule) = spec.rules.first() else { return Vec::new() };
+    let destinations = destinations(rule, &mut backends);
+    let sets = attached.into_iter().map(|place| {
+        let route = tcp_route(rule, destinations.clone(), place.port);
+        RouteSet { udp: vec![route], ..at(object, place) }
     });
     sets.collect()
 }

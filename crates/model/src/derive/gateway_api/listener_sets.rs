@@ -103,7 +103,11 @@ pub(super) fn conflict(earlier: Owned<'_>, listener: &Listener) -> Option<Confli
         return None;
     }
     let port = listener.port.0;
-    if family(other) != family(listener) || family(listener) == "TCP" {
+    let (theirs, own) = (family(other), family(listener));
+    if theirs != own && [theirs, own].contains(&"UDP") {
+        return None;
+    }
+    if theirs != own || ["TCP", "UDP"].contains(&own) {
         let message = format!("the listener `{}` of {of} uses port {port} already", other.name.0);
         return Some(Conflict { reason: "ProtocolConflict", message });
     }
@@ -114,11 +118,12 @@ pub(super) fn conflict(earlier: Owned<'_>, listener: &Listener) -> Option<Confli
     })
 }
 
-/// Protocols that can share a port.
+/// Protocols that can share a port. A port of UDP is another one than a port of the others.
 fn family(listener: &Listener) -> &'static str {
     match listener.protocol.as_str() {
         "HTTP" => "HTTP",
         "HTTPS" | "TLS" => "TLS",
+        "UDP" => "UDP",
         _ => "TCP",
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn unusable(cx: &Cx<'_>, object: &Object, reference: &SecretRef) -> O
 }
 
 fn accepted(listener: &Listener, conflict: Option<&Conflict>, broken: Option<&BrokenRoots>) -> Condition {
-    if !matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS" | "TCP") {
+    if !matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS" | "TCP" | "UDP") {
         let message = format!("the protocol {} is not supported", listener.protocol.value);
         return Condition::fails("Accepted", "UnsupportedProtocol", message);
     }

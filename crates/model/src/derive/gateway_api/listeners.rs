@@ -100,6 +100,7 @@ pub(super) fn kinds_of_protocol(listener: &Listener) -> &'static [&'static str] 
         "TLS" if passes_tls(listener) => &["TLSRoute"],
         "TLS" => &["TLSRoute", "TCPRoute"],
         "TCP" => &["TCPRoute"],
+        "UDP" => &["UDPRoute"],
         _ => &[],
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn empty(object: &Object) -> RouteSet {
         order: RouteOrder::ByPrecedence,
         tls: Vec::new(),
         tcp: Vec::new(),
+        udp: Vec::new(),
         origin: object.origin.clone(),
     }
 }

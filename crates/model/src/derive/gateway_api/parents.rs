@@ -81,8 +81,15 @@ impl<'t> RouteParents<'_, 't> {
     /// All places where the route applies, and what each parent says.
     pub(super) fn attached(&self, found: &mut Diagnostics) -> Attachments {
         let mut all = Attachments::default();
+        let is_udp = self.object.kind() == Kind::UdpRoute;
         for parent in self.parents {
             let outcome = match (parent.group(), parent.kind()) {
+                (group, kind @ ("Service" | "ServiceEntry")) if is_udp => {
+                    let message = format!("{}: it cannot attach to a {kind} of `{group}`", self.object);
+                    let help = "attach it to a Gateway or a ListenerSet: sidecars capture no datagrams";
+                    self.warn("unsupported-parent", &parent.span, message, help.to_owned(), found);
+                    Outcome::NotOurs
+                }
                 (GROUP, "Gateway") => self.at_gateway(parent, found),
                 (GROUP, "ListenerSet") => self.at_listener_set(parent, found),
                 ("", "Service") => self.at_service(parent, found),

@@ -23,6 +23,7 @@ pub(in super::super) fn parts(cx: &Cx<'_>, object: &Object, found: &mut Diagnost
         Resource::GrpcRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
         Resource::TlsRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
         Resource::TcpRoute(route) => (&route.spec.parent_refs, &[][..]),
+        Resource::UdpRoute(route) => (&route.spec.parent_refs, &[][..]),
         _ => return None,
     };
     let Attachments { places, status, gateways } = RouteParents { cx, object, parents, hostnames }.attached(found);
@@ -46,6 +47,7 @@ fn sets(cx: &Cx<'_>, object: &Object, attached: Vec<Attached>, found: &mut Diagn
         }
         Resource::TlsRoute(route) => l4_routes::tls(cx, object, &route.spec, found, attached),
         Resource::TcpRoute(route) => l4_routes::tcp(cx, object, &route.spec, found, attached),
+        Resource::UdpRoute(route) => l4_routes::udp(cx, object, &route.spec, found, attached),
         _ => return None,
     })
 }
