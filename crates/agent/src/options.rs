@@ -12,7 +12,7 @@ use evenkeel_tls::TrustBundle;
 use serde_json::{Map, Value};
 
 use crate::health::config::ReadinessProbe;
-use crate::program_metrics::ProgramMetrics;
+use crate::program_metrics::{ProgramMetrics, ProgramPage};
 use crate::secret_names::{CERTIFICATE_SECRET, ROOT_SECRET};
 
 /// Port of the DNS proxy, as in Istio.
@@ -365,16 +365,17 @@ impl Options {
         u16::try_from(port).ok().filter(|port| *port != 0)
     }
 
-    /// Port and path of the program's metrics, of `ISTIO_PROMETHEUS_ANNOTATIONS`; `None` if they are not to be merged.
-    ///
-    /// # Errors
-    /// Why what it says cannot be used.
-    pub fn program_metrics(&self) -> Result<Option<(u16, String)>, String> {
+    /// The pages with the programs' metrics, of `ISTIO_PROMETHEUS_ANNOTATIONS`, or why one cannot be used; empty if they are not to be
+    /// merged.
+    pub fn program_pages(&self) -> Vec<Result<ProgramPage, String>> {
         let given = self.environment.iter().find(|(name, _)| name == PROMETHEUS_VARIABLE);
-        let Some((_, json)) = given.filter(|(_, json)| !json.is_empty()) else { return Ok(None) };
-        let metrics: ProgramMetrics = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let Some((_, json)) = given.filter(|(_, json)| !json.is_empty()) else { return Vec::new() };
+        let metrics: ProgramMetrics = match serde_json::from_str(json) {
+            Ok(metrics) => metrics,
+            Err(error) => return vec![Err(error.to_string())],
+        };
         let own: Vec<u16> = self.proxy_ports().into_iter().chain(self.status_port()).collect();
-        metrics.place(&own)
+        metrics.pages(&own)
     }
 
     /// The table of the probes of the Pod's programs, as JSON (`ISTIO_KUBE_APP_PROBERS`).

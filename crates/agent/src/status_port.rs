@@ -19,6 +19,7 @@ use evenkeel_admin::client::Connection;
 use evenkeel_process::gzip;
 use evenkeel_process::newest::serve_newest;
 use evenkeel_proxy::HotRestartState;
+use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -32,6 +33,7 @@ use crate::channel::dial;
 use crate::handover::{Inherited, while_held};
 use crate::health::app_probes::AppProbes;
 use crate::options::Options;
+use crate::program_metrics::ProgramPage;
 use crate::scrape::{Format, MetricsPage, OwnCounter, merged};
 use crate::{Task, admin};
 
@@ -48,8 +50,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 /// The part of this time that the proxy and the program have; the rest is for sending the page.
 const SHARE: f64 = 0.8;
-/// Maximum size of a page of the proxy or the program, in bytes.
+/// Maximum size of a page of the proxy or the program, in bytes; of a page of one of several programs, as in Istio.
 const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
+const MAX_TARGET_BYTES: usize = 10 * 1024 * 1024;
 /// Connections at a time; a further one takes the place of the oldest of the address that has most. Scrapes among them; others wait.
 const MAX_CONNECTIONS: usize = 32;
 const MAX_SCRAPES: usize = 2;
@@ -115,8 +118,8 @@ async fn serve(listener: Arc<TcpListener>, pages: Arc<Pages>) {
 struct Pages {
     /// The proxy's admin port, if there is a proxy.
     admin: Option<u16>,
-    /// The location of the program's metrics.
-    program: Option<(u16, String)>,
+    /// The pages with the programs' metrics.
+    programs: Vec<Program>,
     /// The probes of the programs.
     probes: AppProbes,
     mark: Option<u32>,
@@ -127,6 +130,13 @@ struct Pages {
     counted: Counted,
     /// Whether the program was asked for protobuf and has only texts.
     program_has_text: AtomicBool,
+}
+
+/// A page with metrics of a program.
+struct Program {
+    page: ProgramPage,
+    /// Whether its last scrape failed.
+    is_failing: AtomicBool,
 }
 
 /// The places among the scrapes, of its address and of all, that a connection has until it ends: a client that does not read the page
@@ -143,12 +153,14 @@ struct Counted {
 
 impl Pages {
     fn new(options: &Options, own_port: u16, ready: watch::Receiver<bool>) -> Self {
-        let program = options.program_metrics().unwrap_or_else(|reason| {
-            tracing::warn!(reason, "the program's metrics are not merged with the proxy's");
-            None
-        });
+        let usable = |page: Result<ProgramPage, String>| {
+            page.inspect_err(|reason| tracing::warn!(reason, "a program's metrics are not merged with the proxy's"))
+                .ok()
+        };
         // Otherwise the page would request itself.
-        let program = program.filter(|(port, path)| (*port, path.as_str()) != (own_port, METRICS));
+        let is_other = |page: &ProgramPage| (page.port, page.path.as_str()) != (own_port, METRICS);
+        let pages = options.program_pages().into_iter().filter_map(usable).filter(is_other);
+        let programs = pages.map(|page| Program { page, is_failing: AtomicBool::new(false) }).collect();
         let probes = AppProbes::new(options.app_probes().unwrap_or("{}"), options.mark()).unwrap_or_else(|reason| {
             tracing::error!(reason, "ISTIO_KUBE_APP_PROBERS cannot be read: the probes of the Pod's programs fail");
             AppProbes::default()
@@ -156,7 +168,7 @@ impl Pages {
         Self {
             probes,
             admin: (!options.no_proxy).then_some(options.admin_port()),
-            program,
+            programs,
             mark: options.mark(),
             ready,
             scrapes: Arc::new(Semaphore::new(MAX_SCRAPES)),
@@ -242,16 +254,36 @@ impl Pages {
     async fn pages_of_both(&self, format: Format, until: Instant) -> Vec<MetricsPage> {
         let proxy = async {
             let address = admin::address(self.admin?).to_string();
-            Some(fetch(&Place { authority: &address, path: METRICS, mark: None }, format, until).await)
-        };
-        let program = async {
-            let (port, path) = self.program.as_ref()?;
-            let place = Place { authority: &format!("localhost:{port}"), path, mark: self.mark };
+            let place = Place { authority: &address, path: METRICS, mark: None, max_bytes: MAX_PAGE_BYTES };
             Some(fetch(&place, format, until).await)
         };
-        let (proxy, program) = tokio::join!(proxy, program);
-        let proxy = answered(proxy, "proxy", &self.counted.proxy_failures);
-        proxy.into_iter().chain(answered(program, "program", &self.counted.program_failures)).collect()
+        let programs = join_all(self.programs.iter().map(|program| self.page_of(program, format, until)));
+        let (proxy, programs) = tokio::join!(proxy, programs);
+        let failed = |error: &io::Error| {
+            self.counted.proxy_failures.fetch_add(1, Relaxed);
+            tracing::debug!(%error, "the proxy's metrics are missing in a scrape");
+        };
+        proxy.and_then(|page| page.inspect_err(failed).ok()).into_iter().chain(programs.into_iter().flatten()).collect()
+    }
+
+    /// The page of a program; `None` if it failed, which is counted, and logged when it begins.
+    async fn page_of(&self, program: &Program, format: Format, until: Instant) -> Option<MetricsPage> {
+        let ProgramPage { port, path } = &program.page;
+        let max_bytes = if self.programs.len() > 1 { MAX_TARGET_BYTES } else { MAX_PAGE_BYTES };
+        let place = Place { authority: &format!("localhost:{port}"), path, mark: self.mark, max_bytes };
+        let page = fetch(&place, format, until).await;
+        let was_failing = program.is_failing.swap(page.is_err(), Relaxed);
+        match &page {
+            Ok(_) if was_failing => tracing::info!(port, path, "the program's metrics are back"),
+            Ok(_) => {}
+            Err(error) => {
+                self.counted.program_failures.fetch_add(1, Relaxed);
+                if !was_failing {
+                    tracing::warn!(port, path, %error, "the program's metrics are missing on the status port's page");
+                }
+            }
+        }
+        page.ok()
     }
 }
 
@@ -275,15 +307,6 @@ fn time_limit(headers: &HeaderMap) -> Duration {
     said.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT).mul_f64(SHARE)
 }
 
-/// Returns the page of one of the two; `None` if it failed, which is counted.
-fn answered(page: Option<io::Result<MetricsPage>>, whose: &str, failures: &AtomicU64) -> Option<MetricsPage> {
-    let failed = |error: &io::Error| {
-        failures.fetch_add(1, Relaxed);
-        tracing::debug!(%error, "the {whose}'s metrics are missing in a scrape");
-    };
-    page?.inspect_err(failed).ok()
-}
-
 impl Counted {
     fn counters(&self) -> [OwnCounter; 2] {
         let failures = [("envoy", &self.proxy_failures), ("application", &self.program_failures)];
@@ -298,11 +321,12 @@ impl Counted {
     }
 }
 
-/// Where a page is. `mark`: of the socket.
+/// Where a page is. `mark`: of the socket; `max_bytes`: of the page.
 struct Place<'p> {
     authority: &'p str,
     path: &'p str,
     mark: Option<u32>,
+    max_bytes: usize,
 }
 
 /// Gets a page in this format or a poorer one.
@@ -315,7 +339,7 @@ async fn fetch(place: &Place<'_>, format: Format, until: Instant) -> io::Result<
     let asked = async {
         let stream = dial(place.authority, place.mark).await?;
         let mut connection = Connection::open(stream).await.map_err(io::Error::other)?;
-        connection.send(request, MAX_PAGE_BYTES).await.map_err(io::Error::other)
+        connection.send(request, place.max_bytes).await.map_err(io::Error::other)
     };
     let answer = timeout_at(until, asked).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     if answer.status() != StatusCode::OK {

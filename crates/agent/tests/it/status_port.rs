@@ -70,6 +70,34 @@ async fn metrics_of_proxy_and_program_are_on_one_page() {
     }
 }
 
+/// Several programs are on the page, in their order, with one end mark; one that fails is counted, and the others stay.
+#[tokio::test]
+async fn pages_of_several_programs_are_on_one_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = ControlPlane::start(folder.path()).await;
+    let open_metrics = |text: &'static str| {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        Backend::start(move |_| Reply::Fixed(200, vec![("content-type".into(), kind.into())], text.into()))
+    };
+    let (first, second) = (open_metrics("a_total 1\n# EOF\n"), open_metrics("b_total 2\n# EOF\n"));
+    // It accepts, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ports = [second.address().port(), silent.local_addr().unwrap().port(), first.address().port()];
+    let [b, none, a] = ports.map(|port| format!(r#"{{"port":"{port}","path":"/x"}}"#));
+    let mut options = control.agent(&folder.path().join("agent"), &[]);
+    let annotations = format!(r#"{{"targets":[{b},{none},{a}]}}"#);
+    options.environment.push(("ISTIO_PROMETHEUS_ANNOTATIONS".to_owned(), annotations));
+    let agent = ready(&options).await;
+    let request =
+        "GET /stats/prometheus\naccept: application/openmetrics-text\nx-prometheus-scrape-timeout-seconds: 0.5";
+    let (_, page) = ask(options.status_port().unwrap(), request).await;
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text:?} in {page}"));
+    assert!(at("envoy_server_live") < at("b_total 2\n") && at("b_total 2\n") < at("a_total 1\n"), "{page}");
+    assert!(page.contains("istio_agent_scrape_failures_total{type=\"application\"} 1\n"), "{page}");
+    assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1, "{page}");
+    agent.stop().await;
+}
+
 #[tokio::test]
 async fn what_does_not_answer_is_left_out_and_counted() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Span, Spanned};
+use serde_json::{Value, json};
 
 use super::listed;
 use crate::decode::{Context, RegexText};
@@ -30,6 +31,10 @@ const LEVELS: [&str; 10] = ["trace", "debug", "info", "warning", "warn", "error"
 
 /// Whether the agent shows the program's metrics beside the proxy's.
 const MERGE_METRICS: &str = "prometheus.istio.io/merge-metrics";
+/// The pages with metrics of several programs of a Pod.
+const SCRAPE_TARGETS: &str = "prometheus.istio.io/scrape-targets";
+/// The path of a page whose path is not given.
+const METRICS_PATH: &str = "/metrics";
 /// The port of the agent's page.
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 /// The annotations with the location of a program's metrics, and the names under which Istio's injector passes them to the
@@ -42,8 +47,37 @@ const SCRAPE: [(&str, &str); 3] =
 pub fn program_metrics(annotations: &BTreeMap<String, Spanned<String>>, by_default: bool) -> Option<String> {
     let said = annotations.get(MERGE_METRICS).and_then(|text| super::parse_bool(text));
     let values = SCRAPE.iter().filter_map(|(name, annotation)| Some((*name, annotations.get(*annotation)?.as_str())));
-    let values: BTreeMap<&str, &str> = values.filter(|_| said.unwrap_or(by_default)).collect();
-    (!values.is_empty()).then(|| serde_json::json!(values).to_string())
+    let mut values: BTreeMap<&str, Value> = values.map(|(name, value)| (name, json!(value))).collect();
+    let json = |ScrapeTarget { port, path }: ScrapeTarget| json!({ "port": port, "path": path });
+    let targets: Vec<Value> = scrape_targets(annotations).into_iter().filter_map(Result::ok).map(json).collect();
+    if !targets.is_empty() {
+        values.insert("targets", json!(targets));
+    }
+    (said.unwrap_or(by_default) && !values.is_empty()).then(|| json!(values).to_string())
+}
+
+/// A page with metrics of a program, as Istio's injector passes it to the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ScrapeTarget {
+    port: String,
+    path: String,
+}
+
+impl ScrapeTarget {
+    /// Reads `PORT:PATH`, or why it cannot be read.
+    fn read(text: &str) -> Result<Self, String> {
+        let (port, path) = text.split_once(':').unwrap_or((text, ""));
+        let number = port.trim().parse::<u16>().ok().filter(|number| *number != 0);
+        let number = number.ok_or_else(|| format!("`{text}` has no port"))?;
+        let path = Some(path.trim()).filter(|path| !path.is_empty()).unwrap_or(METRICS_PATH);
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Self { port: number.to_string(), path })
+    }
+}
+
+/// The pages that an annotation lists as `PORT:PATH`, in its order.
+fn scrape_targets(annotations: &BTreeMap<String, Spanned<String>>) -> Vec<Result<ScrapeTarget, String>> {
+    annotations.get(SCRAPE_TARGETS).map(|text| listed(text).map(ScrapeTarget::read).collect()).unwrap_or_default()
 }
 
 /// The port of the agent's page that a Pod's annotation names, if it can be there; 0: none.
@@ -174,6 +208,12 @@ pub(super) fn check(name: &str, text: &str, span: &Span, cx: &mut Context) -> bo
         }
         MERGE_METRICS if super::parse_bool(text).is_none() => {
             cx.warning("bad-value", span, format!("`{text}` is neither true nor false"), "write \"true\" or \"false\"");
+        }
+        SCRAPE_TARGETS => {
+            for problem in listed(text).filter_map(|target| ScrapeTarget::read(target).err()) {
+                let help = "write a comma-separated list of PORT:PATH, such as \"8080:/metrics,9100:/stats\"";
+                cx.warning("bad-value", span, format!("{problem}; this page is left out"), help);
+            }
         }
         STATUS_PORT => {
             if let Some(problem) = problem_of_status_port(text) {

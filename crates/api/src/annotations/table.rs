@@ -68,6 +68,7 @@ pub const ANNOTATIONS: &[Known] = &[
     known("networking.istio.io/service-type", &["KubernetesGateway"], Verdict::Honoured, "in a cluster: the type of the Service that is deployed for the Gateway; LoadBalancer if not given"),
     known("networking.istio.io/traffic-distribution", &["Service", "ServiceEntry", "Namespace"], Verdict::Honoured, "which endpoints are preferred by their distance; that of a namespace is for its services without one"),
     known("prometheus.istio.io/merge-metrics", &["Pod"], Verdict::Honoured, "whether the agent's page has the program's metrics beside the proxy's, whatever `enablePrometheusMerge` says"),
+    known("prometheus.istio.io/scrape-targets", &["Pod"], Verdict::Honoured, "the pages with metrics of several programs, as `PORT:PATH` with commas between, in place of `prometheus.io/port` and `path`; all are on the agent's page"),
     known("proxy.istio.io/config", &["Pod"], Verdict::Honoured, "settings of the Pod's proxy"),
     known("proxy.istio.io/health-checks-enabled", &["WorkloadEntry"], Verdict::Honoured, "with `true` it gets traffic only with the condition `Healthy`"),
     known("proxy.istio.io/overrides", &["Pod"], Verdict::Inert, "the injector writes it"),

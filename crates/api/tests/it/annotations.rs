@@ -76,6 +76,7 @@ fn every_name_is_honoured_or_named() {
                 Verdict::Honoured if known.name == "sidecar.istio.io/componentLogLevel" => ("misc:error", &[]),
                 Verdict::Honoured if known.name.ends_with("ogLevel") => ("debug", &[]),
                 Verdict::Honoured if known.name.ends_with("statsHistogramBuckets") => (r#"{"cluster": [1]}"#, &[]),
+                Verdict::Honoured if known.name.ends_with("scrape-targets") => ("8080:/metrics", &[]),
                 Verdict::Honoured if known.name == "status.sidecar.istio.io/port" => ("0", &[]),
                 Verdict::Honoured if known.name.ends_with("canonical-serviceaccounts") => ("spiffe://a/b", &[]),
                 Verdict::Honoured if known.name == "istio.io/connect-strategy" => ("DEFAULT", &[]),
@@ -130,6 +131,11 @@ fn what_has_no_effect_is_named() {
         check("Pod", &buckets(mistake), &[bad]);
     }
     check("Pod", "annotations: {prometheus.istio.io/merge-metrics: maybe}", &[bad]);
+    let targets = |list: &str| format!("annotations: {{prometheus.istio.io/scrape-targets: '{list}'}}");
+    check("Pod", &targets("8080:/metrics, 9100:stats?x=y,7"), &[]);
+    for mistake in ["http:/metrics", "8080:/a,0:/b", "70000", ":/metrics"] {
+        check("Pod", &targets(mistake), &[bad]);
+    }
     for port in ["http", "15006", "70000"] {
         check("Pod", &format!("annotations: {{status.sidecar.istio.io/port: '{port}'}}"), &["warning port-conflict"]);
     }

@@ -506,6 +506,10 @@ mod tests {
         check("", "{}", (15000, None), None);
         check(scraped, "{}", (15000, None), place);
         check(scraped, "enablePrometheusMerge: false", (15000, None), None);
+        let targets = ", prometheus.istio.io/scrape-targets: '9100:/stats,x:/a, 8080'";
+        let places = r#"{"targets":[{"port":"9100","path":"/stats"},{"port":"8080","path":"/metrics"}]}"#;
+        check(targets, "{}", (15000, None), Some(places));
+        check(targets, "enablePrometheusMerge: false", (15000, None), None);
         let own = |merged: &str| format!("{scraped}, prometheus.istio.io/merge-metrics: '{merged}'");
         check(&own("true"), "enablePrometheusMerge: false", (15000, None), place);
         check(&own("false"), "{}", (15000, None), None);

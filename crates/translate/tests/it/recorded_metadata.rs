@@ -48,6 +48,7 @@ const OF_ANNOTATIONS: &[(&str, Evidence)] = &[
     ("networking.istio.io/service-type", Tested("k8s/tests/it/gateways.rs", "what_is_deployed_follows_its_gateway", "networking.istio.io/service-type")),
     ("networking.istio.io/traffic-distribution", Tested("translate/tests/it/decisions_services.rs", "services_prefer_or_require_what_is_near", "networking.istio.io/traffic-distribution")),
     ("prometheus.istio.io/merge-metrics", Tested("inject/tests/it/pods.rs", "the_program_s_metrics_are_merged_unless_it_says_otherwise", "prometheus.istio.io/merge-metrics")),
+    ("prometheus.istio.io/scrape-targets", Tested("local/src/workloads/mod.rs", "agents_know_their_ports_and_where_programs_show_metrics", "prometheus.istio.io/scrape-targets")),
     ("proxy.istio.io/config", Tested("inject/tests/it/pods.rs", "rules_are_those_of_annotations", "proxy.istio.io/config")),
     ("proxy.istio.io/health-checks-enabled", Tested("translate/tests/it/decisions_workloads.rs", "the_health_of_an_entry_counts_if_its_annotation_says_so", "proxy.istio.io/health-checks-enabled")),
     ("sidecar.istio.io/agentLogLevel", Tested("inject/tests/it/pods.rs", "the_agent_reads_the_arguments_after_their_expansion", "sidecar.istio.io/agentLogLevel")),
