@@ -1,10 +1,11 @@
 //! Access logs, as Telemetry objects and the mesh's settings say.
 
-use evenkeel_model::telemetry::{AccessLogTarget, LogChoice, LogService, LogSubject};
+use evenkeel_model::telemetry::{AccessLogTarget, LogChoice, LogService, LogSubject, OtlpLog};
 use evenkeel_model::{AccessLogFile, AccessLogFormat};
 use prost::{Message, Name};
 
 use crate::context::Context;
+use crate::otlp_value;
 use crate::pb::config::accesslog::access_log::ConfigType;
 use crate::pb::config::accesslog::access_log_filter::FilterSpecifier;
 use crate::pb::config::accesslog::{
@@ -15,6 +16,7 @@ use crate::pb::core::{ApiVersion, DataSource, GrpcService, data_source};
 use crate::pb::expression_filter::ExpressionFilter;
 use crate::pb::file_access_log::FileAccessLog;
 use crate::pb::grpc_access_log::{CommonGrpcAccessLogConfig, HttpGrpcAccessLogConfig, TcpGrpcAccessLogConfig};
+use crate::pb::otlp_access_log::OpenTelemetryAccessLogConfig;
 use crate::proto::{OrderedStruct, OrderedValue, any, any_named};
 
 /// Istio's default text format: its documentation, "Envoy Access Logs".
@@ -122,6 +124,10 @@ fn logs(context: Context<'_>, subject: Subject) -> Vec<AccessLog> {
                 let log = at_provider(context, service, subject)?;
                 Some(AccessLog { filter: subject.filter_with(choice.filter.as_deref()), ..log })
             }
+            AccessLogTarget::OpenTelemetry(log) => {
+                let log = at_collector(context, log)?;
+                Some(AccessLog { filter: subject.filter_with(choice.filter.as_deref()), ..log })
+            }
         };
         return choices.iter().filter_map(log).collect();
     }
@@ -153,6 +159,27 @@ fn at_provider(context: Context<'_>, log: &LogService, subject: Subject) -> Opti
     let mut config = common(name, EnvoyGrpc { cluster_name, authority, ..EnvoyGrpc::default() });
     config.filter_state_objects_to_log = log.filter_state.clone();
     Some(service_log(subject, config, Some(log)))
+}
+
+/// Istio's name of logs for OpenTelemetry.
+const OTLP_LOG_NAME: &str = "otel_envoy_accesslog";
+
+/// Returns the log at a collector of OpenTelemetry; `None` if there is no such service.
+fn at_collector(context: Context<'_>, log: &OtlpLog) -> Option<AccessLog> {
+    let (cluster_name, authority) = context.provider_cluster(&log.service)?;
+    let target = EnvoyGrpc { cluster_name, authority, ..EnvoyGrpc::default() };
+    let mut common = common(log.log_name.as_deref().unwrap_or(OTLP_LOG_NAME), target);
+    common.filter_state_objects_to_log = log.filter_state.clone();
+    #[allow(deprecated, reason = "as in Istio: older versions of Envoy know nothing else")]
+    let config = OpenTelemetryAccessLogConfig {
+        common_config: Some(common),
+        disable_builtin_labels: true,
+        body: Some(otlp_value::text(log.body.as_deref().unwrap_or(DEFAULT_FORMAT))),
+        attributes: log.attributes.as_deref().and_then(otlp_value::fields),
+        ..OpenTelemetryAccessLogConfig::default()
+    };
+    let name = "envoy.access_loggers.open_telemetry".to_owned();
+    Some(AccessLog { name, filter: None, config_type: Some(ConfigType::TypedConfig(any(&config))) })
 }
 
 fn common(log_name: &str, target: EnvoyGrpc) -> CommonGrpcAccessLogConfig {

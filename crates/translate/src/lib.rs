@@ -41,6 +41,7 @@ mod metrics;
 pub mod name_table;
 pub mod names;
 pub mod node_metadata;
+mod otlp_value;
 pub mod output;
 pub mod proxy_options;
 pub mod rbac;

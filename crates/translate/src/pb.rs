@@ -18,12 +18,15 @@ pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::filters::cel::v3 as expression_filter;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::grpc::v3 as grpc_access_log;
+pub use evenkeel_xds::pb::envoy::extensions::access_loggers::open_telemetry::v3 as otlp_access_log;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::cors::v3 as cors;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::ext_authz::v3 as http_ext_authz;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_stats::v3 as grpc_stats;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_web::v3 as grpc_web;
 pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3 as client_side_weighted_round_robin;
 pub use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::common::v3 as load_balancing;
+pub use evenkeel_xds::pb::envoy::extensions::tracers::opentelemetry::resource_detectors::v3 as resource_detectors;
+pub use evenkeel_xds::pb::opentelemetry::proto::common::v1 as otlp;
 /// The dynamic forward proxy: its cluster type and filters.
 pub mod dynamic_forward_proxy {
     pub use evenkeel_xds::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::{ClusterConfig, cluster_config};

@@ -12,11 +12,12 @@ use crate::pb::config::trace::zipkin_config::CollectorEndpointVersion;
 use crate::pb::config::trace::{OpenTelemetryConfig, ZipkinConfig};
 use crate::pb::core::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use crate::pb::core::http_uri::HttpUpstreamType;
-use crate::pb::core::{GrpcService, HeaderValue, HeaderValueOption, HttpService, HttpUri};
+use crate::pb::core::{GrpcService, HeaderValue, HeaderValueOption, HttpService, HttpUri, TypedExtensionConfig};
 use crate::pb::envoy_type::Percent;
 use crate::pb::hcm::http_connection_manager::Tracing;
 use crate::pb::metadata::metadata_key::{PathSegment, path_segment};
 use crate::pb::metadata::{MetadataKey, MetadataKind, metadata_kind};
+use crate::pb::resource_detectors::EnvironmentResourceDetectorConfig;
 use crate::pb::tracing::CustomTag;
 use crate::pb::tracing::custom_tag;
 use crate::proto::{any, bool_value, duration, u32_value};
@@ -156,7 +157,7 @@ fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
                 target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
                 ..GrpcService::default()
             };
-            let config = OpenTelemetryConfig { grpc_service: Some(service), ..otel(context) };
+            let config = OpenTelemetryConfig { grpc_service: Some(service), ..otel(context, collector) };
             ("envoy.tracers.opentelemetry", any(&config))
         }
         CollectorProtocol::OtlpHttp { path, timeout, headers } => {
@@ -169,17 +170,25 @@ fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
                 headers.iter().map(|pair| HeaderValueOption { header: Some(header(pair)), ..Default::default() });
             let service =
                 HttpService { http_uri: Some(uri), request_headers_to_add: added.collect(), ..Default::default() };
-            let config = OpenTelemetryConfig { http_service: Some(service), ..otel(context) };
+            let config = OpenTelemetryConfig { http_service: Some(service), ..otel(context, collector) };
             ("envoy.tracers.opentelemetry", any(&config))
         }
     };
     Some(Http { name: name.to_owned(), config_type: Some(http::ConfigType::TypedConfig(config)) })
 }
 
-/// The name under which spans are collected: that of the workload's service and its namespace.
-fn otel(context: Context<'_>) -> OpenTelemetryConfig {
+/// The name under which spans are collected: that of the workload's service and its namespace; and the attributes of their resource.
+fn otel(context: Context<'_>, collector: &Collector) -> OpenTelemetryConfig {
     let service = context.first_label(&SERVICE_LABELS, "unknown");
-    OpenTelemetryConfig { service_name: format!("{service}.{}", context.namespace()), ..Default::default() }
+    let environment = collector.reads_environment.then(|| TypedExtensionConfig {
+        name: "envoy.tracers.opentelemetry.resource_detectors.environment".to_owned(),
+        typed_config: Some(any(&EnvironmentResourceDetectorConfig {})),
+    });
+    OpenTelemetryConfig {
+        service_name: format!("{service}.{}", context.namespace()),
+        resource_detectors: environment.into_iter().collect(),
+        ..Default::default()
+    }
 }
 
 /// Names the spans of a route as Istio does, `HOST:PORT/PATH`, if there are any. `rule`: the object that the route is of, for one

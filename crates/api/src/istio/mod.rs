@@ -53,10 +53,10 @@ pub use mesh_config::{
     AccessLogEncoding, AccessLogService, CertificateData, CertificateService, DefaultProviders, DefaultTrafficPolicy,
     ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat, FurtherRoots, H2Upgrade,
     InboundTrafficPolicy, InboundTrafficPolicyMode, IngressControllerMode, MatchExpression, MatchOperator, MeshConfig,
-    MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry, OutboundTrafficPolicy,
-    PathNormalization, ProviderHeader, ProviderKind, ProviderLog, RequestBody, ServiceAttributeEnrichment,
-    ServiceEntryVisibility, ServiceSettings, SettingsLayer, SignerTls, StatVariable, TlsConfig, TraceContextOption,
-    Tracer, VisibilityLevel, VisibilityPolicy, VisibilityRule, is_local,
+    MeshOutboundMode, MinTlsVersion, NamespaceSelector, Normalization, OpenTelemetry, OtelAccessLog,
+    OutboundTrafficPolicy, PathNormalization, ProviderHeader, ProviderKind, ProviderLog, RequestBody,
+    ServiceAttributeEnrichment, ServiceEntryVisibility, ServiceSettings, SettingsLayer, SignerTls, StatVariable,
+    TlsConfig, TraceContextOption, Tracer, VisibilityLevel, VisibilityPolicy, VisibilityRule, is_local,
 };
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use proxy_config::{

@@ -210,13 +210,14 @@ fn problem(
         (Some(Provider::Unsupported), _) => {
             return unsupported(
                 "providers of this kind are not supported yet; nothing is sent there",
-                "supported: `zipkin`, `opentelemetry`, `envoyFileAccessLog`, `envoyHttpAls` and `envoyTcpAls`",
+                "supported: `zipkin` and `opentelemetry`",
             );
         }
         (Some(Provider::Tracer(collector)), Purpose::Tracing) => &collector.service,
         (Some(Provider::Log(log)), Purpose::AccessLogging) => match &**log {
             AccessLogTarget::File(_) => return None,
             AccessLogTarget::Service(log) => &log.service,
+            AccessLogTarget::OpenTelemetry(log) => &log.service,
         },
         (Some(Provider::Metrics), Purpose::Metrics) => return None,
         (Some(_), _) => {
@@ -292,6 +293,7 @@ fn note_missing_service(
     let log = || match written.log()? {
         istio::ProviderLog::File(_) => None,
         istio::ProviderLog::Http(log) | istio::ProviderLog::Tcp(log) => Some((&log.service, log.port.0)),
+        istio::ProviderLog::OpenTelemetry(log) => Some((&log.service, log.port.0)),
     };
     let Some((service, port)) = zipkin.or_else(otel).or_else(log) else { return };
     let Some((code, problem)) = missing(cx, &ProviderService::parse(service, port)) else { return };

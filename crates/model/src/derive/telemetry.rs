@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::istio::{
-    self, AccessLogEncoding, AccessLogService, ExtensionProvider, FileAccessLog, ProviderHeader, ProviderKind,
-    ProviderLog,
+    self, AccessLogEncoding, AccessLogService, ExtensionProvider, FileAccessLog, OtelAccessLog, ProviderHeader,
+    ProviderKind, ProviderLog,
 };
 
 use evenkeel_base::Spanned;
@@ -13,7 +13,7 @@ use evenkeel_base::Spanned;
 use super::shared;
 use crate::provider::ProviderService;
 use crate::telemetry::{
-    AccessLogTarget, Collector, CollectorProtocol, DefaultProviders, LogService, LogSubject, Provider, STDOUT,
+    AccessLogTarget, Collector, CollectorProtocol, DefaultProviders, LogService, LogSubject, OtlpLog, Provider, STDOUT,
     TelemetrySettings,
 };
 use crate::{AccessLogFile, AccessLogFormat, MeshConfig};
@@ -70,6 +70,7 @@ fn collector(provider: &ExtensionProvider) -> Option<Collector> {
             service: ProviderService::parse(&zipkin.service, zipkin.port.0),
             max_path_bytes: zipkin.max_tag_length.filter(|most| *most > 0),
             protocol: CollectorProtocol::Zipkin { path: shared(path), short_ids },
+            reads_environment: false,
         });
     }
     let otel = provider.opentelemetry.as_ref()?;
@@ -92,6 +93,7 @@ fn collector(provider: &ExtensionProvider) -> Option<Collector> {
         service: ProviderService::parse(&otel.service, otel.port.0),
         max_path_bytes: otel.max_tag_length.filter(|most| *most > 0),
         protocol,
+        reads_environment: otel.resource_detectors.as_ref().is_some_and(|all| all.environment.is_some()),
     })
 }
 
@@ -113,6 +115,19 @@ fn target(log: ProviderLog<'_>) -> AccessLogTarget {
         ProviderLog::File(log) => AccessLogTarget::File(file_log(log)),
         ProviderLog::Http(log) => AccessLogTarget::Service(log_service(log, LogSubject::Http)),
         ProviderLog::Tcp(log) => AccessLogTarget::Service(log_service(log, LogSubject::Tcp)),
+        ProviderLog::OpenTelemetry(log) => AccessLogTarget::OpenTelemetry(otlp_log(log)),
+    }
+}
+
+fn otlp_log(log: &OtelAccessLog) -> OtlpLog {
+    let format = log.log_format.as_ref();
+    let labels = format.and_then(|format| format.labels.as_ref()).map(|labels| &labels.0);
+    OtlpLog {
+        service: ProviderService::parse(&log.service, log.port.0),
+        log_name: log.log_name.as_deref().filter(|name| !name.is_empty()).map(shared),
+        filter_state: log.filter_state_objects_to_log.clone(),
+        body: format.and_then(|format| format.text.as_deref()).filter(|text| !text.is_empty()).map(shared),
+        attributes: labels.map(|labels| shared(&labels.to_string())),
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Collector {
     pub max_path_bytes: Option<u32>,
     /// Its protocol.
     pub protocol: CollectorProtocol,
+    /// Whether the resource of its spans has the attributes of the proxy's variable `OTEL_RESOURCE_ATTRIBUTES`.
+    pub reads_environment: bool,
 }
 
 /// The protocol of a collector of spans.
@@ -83,6 +85,21 @@ pub struct LogService {
     pub response_trailers: Vec<String>,
 }
 
+/// A collector of OpenTelemetry that takes access logs, of requests and connections alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtlpLog {
+    /// The collector's service.
+    pub service: ProviderService,
+    /// The name of the log; `None`: Istio's.
+    pub log_name: Option<Arc<str>>,
+    /// Objects of the filter state that are logged.
+    pub filter_state: Vec<String>,
+    /// The body of records; `None`: Istio's text format.
+    pub body: Option<Arc<str>>,
+    /// The attributes of records, a JSON object whose texts are operators, as JSON text.
+    pub attributes: Option<Arc<str>>,
+}
+
 /// An access log in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AccessLogFile {
@@ -110,6 +127,8 @@ pub enum AccessLogTarget {
     File(AccessLogFile),
     /// A service.
     Service(LogService),
+    /// A collector of OpenTelemetry.
+    OpenTelemetry(OtlpLog),
 }
 
 /// A provider of `extensionProviders`, or one that exists without being declared.

@@ -778,8 +778,8 @@ fn settings_that_do_not_work_are_named() {
     );
     check(
         "defaultProviders: {accessLogging: [z]}\nextensionProviders: [{name: z, envoyOtelAls: {service: z.default, port: 1}}]",
-        "unsupported-provider",
-        "not supported yet",
+        "missing-service",
+        "z.default",
     );
     let zipkin = |more: &str| {
         format!(
@@ -797,9 +797,9 @@ fn settings_that_do_not_work_are_named() {
         "spans go to one collector",
     );
     check(
-        "defaultProviders: {tracing: [o]}\nextensionProviders: [{name: o, opentelemetry: {service: o.default, port: 4317, resourceDetectors: {environment: {}}}}]",
+        "defaultProviders: {tracing: [o]}\nextensionProviders: [{name: o, opentelemetry: {service: o.default, port: 4317, resourceDetectors: {dynatrace: {}}}}]",
         "unsupported-field",
-        "no attributes of the resource",
+        "Dynatrace's files",
     );
     check(
         "extensionProviders: [{name: z, prometheus: {}}, {name: z, prometheus: {}}]",

@@ -374,3 +374,59 @@ fn access_logs_go_to_services() {
     ];
     assert_eq!(names.map(|name| config[name][0].as_str().unwrap_or_default()), ["a", "b", "c"]);
 }
+
+/// One log of OpenTelemetry is of requests, of connections, and of connections without a chain.
+#[test]
+fn access_logs_go_to_a_collector_of_open_telemetry() {
+    let provider = |more: &str| {
+        format!(
+            "defaultProviders: {{accessLogging: [otel]}}\nextensionProviders:\n- name: otel\n  \
+             envoyOtelAls: {{service: collector.telemetry.svc.cluster.local, port: 4317{more}}}"
+        )
+    };
+    let collector = "outbound|4317||collector.telemetry.svc.cluster.local";
+    let log = format!("open_telemetry otel_envoy_accesslog {collector}");
+    assert_eq!(logs(&provider(""), NOTHING), [vec![log.clone()], vec![log.clone()], vec![format!("{log} filtered")]]);
+    let config = |more: &str| {
+        let all = resources(&provider(more), "{}", NOTHING);
+        let manager = filters(listener(&all, "virtualInbound"), "HttpConnectionManager").next().expect("one").clone();
+        manager["access_log"][0]["typed_config"].clone()
+    };
+    let usual = config("");
+    let body = usual["body"]["string_value"].as_str().expect("a body");
+    assert!(body.starts_with("[%START_TIME%]") && usual["attributes"].is_null(), "{usual}");
+    assert_eq!(usual["disable_builtin_labels"], true);
+    let own = config(
+        ", logName: mine, filterStateObjectsToLog: [a], logFormat: {text: \"%DURATION%\", labels: {code: \"%RESPONSE_CODE%\", \
+         all: {list: [\"%PROTOCOL%\", 7]}}}",
+    );
+    let expected = json!({"values": [
+        {"key": "all", "value": {"kvlist_value": {"values": [
+            {"key": "list", "value": {"array_value": {"values": [{"string_value": "%PROTOCOL%"}, {"string_value": "7"}]}}},
+        ]}}},
+        {"key": "code", "value": {"string_value": "%RESPONSE_CODE%"}},
+    ]});
+    assert_eq!(own["attributes"], expected);
+    assert_eq!(
+        (&own["body"], &own["common_config"]["log_name"]),
+        (&json!({"string_value": "%DURATION%"}), &json!("mine"))
+    );
+    assert_eq!(own["common_config"]["filter_state_objects_to_log"], json!(["a"]));
+}
+
+#[test]
+fn spans_have_the_attributes_of_the_environment() {
+    let detectors = |more: &str| {
+        let mesh = format!(
+            "defaultProviders: {{tracing: [otel]}}\nextensionProviders:\n- name: otel\n  \
+             opentelemetry: {{service: collector.telemetry.svc.cluster.local, port: 4317{more}}}"
+        );
+        let all = resources(&mesh, "{}", NOTHING);
+        let manager = filters(listener(&all, "virtualInbound"), "HttpConnectionManager").next().expect("one").clone();
+        manager["tracing"]["provider"]["typed_config"]["resource_detectors"].to_string()
+    };
+    assert_eq!(detectors(""), "null");
+    assert_eq!(detectors(", resourceDetectors: {dynatrace: {}}"), "null");
+    let found = detectors(", resourceDetectors: {environment: {}}");
+    assert!(found.contains("EnvironmentResourceDetectorConfig"), "{found}");
+}

@@ -257,7 +257,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig extensionProviders[].skywalking", Finding("extensionProviders: [{name: p, skywalking: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
     ("MeshConfig extensionProviders[].zipkin", Finding("extensionProviders: [{name: p, zipkin: {service: a, port: 1, timeout: 1s}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
     ("MeshConfig extensionProviders[].opentelemetry", Finding("extensionProviders: [{name: p, opentelemetry: {service: a, port: 1, dynatraceSampler: {}}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
-    ("MeshConfig extensionProviders[].envoyOtelAls", Finding("extensionProviders: [{name: p, envoyOtelAls: {service: a, port: 1}}]\ndefaultProviders: {accessLogging: [p]}", "unsupported-provider")),
+    ("MeshConfig extensionProviders[].opentelemetry.resourceDetectors.dynatrace", Finding("extensionProviders: [{name: p, opentelemetry: {service: a, port: 1, resourceDetectors: {dynatrace: {}}}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
     ("MeshConfig extensionProviders[].sds", Finding("extensionProviders: [{name: p, sds: {service: a, port: 1, name: b}}]", "no-effect")),
     ("MeshConfig proxyInboundListenPort", Finding("proxyInboundListenPort: 15999", "unsupported-value")),
     ("MeshConfig serviceSettings", Finding("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", "no-effect")),

@@ -18,7 +18,7 @@ pub use policies::{
 };
 pub use providers::{
     CertificateData, DefaultProviders, ExtAuthzGrpc, ExtAuthzHttp, ExtensionProvider, FileAccessLog, FileLogFormat,
-    ProviderKind, ProviderLog, RequestBody,
+    OtelAccessLog, ProviderKind, ProviderLog, RequestBody,
 };
 pub use services::{
     AccessLogService, OpenTelemetry, ProviderHeader, ServiceAttributeEnrichment, TraceContextOption, Tracer,

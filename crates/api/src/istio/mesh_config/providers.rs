@@ -159,15 +159,25 @@ object! {
     /// Access logs for OpenTelemetry.
     pub struct OtelAccessLog {
         /// The service, `[NAMESPACE/]HOST`.
-        service: String = "service",
+        service: Spanned<String> = "service",
         /// Its port.
         port: Port = "port",
         /// The name of the log.
         log_name: Option<String> = "logName",
         /// The format.
-        log_format: Option<AnyFields> = "logFormat",
+        log_format: Option<OtelLogFormat> = "logFormat",
         /// Objects of the filter state that are logged.
         filter_state_objects_to_log: Vec<String> = "filterStateObjectsToLog",
+    }
+}
+
+object! {
+    /// The format of records for OpenTelemetry.
+    pub struct OtelLogFormat {
+        /// The body; Istio's text format if not given.
+        text: Option<String> = "text",
+        /// The attributes.
+        labels: Option<AnyFields> = "labels",
     }
 }
 
@@ -226,9 +236,8 @@ impl ExtensionProvider {
 
     /// Whether it is of a kind that proxies cannot call.
     pub fn is_unsupported(&self) -> bool {
-        let tracer = self.zipkin.is_some() || self.opentelemetry.is_some();
-        let kinds = [self.envoy_otel_als.is_some(), self.kind() == Some(ProviderKind::Tracing) && !tracer];
-        kinds.contains(&true)
+        let is_supported = self.zipkin.is_some() || self.opentelemetry.is_some();
+        self.kind() == Some(ProviderKind::Tracing) && !is_supported
     }
 
     /// Returns its purpose.
@@ -366,11 +375,8 @@ fn problem_of_use(
     }
     let declared = config.provider(name);
     if declared.is_some_and(|provider| provider.is_unsupported()) {
-        let help = match kind {
-            ProviderKind::Tracing => "supported: `zipkin` and `opentelemetry`",
-            _ => "supported: `envoyFileAccessLog`, `envoyHttpAls` and `envoyTcpAls`",
-        };
-        return Some(("providers of this kind are not supported yet; ignored".to_owned(), help.to_owned()));
+        let help = "supported: `zipkin` and `opentelemetry`".to_owned();
+        return Some(("providers of this kind are not supported yet; ignored".to_owned(), help));
     }
     let is_other =
         kind == ProviderKind::Tracing && config.tracer().is_some_and(|(_, first)| first.name.value != name.value);
@@ -400,6 +406,8 @@ pub enum ProviderLog<'a> {
     Http(&'a AccessLogService),
     /// Of connections, at a service.
     Tcp(&'a AccessLogService),
+    /// Of both, at a collector of OpenTelemetry.
+    OpenTelemetry(&'a OtelAccessLog),
 }
 
 impl MeshConfig {
@@ -427,7 +435,8 @@ impl ExtensionProvider {
         let file = self.envoy_file_access_log.as_ref().map(ProviderLog::File);
         let http = || self.envoy_http_als.as_ref().map(ProviderLog::Http);
         let tcp = || self.envoy_tcp_als.as_ref().map(ProviderLog::Tcp);
-        file.or_else(http).or_else(tcp)
+        let otel = || self.envoy_otel_als.as_ref().map(ProviderLog::OpenTelemetry);
+        file.or_else(http).or_else(tcp).or_else(otel)
     }
 }
 
@@ -471,8 +480,8 @@ fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
         let all = [
             (
                 "resourceDetectors",
-                otel.resource_detectors.as_ref().map(|value| &value.span),
-                "spans have no attributes of the resource but the service's name",
+                otel.resource_detectors.as_ref().and_then(|all| Some(&all.dynatrace.as_ref()?.span)),
+                "Dynatrace's files are not read: spans have no attributes of `dynatrace`",
             ),
             (
                 "dynatraceSampler",

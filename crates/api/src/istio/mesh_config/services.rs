@@ -44,12 +44,27 @@ object! {
         /// Settings of gRPC.
         grpc: Option<OtlpGrpc> = "grpc",
         /// The source of the resource's attributes.
-        resource_detectors: Option<Spanned<AnyFields>> = "resourceDetectors",
+        resource_detectors: Option<ResourceDetectors> = "resourceDetectors",
         /// Dynatrace's sampler.
         dynatrace_sampler: Option<Spanned<AnyFields>> = "dynatraceSampler",
         /// The attribute with the service's name.
         service_attribute_enrichment: Option<Spanned<ServiceAttributeEnrichment>> = "serviceAttributeEnrichment",
     }
+}
+
+object! {
+    /// The sources of attributes of the resource.
+    pub struct ResourceDetectors {
+        /// The proxy's variable `OTEL_RESOURCE_ATTRIBUTES`.
+        environment: Option<EnvironmentDetector> = "environment",
+        /// Files that Dynatrace puts on its hosts.
+        dynatrace: Option<Spanned<AnyFields>> = "dynatrace",
+    }
+}
+
+object! {
+    /// The detector that reads a variable.
+    pub struct EnvironmentDetector {}
 }
 
 object! {
