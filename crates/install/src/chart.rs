@@ -33,6 +33,7 @@ pub(crate) const TEMPLATES: &[Template] = templates![
     "networkpolicy.yaml",
     "mutatingwebhook.yaml",
     "revisiontags.yaml",
+    "validatingadmissionpolicy.yaml",
     "validatingwebhook.yaml",
 ];
 

@@ -17,6 +17,8 @@ const KINDS: &[&str] = &[
     "Service",
     "Deployment",
     "HorizontalPodAutoscaler",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
     "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration",
 ];

@@ -28,6 +28,7 @@ const CLUSTER_SCOPED: &[&str] = &[
     "Namespace",
     "Node",
     "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
     "ValidatingWebhookConfiguration",
 ];
 

@@ -35,6 +35,8 @@ const EVERYWHERE: &[(&str, &str)] = &[
     ("v1", "Node"),
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
 ];
 
 /// Adds the cluster's objects, findings, checks and logs.

@@ -12,9 +12,11 @@ use super::object::text_of;
 use super::{Target, connect};
 
 /// Kinds of objects of a release.
-const KINDS: [[&str; 2]; 14] = [
+const KINDS: [[&str; 2]; 16] = [
     ["admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"],
     ["admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"],
+    ["admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"],
+    ["admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"],
     ["autoscaling/v2", "HorizontalPodAutoscaler"],
     ["apps/v1", "Deployment"],
     ["v1", "Service"],

@@ -72,6 +72,8 @@ pub const RIGHTS: &[Right] = &[
     create("rbac.authorization.k8s.io", "clusterrolebindings"),
     create("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     create("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    create("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    create("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
     create_local("rbac.authorization.k8s.io", "roles"),
     create_local("rbac.authorization.k8s.io", "rolebindings"),
     create_local("", "serviceaccounts"),

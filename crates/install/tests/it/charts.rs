@@ -1,11 +1,12 @@
 //! `helm template` and the program give the same objects; a real API server takes them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use evenkeel_base::yaml;
 use evenkeel_install::{Release, Values};
 use evenkeel_testkit::kubernetes::{ApiServer, helm};
-use evenkeel_testkit::workspace;
+use evenkeel_testkit::{wait, workspace};
 use serde_json::Value;
 
 const NAMESPACE: &str = "istio-system";
@@ -69,6 +70,8 @@ fn helm_and_the_program_give_the_same_objects() {
         "sidecarInjectorWebhook.reinvocationPolicy=IfNeeded",
     ]);
     check(&["pilot.topologySpreadConstraints[0].maxSkew=2", "global.meshNetworks.n.gateways[0].port=15443"]);
+    check(&["base.podWarnings=false", "experimental.stableValidationPolicy=true"]);
+    check(&["revision=canary", "experimental.stableValidationPolicy=true"]);
     check(&["global.hub=a/b", "global.tag=v1", "pilot.tag=v2", "global.priorityClassName=system-cluster-critical"]);
 }
 
@@ -112,4 +115,55 @@ fn a_real_api_server_takes_both_charts_from_helm_twice() {
     assert_eq!(of("deployment", "istiod", "{.spec.template.spec.containers[0].resources.limits}"), "");
     let injectors = of("mutatingwebhookconfiguration", "istio-sidecar-injector", "{.webhooks[*].name}");
     assert_eq!(injectors.split(' ').count(), 4, "{injectors}");
+}
+
+/// Policies of the API server hold without a control plane: there is none here.
+#[test]
+fn policies_hold_without_a_control_plane() {
+    let api = ApiServer::start();
+    let settings = ["experimental.stableValidationPolicy=true", "base.validation=false"];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let chart = chart("evenkeel");
+    let install = ["install", "evenkeel", &chart, "--namespace", NAMESPACE, "--create-namespace"];
+    api.helm(&[&install[..], &settings[..]].concat());
+    api.kubectl(&["delete", "mutatingwebhookconfigurations", "--all"]);
+    for namespace in ["meshed", "plain"] {
+        api.kubectl(&["create", "namespace", namespace]);
+        api.kubectl(&["create", "serviceaccount", "default", "-n", namespace]);
+    }
+    api.kubectl(&["label", "namespace", "meshed", "istio-injection=enabled"]);
+    let check = |object: &str, is_accepted: bool, message: &str| {
+        // Policies are in force some seconds after they are stored.
+        let is_so = || {
+            let verdicts = api.verdicts(object);
+            (verdicts.accepted.is_empty() != is_accepted && verdicts.messages.contains(message)).then_some(())
+        };
+        assert!(wait::poll(Duration::from_secs(60), is_so).is_some(), "{object}: {:?}", api.verdicts(object));
+    };
+    let pod = |namespace: &str, spec: &str| {
+        format!("{{apiVersion: v1, kind: Pod, metadata: {{name: a, namespace: {namespace}}}, spec: {spec}}}")
+    };
+    let telemetry = |spec: &str| {
+        format!(
+            "{{apiVersion: telemetry.istio.io/v1, kind: Telemetry, metadata: {{name: a, namespace: plain}}, spec: {spec}}}"
+        )
+    };
+    let as_sidecar = "{containers: [{name: a, image: a, securityContext: {runAsUser: 1337}}]}";
+    check(&pod("meshed", as_sidecar), true, "user 1337");
+    check(&pod("meshed", "{securityContext: {runAsUser: 1337}, containers: [{name: a, image: a}]}"), true, "user 1337");
+    check(&pod("meshed", "{hostNetwork: true, containers: [{name: a, image: a}]}"), true, "outside the mesh");
+    let filter = "{apiVersion: networking.istio.io/v1alpha3, kind: EnvoyFilter, metadata: {name: a, namespace: plain}, spec: {}}";
+    check(filter, false, "EnvoyFilter is no stable kind");
+    check(&telemetry("{metrics: [{reportingInterval: 5s}]}"), false, "`reportingInterval` is not stable");
+    check(&telemetry("{accessLogging: [{filter: {expression: a}}]}"), false, "`filter` of an access log");
+    check(&telemetry("{accessLogging: [{disabled: true}]}"), true, "");
+    for quiet in [
+        pod("plain", as_sidecar),
+        pod(
+            "meshed",
+            "{containers: [{name: a, image: a}, {name: istio-proxy, image: b, securityContext: {runAsUser: 1337}}]}",
+        ),
+    ] {
+        assert_eq!(api.verdicts(&quiet).messages, "", "{quiet}");
+    }
 }

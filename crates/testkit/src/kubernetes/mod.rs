@@ -9,6 +9,7 @@ mod credentials;
 pub mod helm;
 mod programs;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,15 @@ use crate::wait;
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long one call of kubectl may take.
 const KUBECTL_LIMIT: &str = "60s";
+
+/// What an API server says about objects that it does not store.
+#[derive(Debug)]
+pub struct Verdicts {
+    /// The names of those that it would store.
+    pub accepted: BTreeSet<String>,
+    /// Errors and warnings, as kubectl prints them.
+    pub messages: String,
+}
 
 /// An API server and its etcd, with a directory of their own. Both end with this value, and with the process that started
 /// them, however that ends.
@@ -197,14 +207,14 @@ impl ApiServer {
         self.kubectl_with_input(&["apply", "--server-side", "--force-conflicts", "-f", "-"], yaml)
     }
 
-    /// Asks the server for its verdict about an object in YAML, without storing it. Unknown fields are errors.
-    ///
-    /// # Errors
-    /// The server's reason.
-    pub fn accepts(&self, yaml: &str) -> Result<(), String> {
-        let output = self.run_kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", "-"], yaml);
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(()) } else { Err(error) }
+    /// Asks for verdicts about objects in YAML, without storing them. Unknown fields are errors.
+    pub fn verdicts(&self, yaml: &str) -> Verdicts {
+        let output =
+            self.run_kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", "-", "-o", "name"], yaml);
+        let [lines, messages] =
+            [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let accepted = lines.lines().filter_map(|line| line.split_once('/').map(|(_, name)| name.to_owned())).collect();
+        Verdicts { accepted, messages }
     }
 
     /// Installs custom resource definitions, and waits until the API server serves them.

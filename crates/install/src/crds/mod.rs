@@ -1,5 +1,9 @@
-//! Custom resource definitions of Istio's kinds, made of the tables of fields by which the kinds are read. What is a mistake only in
-//! context (a duration of zero, two fields that exclude each other) is left to the validating webhook.
+//! Custom resource definitions of Istio's kinds, made of the tables of fields by which the kinds are read, and of what Istio's definitions
+//! demand of a field beyond its type (`demands.rs`). The API server holds them with the control plane down, too. What is a mistake only
+//! beside other objects is left to the validating webhook.
+
+mod adjust;
+mod demands;
 
 use std::fmt::Write as _;
 
@@ -86,103 +90,56 @@ const NAMES: &[Names] = &[
     },
 ];
 
-/// Kinds that are not read. Their objects can be stored, so that the control plane can close what they would have protected.
-const UNREAD: &[(Names, &str)] = &[
-    (Names { kind: "EnvoyFilter", group: NETWORKING, plural: "envoyfilters", short: &[], columns: &[] }, "v1alpha3"),
-    (
-        Names { kind: "WasmPlugin", group: "extensions.istio.io", plural: "wasmplugins", short: &[], columns: &[] },
-        "v1alpha1",
-    ),
-    (
-        Names {
+/// A kind that is not read. Its objects can be stored, so that the control plane can close what they would have protected.
+struct Unread {
+    names: Names,
+    version: &'static str,
+    /// Fields of `spec` that are checked as in kinds that are read: a name, and the kind that has it too.
+    shared: &'static [(&'static str, Kind)],
+    /// Fields of `spec` that are texts.
+    texts: &'static [&'static str],
+    /// Fields of `spec` with any fields.
+    any: &'static [&'static str],
+}
+
+const EXTENSIONS: &str = "extensions.istio.io";
+
+const UNREAD: &[Unread] = &[
+    Unread {
+        names: Names { kind: "EnvoyFilter", group: NETWORKING, plural: "envoyfilters", short: &[], columns: &[] },
+        version: "v1alpha3",
+        shared: &[("workloadSelector", Kind::Sidecar), ("targetRefs", Kind::AuthorizationPolicy)],
+        texts: &[],
+        any: &[],
+    },
+    Unread {
+        names: Names { kind: "WasmPlugin", group: EXTENSIONS, plural: "wasmplugins", short: &[], columns: &[] },
+        version: "v1alpha1",
+        shared: &[
+            ("selector", Kind::AuthorizationPolicy),
+            ("targetRef", Kind::AuthorizationPolicy),
+            ("targetRefs", Kind::AuthorizationPolicy),
+        ],
+        texts: &["url", "sha256", "pluginName", "imagePullSecret"],
+        any: &[],
+    },
+    Unread {
+        names: Names {
             kind: "TrafficExtension",
-            group: "extensions.istio.io",
+            group: EXTENSIONS,
             plural: "trafficextensions",
             short: &[],
             columns: &[],
         },
-        "v1alpha1",
-    ),
-];
-
-/// How the schema of a field differs from its table, so that it is that of Istio's definitions. The tables say what has a meaning; what
-/// Istio's definitions let pass without one, the validating webhook refuses.
-struct Adjustment {
-    kind: &'static str,
-    /// The end of the path of the field: `servers[]` is an entry of the list `servers`.
-    path: &'static str,
-    change: Change,
-}
-
-enum Change {
-    /// These fields have to be there, and no others.
-    Required(&'static [&'static str]),
-    /// Every text passes.
-    AnyText,
-    /// These texts pass as well.
-    MoreTexts(&'static [&'static str]),
-}
-
-const fn requires(kind: &'static str, path: &'static str, fields: &'static [&'static str]) -> Adjustment {
-    Adjustment { kind, path, change: Change::Required(fields) }
-}
-
-const OLD_TLS: Change = Change::MoreTexts(&["TLSV1_0", "TLSV1_1"]);
-
-const ADJUSTMENTS: &[Adjustment] = &[
-    requires("DestinationRule", "distribute[]", &[]),
-    requires("DestinationRule", "failover[]", &[]),
-    requires("DestinationRule", "portLevelSettings[]", &[]),
-    requires("DestinationRule", "portLevelSettings[].port", &[]),
-    Adjustment { kind: "DestinationRule", path: "tunnel.protocol", change: Change::AnyText },
-    requires("Gateway", "servers[]", &["hosts", "port"]),
-    Adjustment { kind: "Gateway", path: "tls.maxProtocolVersion", change: OLD_TLS },
-    Adjustment { kind: "Gateway", path: "tls.minProtocolVersion", change: OLD_TLS },
-    requires("ServiceEntry", ".spec", &["hosts"]),
-    requires("Sidecar", "egress[]", &["hosts"]),
-    requires("Sidecar", "egress[].port", &[]),
-    requires("Sidecar", "ingress[].port", &[]),
-    requires("Sidecar", "egressProxy.port", &[]),
-    Adjustment { kind: "Sidecar", path: "tls.maxProtocolVersion", change: OLD_TLS },
-    Adjustment { kind: "Sidecar", path: "tls.minProtocolVersion", change: OLD_TLS },
-    requires("VirtualService", "delegate", &[]),
-    requires("VirtualService", "mirror.port", &[]),
-    requires("VirtualService", "destination.port", &[]),
-    requires("VirtualService", "uriRegexRewrite", &[]),
-    requires("VirtualService", "tls[]", &["match"]),
-    requires("VirtualService", "tls[].match[]", &["sniHosts"]),
-    requires("WorkloadGroup", "probe.grpc", &[]),
-    requires("WorkloadGroup", "httpHeaders[]", &[]),
-    Adjustment { kind: "WorkloadGroup", path: "httpGet.scheme", change: Change::AnyText },
-    requires("AuthorizationPolicy", "from[]", &[]),
-    requires("AuthorizationPolicy", "to[]", &[]),
-    requires("RequestAuthentication", "jwtRules[]", &[]),
+        version: "v1alpha1",
+        shared: &[("selector", Kind::AuthorizationPolicy), ("targetRefs", Kind::AuthorizationPolicy)],
+        texts: &[],
+        any: &["wasm", "lua"],
+    },
 ];
 
 /// Kinds without which Istio's definitions refuse an object that has no `spec`.
 const NEEDS_SPEC: [&str; 5] = ["ServiceEntry", "WorkloadEntry", "WorkloadGroup", "WasmPlugin", "TrafficExtension"];
-
-fn adjust(kind: &str, path: &str, schema: &mut Value) {
-    for adjustment in ADJUSTMENTS.iter().filter(|row| row.kind == kind && path.ends_with(row.path)) {
-        let Some(fields) = schema.as_object_mut() else { continue };
-        match adjustment.change {
-            Change::Required([]) => _ = fields.remove("required"),
-            Change::Required(names) => _ = fields.insert("required".to_owned(), json!(names)),
-            Change::AnyText => _ = fields.remove("enum"),
-            Change::MoreTexts(texts) => {
-                let known = fields.get_mut("enum").and_then(Value::as_array_mut);
-                known.into_iter().for_each(|known| known.extend(texts.iter().map(|text| json!(text))));
-            }
-        }
-    }
-    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
-    for (name, field) in properties.into_iter().flatten() {
-        adjust(kind, &format!("{path}.{name}"), field);
-    }
-    if let Some(items) = schema.get_mut("items") {
-        adjust(kind, &format!("{path}[]"), items);
-    }
-}
 
 /// Returns the definitions of all kinds.
 pub fn definitions() -> Vec<Value> {
@@ -190,11 +147,7 @@ pub fn definitions() -> Vec<Value> {
         let kind = Kind::ALL.iter().find(|kind| kind.as_str() == names.kind && kind.group() == names.group)?;
         Some(definition(names, kind.versions(), &object_schema(names.kind, kind.schema())))
     });
-    let unread = UNREAD.iter().map(|(names, version)| {
-        let mut any = json!({"type": "object", "properties": {"spec": unread(), "status": unread()}});
-        require_spec(names.kind, &mut any);
-        definition(names, &[version], &any)
-    });
+    let unread = UNREAD.iter().map(|unread| definition(&unread.names, &[unread.version], &unread_schema(unread)));
     read.chain(unread).collect()
 }
 
@@ -253,8 +206,30 @@ fn definition(names: &Names, versions: &[&str], schema: &Value) -> Value {
 fn object_schema(kind: &str, schema: Schema) -> Value {
     let mut root = structural(&schema);
     root["properties"]["status"] = unread();
-    adjust(kind, "", &mut root);
+    adjust::adjust(kind, &mut root);
     require_spec(kind, &mut root);
+    root
+}
+
+/// The schema of an object of a kind that is not read: what of it is like other kinds, and everything else.
+fn unread_schema(unread_kind: &Unread) -> Value {
+    let shared = unread_kind.shared.iter().map(|(name, kind)| {
+        let like = structural(&kind.schema());
+        (
+            (*name).to_owned(),
+            like.pointer(&format!("/properties/spec/properties/{name}")).cloned().unwrap_or_else(unread),
+        )
+    });
+    let texts = unread_kind.texts.iter().map(|name| ((*name).to_owned(), json!({"type": "string"})));
+    // Rules see no field without a type.
+    let any_object = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let any = unread_kind.any.iter().map(|name| ((*name).to_owned(), any_object()));
+    let fields: Map<String, Value> = shared.chain(texts).chain(any).collect();
+    let mut spec = json!({"type": "object", "properties": fields});
+    spec["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    let mut root = json!({"type": "object", "properties": {"spec": spec, "status": unread()}});
+    adjust::adjust(unread_kind.names.kind, &mut root);
+    require_spec(unread_kind.names.kind, &mut root);
     root
 }
 
