@@ -510,7 +510,7 @@ mod tests {
         let mut options = Program::parse_from(words).options;
         options.environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let certificates = (options.file_mounted_certs(), options.output_certs(), options.certificate_service());
-        let of_pod = (options.all_labels(), options.annotations(), options.program_metrics(), options.app_probes());
+        let of_pod = (options.all_labels(), options.annotations(), options.program_pages(), options.app_probes());
         format!("{:?} {certificates:?} {of_pod:?}", options.node_metadata())
     }
 

@@ -5,6 +5,7 @@
 pub mod client;
 pub mod cluster;
 mod convert;
+mod deployed;
 mod discovery;
 pub mod gateways;
 pub mod last_objects;

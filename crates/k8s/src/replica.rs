@@ -100,7 +100,7 @@ impl Replica {
             tokio::spawn(candidate.run(async move { drop(stopped.wait_for(|stopped| *stopped).await) }))
         };
         let deployments = DeploymentOptions { root: options.root.clone(), revision: options.revision().to_owned() };
-        let gateways = GatewayDeployments::new(client.clone(), candidate.leadership(), deployments);
+        let gateways = GatewayDeployments::new(client.clone(), candidate.leadership(), deployments, queue.clone());
         let mut writers =
             vec![tokio::spawn(writer.run()), tokio::spawn(webhooks.run()), tokio::spawn(certificates.run())];
         if options.deploys_gateways {

@@ -29,6 +29,7 @@ use serde_json::json;
 
 use crate::lease::Leadership;
 use crate::reason::reason;
+use crate::status::StatusQueue;
 pub use objects::GATEWAY_NAME;
 use reconcile::{CLASS_DEFAULTS, Reconciler};
 
@@ -55,6 +56,7 @@ pub struct GatewayDeployments {
     client: Client,
     leadership: Leadership,
     options: DeploymentOptions,
+    statuses: StatusQueue,
 }
 
 impl fmt::Debug for GatewayDeployments {
@@ -64,9 +66,9 @@ impl fmt::Debug for GatewayDeployments {
 }
 
 impl GatewayDeployments {
-    /// Creates the controller.
-    pub fn new(client: Client, leadership: Leadership, options: DeploymentOptions) -> Self {
-        Self { client, leadership, options }
+    /// Creates the controller. `statuses`: where those of Gateways are written from, which follow what becomes of their deployment.
+    pub fn new(client: Client, leadership: Leadership, options: DeploymentOptions, statuses: StatusQueue) -> Self {
+        Self { client, leadership, options, statuses }
     }
 
     /// Deploys for ever.
@@ -94,7 +96,7 @@ impl GatewayDeployments {
         let everything = move || all_of(&store, &again);
         let for_class = everything.clone();
         let defaults = Api::<ConfigMap>::namespaced(self.client.clone(), &self.options.root);
-        let reconciler = Reconciler::new(self.client.clone(), self.options.clone());
+        let reconciler = Reconciler::new(self.client.clone(), self.options.clone(), self.statuses.clone());
         controller
             .owns(Api::<Deployment>::all(self.client.clone()), ours())
             .owns(Api::<Service>::all(self.client.clone()), ours())

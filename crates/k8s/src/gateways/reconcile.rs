@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use super::objects::{Blueprint, GATEWAY_NAME, is_deployed};
 use super::parameters::{self, Overlays};
 use super::{DeploymentOptions, MANAGER};
+use crate::deployed::{DEPLOYED, INVALID_PARAMETERS};
 use crate::ownership::Ownership;
+use crate::status::StatusQueue;
 
 /// Istio's label of a ConfigMap with the parameters of a class: the class.
 pub(super) const CLASS_DEFAULTS: &str = "gateway.istio.io/defaults-for-class";
-/// The type of the condition that says whether a Gateway is deployed.
-const DEPLOYED: &str = "evenkeel.dev/Deployed";
 /// How soon the parameters of a Gateway are read again: they are in any ConfigMap of its namespace, which are not watched.
 const PARAMETERS_INTERVAL: Duration = Duration::from_secs(30);
 /// What is deployed.
@@ -46,6 +46,7 @@ pub(super) struct Reconciler {
     client: Client,
     options: DeploymentOptions,
     ownership: Ownership,
+    statuses: StatusQueue,
 }
 
 /// What is said on a Gateway about its deployment.
@@ -65,9 +66,9 @@ struct Refusal {
 }
 
 impl Reconciler {
-    pub(super) fn new(client: Client, options: DeploymentOptions) -> Self {
+    pub(super) fn new(client: Client, options: DeploymentOptions, statuses: StatusQueue) -> Self {
         let ownership = Ownership::new(client.clone(), &options.revision);
-        Self { client, options, ownership }
+        Self { client, options, ownership, statuses }
     }
 
     /// Deploys a Gateway, or removes what was deployed for it.
@@ -102,14 +103,14 @@ impl Reconciler {
     async fn deploy(&self, gateway: &DynamicObject, blueprint: &Blueprint) -> Result<Option<Refusal>, kube::Error> {
         let overlays = match self.overlays(gateway).await? {
             Ok(overlays) => overlays,
-            Err(message) => return Ok(Some(Refusal { reason: "InvalidParameters", message })),
+            Err(message) => return Ok(Some(Refusal { reason: INVALID_PARAMETERS, message })),
         };
         let deployments = self.api(DEPLOYMENT, &blueprint.namespace);
         let existing = deployments.get_opt(&blueprint.name).await?.filter(|object| is_owned(object, gateway));
         let selector = existing.as_ref().and_then(|object| object.data.pointer("/spec/selector/matchLabels"));
         let objects = match parameters::objects(blueprint, &overlays, selector.and_then(Value::as_object)) {
             Ok(objects) => objects,
-            Err(message) => return Ok(Some(Refusal { reason: "InvalidParameters", message })),
+            Err(message) => return Ok(Some(Refusal { reason: INVALID_PARAMETERS, message })),
         };
         let mut refusal = None;
         for object in &objects {
@@ -222,7 +223,9 @@ impl Reconciler {
         let (namespace, name) = place(&gateway.metadata);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &super::kind("Gateway"));
         let patched = api.patch_status(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(patch)).await;
-        patched.map(drop).or_else(|error| if is_not_found(&error) { Ok(()) } else { Err(error) })
+        patched.map(drop).or_else(|error| if is_not_found(&error) { Ok(()) } else { Err(error) })?;
+        self.statuses.gateway_pending(namespace, name);
+        Ok(())
     }
 
     fn api(&self, of_kind: DeployedKind, namespace: &str) -> Api<DynamicObject> {

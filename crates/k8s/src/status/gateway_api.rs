@@ -13,6 +13,8 @@ use evenkeel_model::gateway_api_status::{
 use evenkeel_model::{Condition, GatewayApiStatus as Status};
 use serde_json::{Map, Value, json};
 
+use crate::deployed::{DEPLOYED, INVALID_PARAMETERS};
+
 /// How many ancestors the status of a policy can have.
 const MAX_ANCESTORS: usize = 16;
 
@@ -67,9 +69,10 @@ fn of_class(current: &Value, class: &GatewayClassStatus, stamp: Stamp<'_>) -> Va
 }
 
 fn of_gateway(current: &Value, gateway: &GatewayStatus, stamp: Stamp<'_>) -> Value {
+    let conditions = conditions(&current["conditions"], &with_parameters(current, gateway, stamp), stamp);
     let addresses = gateway.addresses.iter().map(|address| json!({"type": address.kind, "value": address.value}));
     let mut status = json!({
-        "conditions": conditions(&current["conditions"], &gateway.conditions, stamp),
+        "conditions": conditions,
         "addresses": addresses.collect::<Vec<_>>(),
         "listeners": listeners(current, &gateway.listeners, stamp),
     });
@@ -78,6 +81,21 @@ fn of_gateway(current: &Value, gateway: &GatewayStatus, stamp: Stamp<'_>) -> Val
         status["attachedListenerSets"] = gateway.attached_listener_sets.into();
     }
     status
+}
+
+/// The conditions of a Gateway. One whose deployment has parameters that cannot be used is not accepted (`InvalidParameters`).
+fn with_parameters(current: &Value, gateway: &GatewayStatus, stamp: Stamp<'_>) -> Vec<Condition> {
+    let mut all = gateway.conditions.clone();
+    let deployed = element(&current["conditions"], "type", DEPLOYED);
+    let is_refused = deployed["status"] == "False" && deployed["reason"] == INVALID_PARAMETERS;
+    // What is said of an earlier generation may be over.
+    let is_current = stamp.generation.is_none_or(|generation| deployed["observedGeneration"] == generation);
+    if is_refused && is_current {
+        let message = deployed["message"].as_str().unwrap_or_default().to_owned();
+        all.retain(|condition| condition.kind != "Accepted");
+        all.insert(0, Condition { kind: "Accepted", holds: false, reason: INVALID_PARAMETERS, message });
+    }
+    all
 }
 
 fn of_listener_set(current: &Value, set: &ListenerSetStatus, stamp: Stamp<'_>) -> Value {
@@ -272,6 +290,23 @@ mod tests {
         assert_eq!(later["listeners"][0]["conditions"][0]["observedGeneration"], 2);
         assert!(document(Some(&first), &gateway(false, &[]), AT_T2).is_some(), "a listener is gone");
         assert!(document(Some(&first), &gateway(false, &["a", "b"]), AT_T2).is_some(), "a listener is new");
+    }
+
+    #[test]
+    fn a_gateway_with_unusable_parameters_is_not_accepted() {
+        let check = |reason: &str, generation: i64, expected: &str| {
+            let deployed = json!({"type": DEPLOYED, "status": "False", "reason": reason, "message": "there is none",
+                "observedGeneration": generation});
+            let current = json!({ "conditions": [deployed] });
+            let status = document(Some(&current), &gateway(true, &["a"]), LATER).expect("ours are missing");
+            let accepted = element(&status["conditions"], "type", "Accepted");
+            let text = |name: &str| accepted[name].as_str().unwrap_or_default();
+            assert_eq!(format!("{} {}: {}", text("status"), text("reason"), text("message")), expected);
+            assert!(!status.to_string().contains(DEPLOYED), "it is not ours to apply: {status}");
+        };
+        check(INVALID_PARAMETERS, 2, "False InvalidParameters: there is none");
+        check(INVALID_PARAMETERS, 1, "True Accepted: ");
+        check("NotOwned", 2, "True Accepted: ");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use evenkeel_api::gateway_api::GROUP;
 use evenkeel_base::ObjectRef;
 use evenkeel_model::{Status, StatusSink};
 use tokio::sync::Notify;
@@ -52,6 +53,17 @@ impl StatusQueue {
         let mut statuses = self.lock();
         let Statuses { latest, pending } = &mut *statuses;
         pending.extend(latest.keys().cloned());
+        drop(statuses);
+        self.0.wake.notify_one();
+    }
+
+    /// Makes the status of a Gateway pending: what it says of its deployment has changed.
+    pub(crate) fn gateway_pending(&self, namespace: &str, name: &str) {
+        let mut statuses = self.lock();
+        let Statuses { latest, pending } = &mut *statuses;
+        let is_it =
+            |of: &&ObjectRef| (of.group, of.kind, &*of.namespace, &*of.name) == (GROUP, "Gateway", namespace, name);
+        pending.extend(latest.keys().find(is_it).cloned());
         drop(statuses);
         self.0.wake.notify_one();
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_control::source::feed::ObjectSource;
 use evenkeel_control::source::{Extent, LiveSource as _};
+use evenkeel_k8s::gateways::{DeploymentOptions, GatewayDeployments};
 use evenkeel_k8s::lease::{Candidate, LeaseTimes};
 use evenkeel_k8s::ownership::Ownership;
 use evenkeel_k8s::status::{StatusQueue, StatusWriter};
@@ -25,13 +26,18 @@ const ROUTES: usize = 200;
 /// How often each of them changes.
 const CHANGES: usize = 2;
 
-/// A control plane, as far as it reads objects and writes statuses. It ends with this value.
+/// A control plane, as far as it reads objects, writes statuses and deploys Gateways. It ends with this value.
 struct Plane {
     _tasks: JoinSet<()>,
 }
 
 impl Plane {
     async fn start(server: &ApiServer, namespace: &str) -> Self {
+        Self::with(server, namespace, false).await
+    }
+
+    /// `deploys`: Gateways, too.
+    async fn with(server: &ApiServer, namespace: &str, deploys: bool) -> Self {
         let (client, queue) = (admin(server).await, StatusQueue::default());
         let (watching, source) = start(&server.kubeconfig()).await;
         let candidate = Candidate::new(client.clone(), namespace, "evenkeel-status", "a", LeaseTimes::default());
@@ -39,11 +45,16 @@ impl Plane {
             queue.clone(),
             candidate.leadership(),
             "evenkeel-status",
-            Ownership::new(client, "default"),
+            Ownership::new(client.clone(), "default"),
         );
         let mut tasks = JoinSet::new();
+        let options = DeploymentOptions { root: namespace.to_owned(), revision: "default".to_owned() };
+        let gateways = GatewayDeployments::new(client, candidate.leadership(), options, queue.clone());
         tasks.spawn(candidate.run(std::future::pending()));
         tasks.spawn(writer.run());
+        if deploys {
+            tasks.spawn(gateways.run());
+        }
         tasks.spawn(async move {
             let _watching = watching;
             follow(source.with_statuses(Box::new(queue))).await
@@ -118,6 +129,33 @@ fn served(namespace: &str) -> String {
         service(namespace, "edge-istio"),
         service(namespace, "web"),
     )
+}
+
+/// The suite of the Gateway API calls it `GatewayInvalidParametersRef`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_follows_what_becomes_of_its_deployment() {
+    let server = ApiServer::start();
+    server.install(CustomResources::GatewayApi);
+    let shop = server.namespace("shop");
+    let gateway = |name: &str| {
+        server.apply(&format!(
+            "apiVersion: {GROUP}/v1\nkind: Gateway\nmetadata: {{name: edge, namespace: {shop}}}\n\
+             spec: {{gatewayClassName: istio, listeners: [{{name: http, port: 80, protocol: HTTP}}], \
+             infrastructure: {{parametersRef: {{group: '', kind: ConfigMap, name: {name}}}}}}}\n"
+        ));
+    };
+    server.kubectl(&["create", "configmap", "right", "-n", &shop]);
+    let _plane = Plane::with(&server, &shop, true).await;
+    let accepted = |expected: &'static str| {
+        let (server, shop) = (&server, &shop);
+        until(async move || condition(&get(server, "gateway", shop, "edge")["status"], "Accepted") == expected)
+    };
+    gateway("none");
+    accepted("False InvalidParameters 1").await;
+    gateway("right");
+    accepted("True Accepted 2").await;
+    gateway("lost");
+    accepted("False InvalidParameters 3").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use evenkeel_k8s::gateways::{DeploymentOptions, GatewayDeployments, MANAGER};
 use evenkeel_k8s::lease::{Candidate, LeaseTimes};
+use evenkeel_k8s::status::StatusQueue;
 use evenkeel_testkit::kubernetes::{ApiServer, CustomResources};
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -15,7 +16,7 @@ async fn start(server: &ApiServer, namespace: &str) -> JoinSet<()> {
     let client = admin(server).await;
     let candidate = Candidate::new(client.clone(), namespace, "evenkeel-status", "a", LeaseTimes::default());
     let options = DeploymentOptions { root: namespace.to_owned(), revision: "default".to_owned() };
-    let gateways = GatewayDeployments::new(client, candidate.leadership(), options);
+    let gateways = GatewayDeployments::new(client, candidate.leadership(), options, StatusQueue::default());
     let mut tasks = JoinSet::new();
     tasks.spawn(candidate.run(std::future::pending()));
     tasks.spawn(gateways.run());
