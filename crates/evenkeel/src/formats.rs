@@ -8,7 +8,7 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 28] = [
+const WITHOUT: [(&[&str], &str); 29] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["inject"], "it prints manifests, for `kubectl apply -f -`"),
     (&["install"], "--dry-run prints the objects; `check -o json` says what works"),
@@ -29,6 +29,7 @@ const WITHOUT: [(&[&str], &str); 28] = [
     (&["load", "report"], "it prints a page of results that are JSON"),
     (&["bench", "compare"], "its exit status is 1 if something differs"),
     (&["bench", "report"], "it prints results that are JSON"),
+    (&["profile"], "it writes a profile in the format of pprof, which programs read"),
     (&["dashboard"], "it prints an address; the pages below /api there are JSON (docs/dashboard.md)"),
     (&["echo"], "it is a server; /debug shows a request"),
     (&["completion"], "it prints a script"),

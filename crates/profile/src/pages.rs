@@ -40,6 +40,21 @@ impl Answer {
 /// Whether there is a recording: one at a time.
 static IS_BUSY: AtomicBool = AtomicBool::new(false);
 
+/// The recording of one request; when it ends, in whatever way, the next one can begin.
+struct Turn;
+
+impl Turn {
+    fn begin() -> Option<Self> {
+        (!IS_BUSY.swap(true, Ordering::Acquire)).then_some(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        IS_BUSY.store(false, Ordering::Release);
+    }
+}
+
 /// The number of seconds in a query.
 ///
 /// # Errors
@@ -71,11 +86,11 @@ pub fn answer(path: &str, query: &str) -> Answer {
         Ok(seconds) => seconds,
         Err(reason) => return Answer::text(400, reason + "\n"),
     };
-    if IS_BUSY.swap(true, Ordering::Acquire) {
+    let Some(turn) = Turn::begin() else {
         return Answer::text(409, "another profile is being recorded; ask again when it is done\n");
-    }
+    };
     let recorded = record(Duration::from_secs(seconds)).map(Profile::of);
-    IS_BUSY.store(false, Ordering::Release);
+    drop(turn);
     let written = recorded.and_then(|profile| {
         let picture = || svg(&profile, "evenkeel").into_bytes();
         if wants_picture { Ok(picture()) } else { profile.write() }

@@ -3,11 +3,13 @@
 use crate::pb::core::Node;
 
 /// The names (`NodeMetadata` of Istio's `pkg/model/proxy.go`).
-const UNHEEDED: [&str; 14] = [
+const UNHEEDED: [&str; 16] = [
     "ENABLE_HBONE",
     "HTTP10",
     "HTTP_PROXY_PORT",
     "IDLE_TIMEOUT",
+    "INBOUND_LISTENER_EXACT_BALANCE",
+    "OUTBOUND_LISTENER_EXACT_BALANCE",
     "REQUESTED_NETWORK_VIEW",
     "ROUTER_MODE",
     "TLS_CLIENT_CERT_CHAIN",

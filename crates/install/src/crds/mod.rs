@@ -11,6 +11,8 @@ use evenkeel_api::Kind;
 use evenkeel_api::decode::{Field, Schema};
 use serde_json::{Map, Value, json};
 
+use demands::DEMANDS;
+
 /// Annotation of a definition: the version of the program that it comes from.
 pub const VERSION_ANNOTATION: &str = "evenkeel.dev/version";
 
@@ -206,7 +208,7 @@ fn definition(names: &Names, versions: &[&str], schema: &Value) -> Value {
 fn object_schema(kind: &str, schema: Schema) -> Value {
     let mut root = structural(&schema);
     root["properties"]["status"] = unread();
-    adjust::adjust(kind, &mut root);
+    adjust::adjust(DEMANDS, kind, &mut root);
     require_spec(kind, &mut root);
     root
 }
@@ -228,7 +230,7 @@ fn unread_schema(unread_kind: &Unread) -> Value {
     let mut spec = json!({"type": "object", "properties": fields});
     spec["x-kubernetes-preserve-unknown-fields"] = json!(true);
     let mut root = json!({"type": "object", "properties": {"spec": spec, "status": unread()}});
-    adjust::adjust(unread_kind.names.kind, &mut root);
+    adjust::adjust(DEMANDS, unread_kind.names.kind, &mut root);
     require_spec(unread_kind.names.kind, &mut root);
     root
 }
@@ -281,4 +283,35 @@ fn mapping(fields: &[Field]) -> Value {
         schema["required"] = json!(required);
     }
     schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A demand for a field that is nowhere would be lost in silence.
+    #[test]
+    fn every_demand_is_for_a_field() {
+        let (definitions, mut lost) = (definitions(), Vec::new());
+        for (place, demand) in DEMANDS.iter().enumerate() {
+            for kind in demand.kinds {
+                let of_kind = definitions.iter().find(|definition| definition["spec"]["names"]["kind"] == *kind);
+                let schema = of_kind.map(|of_kind| &of_kind["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
+                let is_found = schema.is_some_and(|schema| has_path(schema, "", demand.path));
+                if !is_found {
+                    lost.push(format!("{place}: {kind} has no field {:?}", demand.path));
+                }
+            }
+        }
+        assert!(lost.is_empty(), "{}", lost.join("\n"));
+    }
+
+    fn has_path(schema: &Value, path: &str, end: &str) -> bool {
+        let below = |entry: &Value, mark: String| has_path(entry, &format!("{path}{mark}"), end);
+        let mut properties = schema["properties"].as_object().into_iter().flatten();
+        path.ends_with(end)
+            || properties.any(|(name, field)| below(field, format!(".{name}")))
+            || schema.get("items").is_some_and(|entry| below(entry, "[]".to_owned()))
+            || schema.get("additionalProperties").is_some_and(|entry| below(entry, "{}".to_owned()))
+    }
 }

@@ -45,12 +45,14 @@ fn pages(address: SocketAddr) -> Vec<(String, String)> {
         "/stats?format=json",
         "/debug/config_dump?proxyID=edge-0.ingress",
         "/debug/history?proxyID=edge-0.ingress&at=0",
+        "/debug/pprof/heap?seconds=1",
     ];
     let mut paths: Vec<String> = links.chain(listed).chain(more.map(str::to_owned)).collect();
     paths.sort_unstable();
     paths.dedup();
-    // This one waits for proxies.
+    // These wait: for proxies, and for a profile of 30 s.
     paths.retain(|path| !path.starts_with("/debug/settle"));
+    paths.retain(|path| !path.starts_with("/debug/pprof/") || path.contains("seconds=1"));
     paths.into_iter().map(|path| (path.clone(), get(&path))).collect()
 }
 
