@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use evenkeel_base::yaml::Node as Tree;
-use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use evenkeel_runtime_config::bootstrap::Bootstrap;
 use evenkeel_runtime_config::{Environment, Problem};
 use evenkeel_xds::Schema;
@@ -97,6 +97,11 @@ pub(crate) fn load_in(
     let loaded = |bootstrap| Loaded { bootstrap, message, tree: tree.clone() };
     match bootstrap {
         Ok(mut bootstrap) => {
+            for warning in &bootstrap.warnings {
+                let Problem { path, reason } = warning;
+                let span = span_of(tree.as_ref(), path);
+                tracing::warn!("{}", Diagnostic::warning("bootstrap", span, format!("{path}: {reason}")));
+            }
             bootstrap.take_clusters(&encoded);
             name_agent(&mut bootstrap.node);
             Ok(loaded(bootstrap))
@@ -123,8 +128,11 @@ fn diagnostic(tree: Option<&Tree>, prefix: &str, problem: &Problem) -> Diagnosti
         (prefix, "") => prefix.to_owned(),
         (prefix, path) => format!("{prefix}.{path}"),
     };
-    let span = tree.map(|tree| tree.span_of_path(&path).clone()).unwrap_or_default();
-    Diagnostic::error("bootstrap", span, format!("{path}: {}", problem.reason))
+    Diagnostic::error("bootstrap", span_of(tree, &path), format!("{path}: {}", problem.reason))
+}
+
+fn span_of(tree: Option<&Tree>, path: &str) -> Span {
+    tree.map(|tree| tree.span_of_path(path).clone()).unwrap_or_default()
 }
 
 /// The way out for what is not supported; said once, after all errors.

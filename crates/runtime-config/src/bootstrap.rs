@@ -14,13 +14,15 @@ use crate::access_log::AccessLog;
 use crate::bind::BindConfig;
 use crate::compile::access_log::admin_logs;
 use crate::compile::dns::default_resolver;
+use crate::compile::runtime::layers;
 use crate::compile::source::{GrpcServer, InitialMetadata, Source, config_source, grpc_server};
 use crate::compile::tracing::default_provider;
 use crate::compile::{Cx, Environment, address};
 use crate::dns::DnsResolver;
 use crate::histogram_buckets::{self, HistogramBuckets};
 use crate::overload::{self, Overload};
-use crate::rejection::Rejection;
+use crate::rejection::{Problem, Rejection};
+use crate::runtime::Runtime;
 use crate::stats_matcher::{self, StatsMatcher};
 use crate::stats_sinks::{self, StatsSinks};
 use crate::stats_tags::{self, StatsTags};
@@ -64,8 +66,12 @@ pub struct Bootstrap {
     pub tracing: Option<Arc<Provider>>,
     /// The recipients of statistics.
     pub stats_sinks: StatsSinks,
+    /// Values of runtime keys, for [`crate::Builder::set_runtime`].
+    pub runtime: Arc<Runtime>,
     /// How much of the mesh the proxy holds, by its node metadata.
     pub scope: Scope,
+    /// What is accepted and not honoured.
+    pub warnings: Vec<Problem>,
 }
 
 /// How much of the mesh a proxy holds: node metadata `EVENKEEL: {"SCOPE": …}`. Only Evenkeel's control plane evaluates it.
@@ -172,13 +178,17 @@ impl Bootstrap {
         }
         let mut cx = Cx::new(environment);
         match compile(&mut cx, message) {
-            Some(bootstrap) if cx.problems.is_empty() => Ok(bootstrap),
+            Some(bootstrap) if cx.problems.is_empty() => Ok(Self { warnings: cx.warnings, ..bootstrap }),
             _ => Err(rejection(cx.problems)),
         }
     }
 }
 
 fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap> {
+    if let Some(runtime) = &message.layered_runtime {
+        // Before the access logs of the admin port, which may compare with runtime values.
+        cx.runtime = cx.at("layered_runtime", |cx| layers(cx, runtime)).into();
+    }
     let resources = message.static_resources.clone().unwrap_or_default();
     let dynamic = message.dynamic_resources.clone().unwrap_or_default();
     let admin = message.admin.as_ref().and_then(|admin| admin.address.as_ref());
@@ -245,7 +255,9 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         histogram_buckets,
         tracing,
         stats_sinks,
+        runtime: Arc::clone(&cx.runtime),
         scope: Scope::of(message.node.as_ref()),
+        warnings: Vec::new(),
     })
 }
 

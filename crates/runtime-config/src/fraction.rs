@@ -24,6 +24,12 @@ impl Fraction {
         }
     }
 
+    /// As parts per million, at most all of them.
+    pub fn parts_per_million(self) -> u32 {
+        let parts = u64::from(self.numerator) * 1_000_000 / u64::from(self.denominator.max(1));
+        u32::try_from(parts.min(1_000_000)).unwrap_or(1_000_000)
+    }
+
     /// Limits the numerator.
     pub fn at_most(self, numerator: u32) -> Self {
         Self { numerator: self.numerator.min(numerator), ..self }
@@ -33,6 +39,18 @@ impl Fraction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_has_parts_per_million() {
+        let check = |numerator, denominator, expected| {
+            assert_eq!(Fraction { numerator, denominator }.parts_per_million(), expected, "{numerator}/{denominator}");
+        };
+        check(0, 100, 0);
+        check(30, 100, 300_000);
+        check(7, 10_000, 700);
+        check(3, 1_000_000, 3);
+        check(u32::MAX, 100, 1_000_000);
+    }
 
     #[test]
     fn a_share_is_drawn_only_where_it_matters() {

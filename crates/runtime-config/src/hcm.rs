@@ -103,8 +103,8 @@ pub struct HttpConnectionManager {
     pub proper_case_response_headers: bool,
     /// Names of headers are passed on over HTTP/1 as the client spells them (`preserve_case`).
     pub preserve_header_case: bool,
-    /// Tell the upstream the port that the client called in `x-forwarded-port`.
-    pub append_x_forwarded_port: bool,
+    /// What upstreams are told about the client's connection beyond the usual; `None`: nothing.
+    pub forwarded: Option<Box<Forwarded>>,
     /// Add no `x-envoy-` headers about times, overload and rewritten paths (`suppress_envoy_headers` of the router).
     pub suppress_envoy_headers: bool,
     /// The value to append to `via`; `None`: nothing.
@@ -135,6 +135,15 @@ pub struct HttpFilter {
     pub skip: Option<Arc<SkipMatcher>>,
     /// Its type and configuration.
     pub config: HttpFilterConfig,
+}
+
+/// What upstreams are told about the client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forwarded {
+    /// `x-forwarded-port` is the port that the client called (`append_x_forwarded_port`).
+    pub port: bool,
+    /// The scheme of all requests, whatever the client's connection is (`scheme_header_transformation`): `http` or `https`.
+    pub scheme: Option<&'static str>,
 }
 
 /// `codec_type`.

@@ -55,6 +55,7 @@ pub mod route;
 pub mod route_filters;
 pub mod route_match;
 pub mod route_table;
+pub mod runtime;
 pub mod skip;
 pub mod stats_matcher;
 pub mod stats_sinks;

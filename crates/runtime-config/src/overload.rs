@@ -7,8 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::runtime_key::{RUNTIME_KEYS, RuntimeKey};
-use evenkeel_xds::pb;
+use evenkeel_base::runtime_key::RuntimeKey;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3::runtime_layer::LayerSpecifier;
 use evenkeel_xds::pb::envoy::config::overload::v3 as overload;
@@ -19,18 +18,11 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use prost::Name;
 
 use crate::FastMap;
+use crate::compile::runtime::flat;
 use crate::compile::{Cx, type_name};
 
 /// Interval of resource monitoring if the bootstrap sets none (Envoy's default).
 const DEFAULT_REFRESH: Duration = Duration::from_secs(1);
-
-/// Runtime keys that are accepted without effect, with the reason.
-const NO_EFFECT: &[(&str, &str)] = &[
-    ("re2.max_program_size.", "regular expressions have a fixed size limit here"),
-    ("envoy.reloadable_features.", "it switches parts of another implementation"),
-    ("envoy.restart_features.", "it switches parts of another implementation"),
-    ("envoy.deprecated_features:", "it switches parts of another implementation"),
-];
 
 /// Resource monitors, overload actions, and fixed limits.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -250,42 +242,18 @@ fn trigger(cx: &mut Cx<'_>, message: &overload::Trigger, monitors: &[&str]) -> O
 
 fn layer_limits(cx: &mut Cx<'_>, layer: &bootstrap::RuntimeLayer, compiled: &mut Overload) -> Option<()> {
     let Some(LayerSpecifier::StaticLayer(values)) = &layer.layer_specifier else {
-        // An admin layer is empty until it is written to, which this proxy's admin interface does not offer.
         return Some(());
     };
     cx.at("static_layer", |cx| {
-        let mut flat = Vec::new();
-        flatten("", &values.fields, &mut flat);
-        for (key, value) in flat {
-            cx.element(format!("{key:?}"), |cx| runtime_key(cx, &key, value, compiled));
+        for (key, value) in flat(values) {
+            cx.element(format!("{key:?}"), |cx| runtime_key(cx, &key, &value.kind, compiled));
         }
     });
     Some(())
 }
 
-/// As in Envoy, nested maps are keys joined by dots.
-fn flatten<'m>(
-    prefix: &str,
-    fields: &'m std::collections::BTreeMap<String, pb::google::protobuf::Value>,
-    flat: &mut Vec<(String, &'m Option<Kind>)>,
-) {
-    for (key, value) in fields {
-        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        match &value.kind {
-            Some(Kind::StructValue(nested)) => flatten(&key, &nested.fields, flat),
-            kind => flat.push((key, kind)),
-        }
-    }
-    flat.sort_by(|a, b| a.0.cmp(&b.0));
-}
-
 fn runtime_key(cx: &mut Cx<'_>, key: &str, value: &Option<Kind>, compiled: &mut Overload) -> Option<()> {
-    let Some(known) = RuntimeKey::parse(key) else {
-        if NO_EFFECT.iter().any(|(prefix, _)| key.starts_with(prefix)) {
-            return Some(());
-        }
-        return cx.fail(format!("the runtime key is not supported; these are: {}", RUNTIME_KEYS.join(", ")));
-    };
+    let known = RuntimeKey::parse(key)?;
     let number = whole_number(cx, value)?;
     match known {
         RuntimeKey::GlobalConnections => {

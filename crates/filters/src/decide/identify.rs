@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::hcm::StripPort;
+use evenkeel_runtime_config::hcm::{Forwarded, StripPort};
 
 use super::between_proxies::{bit, is_taken_off};
 use super::{Arrival, client_cert};
@@ -66,13 +66,8 @@ pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAd
             headers.set(HeaderId::ForwardedProto, scheme);
         }
     }
-    if hcm.append_x_forwarded_port {
-        // As in Envoy, only the values of a trusted proxy stay; without `use_remote_address` every client is one.
-        let trusts = !hcm.use_remote_address || hcm.xff_num_trusted_hops > 0;
-        if !trusts || headers.find(FORWARDED_PORT).is_none() {
-            let mut digits = itoa::Buffer::new();
-            headers.set_name(FORWARDED_PORT, digits.format(connection.local.port()).as_bytes());
-        }
+    if let Some(forwarded) = &hcm.forwarded {
+        forward(headers, hcm, forwarded, connection.local.port());
     }
     request_id(headers, hcm, services);
     client_cert::set(headers, hcm, connection);
@@ -81,6 +76,21 @@ pub(super) fn identify(head: &mut RequestHead, arrival: Arrival<'_>) -> SocketAd
     }
     strip_port(head, hcm.strip_port, connection.local.port());
     client
+}
+
+/// Sets what only some connection managers tell upstreams.
+#[cold]
+fn forward(headers: &mut Headers, hcm: &HttpConnectionManager, forwarded: &Forwarded, port: u16) {
+    // As in Envoy, only the values of a trusted proxy stay; without `use_remote_address` every client is one.
+    let trusts = !hcm.use_remote_address || hcm.xff_num_trusted_hops > 0;
+    if forwarded.port && (!trusts || headers.find(FORWARDED_PORT).is_none()) {
+        let mut digits = itoa::Buffer::new();
+        headers.set_name(FORWARDED_PORT, digits.format(port).as_bytes());
+    }
+    // As in Envoy, `:scheme` and `x-forwarded-proto` are overwritten alike, also what a trusted proxy has set.
+    if let Some(scheme) = forwarded.scheme {
+        headers.set(HeaderId::ForwardedProto, scheme.as_bytes());
+    }
 }
 
 /// The address in `x-forwarded-for` that is this many trusted hops from its end.

@@ -129,6 +129,7 @@ fn builder_of(loaded: &Loaded, environment: Environment) -> Result<Builder, RunE
     let mut builder = Builder::new(environment, SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
     builder.set_default_resolver(loaded.bootstrap.resolver.clone());
+    builder.set_runtime(Arc::clone(&loaded.bootstrap.runtime));
     builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());
     builder.set_local_cluster(loaded.bootstrap.local_cluster.clone());
     builder.set_tracing(tracing_defaults(&loaded.bootstrap));

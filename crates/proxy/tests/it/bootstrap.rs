@@ -5,10 +5,10 @@ use std::path::Path;
 
 use evenkeel_proxy::options::NodeOverrides;
 use evenkeel_proxy::{RunError, run_until};
-use evenkeel_testkit::golden;
+use evenkeel_testkit::{Backend, Reply, golden};
 use tokio::sync::oneshot;
 
-use crate::harness::{answering, http_listener, settings};
+use crate::harness::{Proxy, answering, get, http_listener, settings, static_bootstrap, static_cluster};
 
 const CASES: &[(&str, &str)] = &[
     ("not YAML", "admin: [unclosed"),
@@ -73,4 +73,52 @@ fn the_command_line_overrides_the_file() {
     assert_eq!(node.locality.as_ref().map(|locality| locality.zone.as_str()), Some("z"));
     assert!(node.metadata.is_some());
     assert_eq!(loaded.bootstrap.admin.map(|admin| admin.port()), Some(9));
+}
+
+#[test]
+fn runtime_values_decide_which_route_requests_take() {
+    let route = |fraction: &str, body: &str| {
+        format!(
+            "{{match: {{prefix: /, {fraction}}}, direct_response: {{status: 200, body: {{inline_string: {body}}}}}}}"
+        )
+    };
+    let first = route("runtime_fraction: {default_value: {numerator: 100}, runtime_key: routing.new}", "new");
+    let routes = format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{first}, {}]}}]}}",
+        route("", "old")
+    );
+    let check = |layers: &str, expected: &str| {
+        let bootstrap = static_bootstrap(&http_listener("web", &routes, ""), &[]);
+        let proxy = Proxy::start(&format!("{bootstrap}\nlayered_runtime: {{layers: [{layers}]}}\n"));
+        proxy.wait_live();
+        assert_eq!(get(proxy.listener("web"), "/").text(), expected, "{layers}");
+    };
+    check("{name: admin, admin_layer: {}}", "new");
+    check("{name: s, static_layer: {routing: {new: 0}}}", "old");
+    check("{name: s, static_layer: {routing.new: 0}}, {name: d, disk_layer: {symlink_root: /nowhere}}", "old");
+}
+
+#[test]
+fn the_scheme_of_requests_is_overwritten() {
+    let backend = Backend::start(|request| Reply::text(request.header("x-forwarded-proto").unwrap_or("-")));
+    let by_scheme = "{match: {prefix: /, headers: [{name: \":scheme\", string_match: {exact: https}}]}, route: {cluster: b}, \
+                     response_headers_to_add: [{header: {key: x-route, value: https}}]}";
+    let routes = format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{by_scheme}, {{match: {{prefix: /}}, \
+         route: {{cluster: b}}}}]}}]}}"
+    );
+    let check = |settings: &str, expected: (&str, Option<&str>)| {
+        let listener = http_listener("web", &format!("{settings}\n      {routes}"), "");
+        let proxy = Proxy::start(&static_bootstrap(&listener, &[static_cluster("b", backend.address(), "")]));
+        proxy.wait_live();
+        let answer = get(proxy.listener("web"), "/");
+        assert_eq!((&*answer.text(), answer.header("x-route")), expected, "{settings}");
+    };
+    check("use_remote_address: true", ("http", None));
+    let overwrite = "scheme_header_transformation: {scheme_to_overwrite: https}";
+    check(overwrite, ("https", Some("https")));
+    check(
+        &format!("use_remote_address: true\n      append_x_forwarded_port: true\n      {overwrite}"),
+        ("https", Some("https")),
+    );
 }

@@ -55,6 +55,7 @@ use crate::dns::{DnsOptions, DnsResolver, DnsTarget};
 use crate::listener::Listener;
 use crate::rejection::{Problem, Rejection};
 use crate::route_table::RouteTable;
+use crate::runtime::Runtime;
 use crate::{Config, FastMap, support};
 
 use contender::{Contender, Contenders};
@@ -203,6 +204,11 @@ impl Builder {
     /// Sets the bootstrap's `typed_dns_resolver_config`, for clusters set afterwards.
     pub fn set_default_resolver(&mut self, resolver: Arc<DnsResolver>) {
         self.environment.resolver = resolver;
+    }
+
+    /// Sets the bootstrap's values of runtime keys, for resources set afterwards.
+    pub fn set_runtime(&mut self, runtime: Arc<Runtime>) {
+        self.environment.runtime = runtime;
     }
 
     /// Sets the proxy's own locality (`node.locality`), which is listed first in a cluster, for clusters set afterwards.

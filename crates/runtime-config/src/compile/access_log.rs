@@ -13,6 +13,7 @@ use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use super::address::data_source;
 use super::expression::expression;
+use super::runtime::whole_number;
 use super::{Cx, extension_type, grpc_access_log, matcher, otlp_access_log, type_name};
 use crate::access_log::{AccessLog, Comparison, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
 use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
@@ -158,7 +159,8 @@ fn comparison(cx: &mut Cx<'_>, field: &str, config: Option<&accesslog::Compariso
     cx.at(field, |cx| {
         let config = cx.required("comparison", config)?;
         cx.at("comparison", |cx| {
-            let value = cx.required("value", config.value.as_ref())?.default_value;
+            let value = cx.required("value", config.value.as_ref())?;
+            let value = whole_number(cx, value);
             let operation = match Op::try_from(config.op) {
                 Ok(Op::Eq) => Operation::Equal,
                 Ok(Op::Ge) => Operation::AtLeast,

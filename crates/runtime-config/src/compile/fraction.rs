@@ -16,7 +16,7 @@ pub(crate) fn fraction(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<
     Some(Fraction { numerator: fraction.numerator, denominator })
 }
 
-/// There is no runtime, so the default value applies. `absent`: the result if the field is not set.
+/// The share by the runtime key, or else by the default value. `absent`: the result if the field is not set.
 pub(crate) fn runtime_fraction(
     cx: &mut Cx<'_>,
     field: &str,
@@ -27,19 +27,12 @@ pub(crate) fn runtime_fraction(
         None => Some(absent),
         Some(runtime) => cx.at(field, |cx| {
             let default = cx.required("default_value", runtime.default_value.as_ref())?;
-            cx.at("default_value", |cx| fraction(cx, default))
+            let default = cx.at("default_value", |cx| fraction(cx, default))?;
+            Some(cx.runtime.fraction(&runtime.runtime_key).unwrap_or(default))
         }),
     }
 }
 
-pub(super) const PARTS_PER_MILLION: u32 = 1_000_000;
-
-pub(super) fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
-    let scale = match DenominatorType::try_from(fraction.denominator) {
-        Ok(DenominatorType::Hundred) => 10_000,
-        Ok(DenominatorType::TenThousand) => 100,
-        Ok(DenominatorType::Million) => 1,
-        Err(_) => return cx.fail_at("denominator", format!("unknown value {}", fraction.denominator)),
-    };
-    Some(fraction.numerator.saturating_mul(scale).min(PARTS_PER_MILLION))
+pub(super) fn parts_per_million(cx: &mut Cx<'_>, percent: &FractionalPercent) -> Option<u32> {
+    fraction(cx, percent).map(Fraction::parts_per_million)
 }

@@ -20,8 +20,8 @@ use super::skip::{WITH_MATCHER, with_matcher};
 use super::{Cx, http2, route, source, tracing, type_name};
 use crate::filters::custom::CustomFilter;
 use crate::hcm::{
-    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
-    HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
+    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, Forwarded, HeadersWithUnderscores,
+    HttpConnectionManager, HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
 };
 use crate::http_filters::{HttpFilterConfig, MAX_HTTP_FILTERS, http_filter};
 use crate::http2::Http2Options;
@@ -119,12 +119,28 @@ pub(crate) fn http_connection_manager(
         enable_trailers: http1.enable_trailers,
         proper_case_response_headers: key_format == KeyFormat::Proper,
         preserve_header_case: key_format == KeyFormat::Preserved,
-        append_x_forwarded_port: config.append_x_forwarded_port,
+        forwarded: forwarded(cx, config)?,
         suppress_envoy_headers,
         via: non_empty(&config.via),
         local_reply: local_reply?,
         tracing: tracing?,
     })
+}
+
+/// What upstreams are told beyond the usual.
+fn forwarded(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<Option<Box<Forwarded>>> {
+    use core::scheme_header_transformation::Transformation;
+    let transformation = config.scheme_header_transformation.as_ref().and_then(|scheme| scheme.transformation.as_ref());
+    let scheme = match transformation {
+        None => None,
+        Some(Transformation::SchemeToOverwrite(scheme)) => match scheme.as_str() {
+            "http" => Some("http"),
+            "https" => Some("https"),
+            _ => return cx.fail_at("scheme_header_transformation.scheme_to_overwrite", "must be http or https"),
+        },
+    };
+    let forwarded = Forwarded { port: config.append_x_forwarded_port, scheme };
+    Some((forwarded != Forwarded::default()).then(|| Box::new(forwarded)))
 }
 
 fn http2_options(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Http2Options {

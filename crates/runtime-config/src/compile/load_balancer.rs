@@ -15,7 +15,7 @@ use policies::common::v3::locality_lb_config::LocalityConfigSpecifier;
 use super::hash_policy::hash_policies;
 use super::subset::{subset_config, typed_subset_config};
 use super::utilization::utilization;
-use super::{Cx, type_name};
+use super::{Cx, runtime, type_name};
 use crate::cluster::{
     Discovery, HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, OverrideHostStatus, PanicMode, RingHash,
     SlowStart, SubsetConfig, Utilization, ZoneAware,
@@ -375,7 +375,7 @@ fn choices(cx: &mut Cx<'_>, count: Option<&UInt32Value>) -> Option<u32> {
 }
 
 fn bias(cx: &mut Cx<'_>, bias: Option<&core::RuntimeDouble>) -> Option<f64> {
-    match bias.map_or(1.0, |bias| bias.default_value) {
+    match runtime::double(cx, bias, 1.0) {
         bias if bias >= 0.0 => Some(bias),
         bias => cx.fail_at("active_request_bias.default_value", format!("{bias} is below 0")),
     }
@@ -458,7 +458,7 @@ impl Compile for Option<SlowStartFields<'_>> {
         cx.at("slow_start_config", |cx| {
             cx.required("slow_start_window", fields.window)?;
             let window = cx.duration("slow_start_window", fields.window)?;
-            let aggression = fields.aggression.map_or(1.0, |aggression| aggression.default_value);
+            let aggression = runtime::double(cx, fields.aggression, 1.0);
             if aggression.is_nan() || aggression <= 0.0 {
                 return cx.fail_at("aggression.default_value", "must be above 0");
             }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use evenkeel_xds::pb::envoy::config::route::v3::route_action::RequestMirrorPolicy;
 
 use super::Cx;
-use super::fraction::{PARTS_PER_MILLION, parts_per_million};
+use super::fraction::runtime_fraction;
 use super::headers::mutation;
 use super::inherited::{Inherited, cluster_name};
+use crate::fraction::Fraction;
 use crate::mirror::{MirrorCluster, MirrorPolicy};
 use crate::route_filters::FilterOverrides;
 
@@ -46,16 +47,12 @@ fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inhe
         ("", header) => MirrorCluster::Header(header.to_ascii_lowercase().into()),
         _ => return cx.fail_at("cluster_header", "cannot stand beside cluster"),
     };
-    let fraction_ppm = match policy.runtime_fraction.as_ref().map(|runtime| runtime.default_value.as_ref()) {
-        None => PARTS_PER_MILLION,
-        Some(None) => return cx.fail_at("runtime_fraction.default_value", "is required"),
-        Some(Some(fraction)) => cx.at("runtime_fraction.default_value", |cx| parts_per_million(cx, fraction))?,
-    };
+    let fraction = runtime_fraction(cx, "runtime_fraction", policy.runtime_fraction.as_ref(), Fraction::ALL)?;
     let edits = cx.each("request_headers_mutations", &policy.request_headers_mutations, mutation);
     let host = policy.host_rewrite_literal.as_str();
     Some(MirrorPolicy {
         cluster,
-        fraction_ppm,
+        fraction_ppm: fraction.parts_per_million(),
         // An explicitly configured host is used unchanged.
         appends_suffix: !policy.disable_shadow_host_suffix_append && host.is_empty(),
         host: (!host.is_empty()).then(|| host.into()),

@@ -34,6 +34,7 @@ pub(crate) mod route;
 pub(crate) mod route_action;
 pub(crate) mod route_change;
 mod router;
+pub(crate) mod runtime;
 mod skip;
 pub(crate) mod source;
 pub(crate) mod subset;
@@ -56,6 +57,7 @@ use crate::bind::BindConfig;
 use crate::dns::DnsResolver;
 use crate::filters::custom::CustomFilterKind;
 use crate::rejection::Problem;
+use crate::runtime::Runtime;
 
 /// External inputs: files, environment variables, and defaults from the bootstrap.
 pub struct Environment {
@@ -73,6 +75,8 @@ pub struct Environment {
     pub local_cluster: Option<std::sync::Arc<str>>,
     /// `tracing` of the bootstrap, and what spans tell of this proxy.
     pub tracing: TracingDefaults,
+    /// Values of runtime keys, from the bootstrap.
+    pub runtime: std::sync::Arc<Runtime>,
     /// HTTP and network filters beyond those in the registries.
     pub custom_filters: Vec<CustomFilterKind>,
 }
@@ -102,6 +106,7 @@ impl Environment {
             locality: None,
             local_cluster: None,
             tracing: TracingDefaults::default(),
+            runtime: std::sync::Arc::default(),
             custom_filters: Vec::new(),
         }
     }
@@ -122,6 +127,10 @@ impl std::fmt::Debug for Environment {
 pub(crate) struct Cx<'e> {
     path: String,
     pub problems: Vec<Problem>,
+    /// What is accepted and not honoured.
+    pub warnings: Vec<Problem>,
+    /// Values of runtime keys.
+    pub runtime: std::sync::Arc<Runtime>,
     pub env: &'e Environment,
     /// Whether a cluster exists, for `validate_clusters`; `None`: not checked.
     pub known_clusters: Option<&'e dyn Fn(&str) -> bool>,
@@ -138,6 +147,8 @@ impl<'e> Cx<'e> {
         Self {
             path: String::new(),
             problems: Vec::new(),
+            warnings: Vec::new(),
+            runtime: std::sync::Arc::clone(&env.runtime),
             env,
             known_clusters: None,
             reads_files: false,
@@ -189,6 +200,17 @@ impl<'e> Cx<'e> {
     /// Records a problem with a field of the current message.
     pub fn fail_at<R>(&mut self, field: &str, reason: impl Into<String>) -> Option<R> {
         self.at(field, |cx| cx.fail(reason))
+    }
+
+    /// Records at the current path what is accepted and not honoured.
+    pub fn warn<R>(&mut self, reason: impl Into<String>) -> Option<R> {
+        self.warnings.push(Problem { path: self.path.clone(), reason: reason.into() });
+        None
+    }
+
+    /// Records that a field of the current message is accepted and not honoured.
+    pub fn warn_at<R>(&mut self, field: &str, reason: impl Into<String>) -> Option<R> {
+        self.at(field, |cx| cx.warn(reason))
     }
 
     /// The value of `result`, or its error recorded at `field`.

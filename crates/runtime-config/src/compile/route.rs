@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
 
-use super::fraction::{PARTS_PER_MILLION, parts_per_million};
+use super::fraction::runtime_fraction;
 use super::headers::{edits, header_fields};
 use super::inherited::{Inherited, filter_overrides};
 use super::metadata::{besides_origin, origin};
@@ -17,6 +17,7 @@ use super::{Cx, matcher};
 use crate::FastMap;
 use crate::domains::DomainIndex;
 use crate::filters::cors;
+use crate::fraction::Fraction;
 use crate::growing::Growing;
 use crate::route::{PathMatch, RequireTls, Route, RouteMatch, VirtualHost};
 use crate::route_filters::FilterOverrides;
@@ -242,17 +243,18 @@ pub(crate) fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<Rout
     let headers = cx.each("headers", &m.headers, matcher::header);
     let query_parameters = cx.each("query_parameters", &m.query_parameters, matcher::query_parameter);
     let dynamic_metadata = cx.each("dynamic_metadata", &m.dynamic_metadata, matcher::metadata);
-    let fraction = match m.runtime_fraction.as_ref().map(|runtime| runtime.default_value.as_ref()) {
-        None => Some(PARTS_PER_MILLION),
-        Some(None) => Some(0),
-        Some(Some(fraction)) => cx.at("runtime_fraction.default_value", |cx| parts_per_million(cx, fraction)),
+    let fraction = match &m.runtime_fraction {
+        Some(runtime) if runtime.default_value.is_none() => {
+            Some(cx.runtime.fraction(&runtime.runtime_key).unwrap_or(Fraction::NONE))
+        }
+        runtime => runtime_fraction(cx, "runtime_fraction", runtime.as_ref(), Fraction::ALL),
     };
     Some(RouteMatch {
         path: path?,
         case_sensitive: m.case_sensitive.as_ref().is_none_or(|sensitive| sensitive.value),
         headers,
         query_parameters,
-        fraction_ppm: fraction?,
+        fraction_ppm: fraction?.parts_per_million(),
         grpc_only: m.grpc.is_some(),
         dynamic_metadata,
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_limits::Places;
 use evenkeel_xds::pb::envoy::extensions::filters::network::connection_limit::v3 as filter;
 
-use crate::compile::Cx;
+use crate::compile::{Cx, runtime};
 use crate::filter_needs::FilterNeeds;
 use crate::support::message::{MessageSupport, extension};
 
@@ -39,8 +39,8 @@ pub(crate) fn connection_limit(cx: &mut Cx<'_>, config: &filter::ConnectionLimit
         max_connections => max_connections,
     };
     let delay = cx.duration("delay", config.delay.as_ref()).unwrap_or_default();
-    let enabled = config.runtime_enabled.as_ref().and_then(|flag| flag.default_value.as_ref());
-    Some(ConnectionLimit::new(stat_prefix, max_connections, delay, enabled.is_none_or(|enabled| enabled.value)))
+    let enabled = runtime::flag(cx, config.runtime_enabled.as_ref(), true);
+    Some(ConnectionLimit::new(stat_prefix, max_connections, delay, enabled))
 }
 
 /// The supported fields of the network filter.

@@ -4,7 +4,6 @@ use super::message::MessageSupport;
 use super::message::Role::{Extension, Part};
 
 const NO_STREAM: &str = "it needs enable_oob_load_report, which is rejected";
-const NO_RUNTIME: &str = "no runtime layer can set this key; the default value applies";
 
 const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
     MessageSupport { name, role: Extension, full, values: &[], no_effect: &[] }
@@ -43,9 +42,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     MessageSupport {
         name: "envoy.config.core.v3.RuntimeDouble",
         role: Part,
-        full: &["default_value"],
+        full: &["default_value", "runtime_key"],
         values: &[],
-        no_effect: &[(NO_RUNTIME, &["runtime_key"])],
+        no_effect: &[],
     },
 
     // Subsets

@@ -48,7 +48,7 @@ impl MessageSupport {
 }
 
 /// Reasons that several messages share.
-pub(crate) const NO_RUNTIME: &str = "no runtime layer can set this key; the configured value applies";
+pub(crate) const NO_RUNTIME: &str = "this filter reads no runtime key; the configured value applies";
 pub(crate) const NO_UPSTREAM_MATCHER: &str =
     "nothing reads the saved address: the matcher of upstream addresses is not supported";
 pub(crate) const NO_SPAN: &str = "calls of filters have no spans";

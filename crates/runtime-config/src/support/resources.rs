@@ -5,7 +5,7 @@ use super::{MessageSupport, Role};
 
 const METADATA: &str = "this metadata is informational; no decision depends on it";
 const FIXED_BUFFERS: &str = "bytes are passed on as they arrive, through buffers of a fixed size";
-const NO_RUNTIME: &str = "no runtime layer can set this key; the default value applies";
+const NO_RUNTIME: &str = "weights come from the configuration alone; no runtime key is read";
 
 const fn message(
     name: &'static str,
@@ -81,9 +81,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "headers", "query_parameters", "grpc", "connect_matcher", "dynamic_metadata"]),
     part("envoy.config.route.v3.RouteMatch.ConnectMatcher", &[]),
     part("envoy.config.route.v3.RouteMatch.GrpcRouteMatchOptions", &[]),
-    message("envoy.config.core.v3.RuntimeFeatureFlag", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
-    message("envoy.config.core.v3.RuntimeUInt32", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
-    message("envoy.config.core.v3.RuntimeFractionalPercent", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
+    part("envoy.config.core.v3.RuntimeFeatureFlag", &["default_value", "runtime_key"]),
+    part("envoy.config.core.v3.RuntimeUInt32", &["default_value", "runtime_key"]),
+    part("envoy.config.core.v3.RuntimeFractionalPercent", &["default_value", "runtime_key"]),
     part("envoy.type.v3.FractionalPercent", &["numerator", "denominator"]),
     part("envoy.config.route.v3.HeaderMatcher",
         &["name", "string_match", "present_match", "range_match", "invert_match", "treat_missing_header_as_empty",
@@ -308,8 +308,11 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.bootstrap.v3.LayeredRuntime", &["layers"]),
     message("envoy.config.bootstrap.v3.RuntimeLayer", Part, &["name"],
         &[("static_layer", "overload.global_downstream_max_connections, envoy.resource_limits.listener.NAME.connection_limit, \
-           evenkeel.resource_limits.listener.NAME.request_limit and .memory_limit; envoy.reloadable_features.* and re2.* have no effect")],
-        &[("runtime values cannot be changed through the admin port", &["admin_layer"])]),
+           evenkeel.resource_limits.listener.NAME.request_limit and .memory_limit; keys that fields have as their runtime_key; \
+           envoy.reloadable_features.* and re2.* have no effect")],
+        &[("runtime values cannot be changed through the admin port", &["admin_layer"]),
+          ("runtime values are not read from files; the proxy warns when it starts", &["disk_layer"]),
+          ("runtime values are not requested from a server; the proxy warns when it starts", &["rtds_layer"])]),
     message("envoy.config.core.v3.Node", Part, &["id", "cluster", "metadata", "locality"], &[], &[]),
     part("envoy.config.bootstrap.v3.Bootstrap.StaticResources", &["listeners", "clusters"]),
     part("envoy.config.bootstrap.v3.Bootstrap.DynamicResources", &["lds_config", "cds_config", "ads_config"]),

@@ -303,8 +303,8 @@ fn mistakes_in_limits_are_named_with_their_path() {
             "overload_manager.resource_monitors[3].typed_config: envoy.extensions.filters.http.router.v3.Router is no resource monitor",
         ),
         (
-            runtime("{ some.key: 1 }"),
-            "layered_runtime.layers[0].static_layer[\"some.key\"]: the runtime key is not supported; these are: overload.global_downstream_max_connections",
+            runtime("{ overload.some_key: 1 }"),
+            "layered_runtime.layers[0].static_layer[\"overload.some_key\"]: the runtime key is not supported; these are: overload.global_downstream_max_connections",
         ),
         (runtime("{ envoy.resource_limits.listener.web.connection_limit: -1 }"), "must be a whole number, 0 or more"),
     ] {

@@ -21,6 +21,7 @@ mod rejections;
 mod rewrites;
 mod route_changes;
 mod routes;
+mod runtime;
 mod sinks;
 mod tracing;
 mod udp;

@@ -11,7 +11,7 @@ use evenkeel_xds::pb::google::protobuf;
 
 use crate::compile::fraction::runtime_fraction;
 use crate::compile::grpc_service::{grpc_target, header, http_target};
-use crate::compile::{Cx, matcher};
+use crate::compile::{Cx, matcher, runtime};
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::filters::ext_authz::{
     AuthzService, BodyOverride, CheckAttributes, ExtAuthz, ExtAuthzPerRoute, HttpTarget, MutationRules, Names,
@@ -43,7 +43,7 @@ pub(crate) fn http_filter(cx: &mut Cx<'_>, config: &http::ExtAuthz) -> Option<Ex
     };
     let share = runtime_fraction(cx, "filter_enabled", config.filter_enabled.as_ref(), Fraction::ALL);
     let metadata = enabled_metadata(cx, config.filter_enabled_metadata.as_ref());
-    let deny_others = flag(config.deny_at_disable.as_ref().and_then(|flag| flag.default_value.as_ref()), false);
+    let deny_others = runtime::flag(cx, config.deny_at_disable.as_ref(), false);
     let body = optional(cx, "with_request_body", config.with_request_body.as_ref(), request_body);
     let mutation_rules =
         optional(cx, "decoder_header_mutation_rules", config.decoder_header_mutation_rules.as_ref(), mutation_rules);
