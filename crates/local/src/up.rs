@@ -408,11 +408,10 @@ spec:
             "kind: ServiceEntry, group: networking.istio.io, name: far",
             "kind: GatewayClass, group: gateway.networking.k8s.io, name: istio-waypoint",
         );
-        // Istio heeds such a reference in the root namespace only.
+        // It judges nothing there, in Istio neither.
         assert!(start(&class, false).0);
-        let (starts, said) =
-            start(&class.replace("{name: p, namespace: shop}", "{name: p, namespace: istio-system}"), false);
-        assert!(!starts && said.contains("there are no waypoints, and nothing takes its place"), "{said}");
+        // In the root namespace it judges those that use a waypoint: their sidecars refuse their calls.
+        assert!(start(&class.replace("{name: p, namespace: shop}", "{name: p, namespace: istio-system}"), false).0);
         Ok(())
     }
 }
