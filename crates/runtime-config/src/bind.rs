@@ -1,4 +1,4 @@
-//! Binding of sockets to upstreams (`BindConfig`, `SocketOption`).
+//! Binding of sockets (`BindConfig`, `SocketOption`).
 
 use std::net::IpAddr;
 
@@ -22,7 +22,31 @@ pub struct ClientSource {
     pub mark: u32,
 }
 
-/// `core.v3.SocketOption` with an integer value.
+/// When an option of a listening socket is set (`core.v3.SocketOption.SocketState`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketState {
+    /// Before it is bound.
+    Prebind,
+    /// Once it is bound.
+    Bound,
+    /// Once it listens.
+    Listening,
+}
+
+/// `core.v3.SocketOption` of a listening socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenOption {
+    /// Level, e.g. 6 (`IPPROTO_TCP`).
+    pub level: i32,
+    /// Name, e.g. 9 (`TCP_DEFER_ACCEPT`).
+    pub name: i32,
+    /// Value, as the kernel reads it.
+    pub value: Box<[u8]>,
+    /// When it is set.
+    pub state: SocketState,
+}
+
+/// `core.v3.SocketOption` of a socket to an upstream, with an integer value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketOption {
     /// Level, e.g. 1 (`SOL_SOCKET`).

@@ -8,6 +8,7 @@ use evenkeel_tls::downstream::DownstreamTls;
 
 use crate::access_log::AccessLog;
 use crate::address::ListenAddress;
+use crate::bind::ListenOption;
 use crate::demand::OnDemandClusters;
 use crate::filter_chain_match::{ChainIndex, ChainInput, FilterChainMatch};
 use crate::filter_needs::FilterNeeds;
@@ -41,6 +42,8 @@ pub struct Listener {
     pub address: ListenAddress,
     /// The permissions of the file, if the address is one (`Pipe.mode`); `None`: as the process's umask has them.
     pub file_mode: Option<u32>,
+    /// Options of its sockets, in the order in which they are set.
+    pub socket_options: Arc<[ListenOption]>,
     /// Whether a socket is bound. Without one the listener only receives connections handed over by `use_original_dst`.
     pub bind_to_port: bool,
     /// Each worker has its own `SO_REUSEPORT` socket.

@@ -10,6 +10,7 @@ mod handshake;
 mod inspect;
 pub(crate) mod log;
 mod moving;
+mod options;
 pub(crate) mod original_dst;
 mod proxy_protocol;
 mod serve;

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::address::ListenAddress;
+use evenkeel_runtime_config::bind::{ListenOption, SocketState};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::options;
 use super::unix::{self, SocketFile};
 use crate::handover::PackedListener;
 use crate::inherit::InheritedSocket;
@@ -100,6 +102,8 @@ struct Bound {
     real: ListenAddress,
     /// One socket, or one per worker; if taken from a predecessor with another number of workers, more or fewer.
     sockets: Vec<Socket>,
+    /// The options that they have been set to.
+    options: Arc<[ListenOption]>,
     /// The file of a Unix socket, which goes with its listener.
     file: Option<SocketFile>,
 }
@@ -203,7 +207,7 @@ impl ListenerSockets {
             file.remove();
         }
         for (key, listener) in wanted {
-            if let Some(bound) = self.bound.get(&key) {
+            if let Some(bound) = self.bound.get_mut(&key) {
                 bound.file.iter().for_each(|file| file.allow(listener.file_mode));
                 if let Err(error) = bound.follow(listener) {
                     change.errors.push(BindError::of(listener, error));
@@ -234,7 +238,8 @@ impl ListenerSockets {
         if is_ours || address.port() == 0 || !listener.bind_to_port || self.inherited.has(&key) {
             return None;
         }
-        let error = bound(address, false).and_then(|socket| set_transparent(&socket, listener.transparent)).err()?;
+        let error =
+            bound(address, listener, false).and_then(|socket| set_transparent(&socket, listener.transparent)).err()?;
         Some(BindError::of(listener, error))
     }
 
@@ -268,8 +273,12 @@ impl ListenerSockets {
 
     fn open(&mut self, key: &ListenerKey, listener: &Listener) -> io::Result<Bound> {
         let Taken { mut instead, beside } = self.inherited.take(key)?;
+        let mut options = Arc::clone(&listener.socket_options);
         if instead.is_empty() {
             instead = self.bind_own(listener)?;
+        } else {
+            // Whoever bound them has set what is set before that.
+            options = options.iter().filter(|option| option.state == SocketState::Prebind).cloned().collect();
         }
         // Every worker accepts on each of them: only sockets of one address share their connections by themselves.
         for socket in beside {
@@ -277,13 +286,13 @@ impl ListenerSockets {
                 instead.push(socket.try_clone()?);
             }
         }
-        Bound::new(instead, listener)
+        Bound::new(instead, options, listener)
     }
 
     fn bind_own(&self, listener: &Listener) -> io::Result<Vec<Socket>> {
         let address = match &listener.address {
             ListenAddress::Socket(address) => *address,
-            ListenAddress::Datagram(address) => return self.bind_datagrams(*address, listener.reuse_port),
+            ListenAddress::Datagram(address) => return self.bind_datagrams(*address, listener),
             ListenAddress::Pipe(path) => {
                 return Ok(vec![OwnedFd::from(unix::bind(path, listener.file_mode, listener.backlog)?).into()]);
             }
@@ -300,19 +309,19 @@ impl ListenerSockets {
 
     /// One socket for each worker: the kernel gives all datagrams of a client to the same one. Without `SO_REUSEPORT` there is
     /// one socket, which one worker serves.
-    fn bind_datagrams(&self, address: SocketAddr, reuse_port: bool) -> io::Result<Vec<Socket>> {
-        let first = datagram_socket(address, false)?;
-        if !reuse_port {
+    fn bind_datagrams(&self, address: SocketAddr, listener: &Listener) -> io::Result<Vec<Socket>> {
+        let first = datagram_socket(address, listener, false)?;
+        if !listener.reuse_port {
             return Ok(vec![first]);
         }
         let real = socket_address(&first)?;
         drop(first);
-        (0..self.workers).map(|_| datagram_socket(real, true)).collect()
+        (0..self.workers).map(|_| datagram_socket(real, listener, true)).collect()
     }
 }
 
 impl Bound {
-    fn new(sockets: Vec<Socket>, listener: &Listener) -> io::Result<Self> {
+    fn new(sockets: Vec<Socket>, options: Arc<[ListenOption]>, listener: &Listener) -> io::Result<Self> {
         let first = sockets.first().ok_or(io::ErrorKind::NotFound)?;
         let (real, file) = match &listener.address {
             ListenAddress::Socket(_) => (ListenAddress::Socket(socket_address(first)?), None),
@@ -320,13 +329,18 @@ impl Bound {
             ListenAddress::Pipe(path) => (listener.address.clone(), SocketFile::at(path)),
         };
         sockets.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
-        let made = Self { real, sockets, file };
+        let mut made = Self { real, sockets, options, file };
         made.follow(listener)?;
         Ok(made)
     }
 
-    /// Sets the options that may differ between a listener and the one that the sockets were made for.
-    fn follow(&self, listener: &Listener) -> io::Result<()> {
+    /// Sets the options that may differ between a listener and the one that the sockets were made for. One that the listener no longer
+    /// has keeps its value, as its former one is not known.
+    fn follow(&mut self, listener: &Listener) -> io::Result<()> {
+        for option in listener.socket_options.iter().filter(|option| !self.options.contains(option)) {
+            self.sockets.iter().try_for_each(|socket| options::set(socket, option))?;
+        }
+        self.options = Arc::clone(&listener.socket_options);
         match self.real {
             ListenAddress::Socket(_) => {
                 self.sockets.iter().try_for_each(|socket| set_transparent(socket, listener.transparent))
@@ -348,10 +362,11 @@ impl Bound {
 }
 
 fn bind(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<Socket> {
-    let socket = bound(address, reuse_port)?;
+    let socket = bound(address, listener, reuse_port)?;
     // Before it listens: no connection is to arrive that it cannot accept.
     set_transparent(&socket, listener.transparent)?;
     socket.listen(i32::try_from(listener.backlog).unwrap_or(i32::MAX))?;
+    options::set_in(&socket, &listener.socket_options, SocketState::Listening)?;
     Ok(socket)
 }
 
@@ -374,15 +389,16 @@ fn set_transparent(socket: &Socket, transparent: bool) -> io::Result<()> {
 }
 
 /// A socket bound to the address, not listening yet.
-fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+fn bound(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Of UDP it would allow several sockets at one address.
     socket.set_reuse_address(true)?;
-    bind_to(socket, address, reuse_port)
+    socket.set_reuse_port(reuse_port)?;
+    bind_to(socket, address, &listener.socket_options)
 }
 
 /// A UDP socket bound to the address. Each datagram comes with the address that it was sent to, if there are several.
-fn datagram_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+fn datagram_socket(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.ip().is_unspecified() {
         if address.is_ipv4() {
@@ -391,15 +407,17 @@ fn datagram_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> 
             setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
         }
     }
-    bind_to(socket, address, reuse_port)
+    socket.set_reuse_port(reuse_port)?;
+    bind_to(socket, address, &listener.socket_options)
 }
 
-fn bind_to(socket: Socket, address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+fn bind_to(socket: Socket, address: SocketAddr, options: &[ListenOption]) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
-    socket.set_reuse_port(reuse_port)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
+    options::set_in(&socket, options, SocketState::Prebind)?;
     socket.bind(&address.into())?;
+    options::set_in(&socket, options, SocketState::Bound)?;
     Ok(socket)
 }

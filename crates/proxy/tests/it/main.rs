@@ -45,6 +45,7 @@ mod settling;
 mod sidecar_streams;
 mod sidecars;
 mod slow_clients;
+mod socket_options;
 mod streams;
 mod tcp;
 mod udp;

@@ -148,12 +148,19 @@ fn socket_option(cx: &mut Cx<'_>, option: &core::SocketOption) -> Option<SocketO
     if option.state != core::socket_option::SocketState::StatePrebind as i32 {
         return cx.fail_at("state", "only STATE_PREBIND is supported");
     }
-    let level = cx.check("level", i32::try_from(option.level));
-    let name = cx.check("name", i32::try_from(option.name));
-    // A mark (`SO_MARK`) is an unsigned 32-bit number to the kernel.
+    let (level, name) = (options_number(cx, "level", option.level), options_number(cx, "name", option.name));
+    Some(SocketOption { level: level?, name: name?, value: option_value(cx, value)? })
+}
+
+/// The level or the name of an option.
+pub(super) fn options_number(cx: &mut Cx<'_>, field: &str, number: i64) -> Option<i32> {
+    cx.check(field, i32::try_from(number))
+}
+
+/// The value of an option. A mark (`SO_MARK`) is an unsigned 32-bit number to the kernel.
+pub(super) fn option_value(cx: &mut Cx<'_>, value: i64) -> Option<i32> {
     let value = i32::try_from(value).ok().or_else(|| u32::try_from(value).ok().map(u32::cast_signed));
-    let value = value.or_else(|| cx.fail_at("int_value", "does not fit 32 bits"));
-    Some(SocketOption { level: level?, name: name?, value: value? })
+    value.or_else(|| cx.fail_at("int_value", "does not fit 32 bits"))
 }
 
 /// Keep-alive probes.

@@ -18,6 +18,7 @@ use super::address::{cidr, listen_address, port_number};
 use super::discovery::discovered;
 use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
+use super::listen_options::listen_options;
 use super::metadata::{criteria, lb_metadata, text_of};
 use super::udp_proxy::udp_listener;
 use super::{Cx, headers, proxy_protocol, source, tls, type_name};
@@ -141,10 +142,12 @@ pub(crate) fn listener(
         Err(_) => return cx.fail_at("traffic_direction", format!("unknown value {}", l.traffic_direction)),
     };
     let (address, file_mode) = address?;
+    let socket_options = listen_options(cx, l, &address).into();
     let listener = Listener {
         name,
         address,
         file_mode,
+        socket_options,
         bind_to_port: binds,
         reuse_port: l.enable_reuse_port.as_ref().is_none_or(|reuse| reuse.value),
         ignore_global_conn_limit: l.ignore_global_conn_limit,

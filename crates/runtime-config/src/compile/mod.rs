@@ -20,6 +20,7 @@ pub(crate) mod health_check;
 pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 mod inherited;
+mod listen_options;
 pub(crate) mod listener;
 mod load_balancer;
 mod local_reply;

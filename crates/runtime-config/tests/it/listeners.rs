@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::Builder;
 use evenkeel_runtime_config::address::ListenAddress;
+use evenkeel_runtime_config::bind::SocketState;
 use evenkeel_runtime_config::hcm::{
     ClientCertDetails, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager, RouteSource,
     ServerHeader, StripPort,
@@ -368,4 +369,49 @@ fn a_listener_may_be_a_unix_socket() {
     check("{pipe: {path: \"\"}}", "", "address.pipe.path");
     check(&format!("{{pipe: {{path: /{}}}}}", "x".repeat(107)), "", "address.pipe.path");
     check("{pipe: {path: /run/a}}", "bind_to_port: false,", "bind_to_port");
+}
+
+#[test]
+fn options_of_sockets() {
+    use SocketState::{Bound, Listening, Prebind};
+    let built = |address: &str, fields: &str| {
+        let text = format!("name: l\naddress: {address}\n{fields}\n{}", tcp("cluster: c"));
+        let mut builder = input::builder();
+        let set = builder.set_listener(&input::listener(&text)).map_err(|error| error.to_string());
+        set.map(|()| builder.build().listeners["l"].socket_options.clone())
+    };
+    let socket = |ip: &str| format!("{{ socket_address: {{ address: \"{ip}\", port_value: 80 }} }}");
+    let check = |ip: &str, fields: &str, expected: &[(i32, i32, &[u8], SocketState)]| {
+        let options = built(&socket(ip), fields).unwrap_or_else(|error| panic!("{fields}: {error}"));
+        let options: Vec<_> = options.iter().map(|it| (it.level, it.name, &*it.value, it.state)).collect();
+        assert_eq!(options, expected, "{fields}");
+    };
+    let (on, many) = (1i32.to_ne_bytes(), 500i32.to_ne_bytes());
+    check("10.0.0.1", "freebind: false", &[]);
+    check("10.0.0.1", "freebind: true", &[(0, 15, &on, Prebind)]);
+    check("fd00::1", "freebind: true", &[(41, 78, &on, Prebind)]);
+    check("10.0.0.1", "tcp_fast_open_queue_length: 500", &[(6, 23, &many, Listening)]);
+    check(
+        "10.0.0.1",
+        "socket_options: [ { level: 6, name: 2, int_value: 500 }, { level: 1, name: 9, int_value: 1, state: STATE_BOUND }, \
+         { level: 1, name: 13, buf_value: AQAAAAUAAAA=, state: STATE_LISTENING } ]",
+        &[(6, 2, &many, Prebind), (1, 9, &on, Bound), (1, 13, &[1, 0, 0, 0, 5, 0, 0, 0], Listening)],
+    );
+    for (address, fields, expected) in [
+        (&socket("10.0.0.1"), "socket_options: [ { level: 6 } ]", "socket_options[0]: one of int_value, buf_value is"),
+        (
+            &socket("10.0.0.1"),
+            "socket_options: [ { level: 6, name: 2, int_value: 99999999999 } ]",
+            "socket_options[0].int_value: does not fit 32 bits",
+        ),
+        (
+            &socket("10.0.0.1"),
+            "socket_options: [ { level: 6, name: 99999999999, int_value: 9 } ]",
+            "socket_options[0].name: out of range",
+        ),
+        (&"{ pipe: { path: /a } }".to_owned(), "freebind: true", "freebind: is not supported on a Unix socket"),
+    ] {
+        let error = built(address, fields).expect_err(fields);
+        assert!(error.contains(expected), "{fields}: {error}");
+    }
 }

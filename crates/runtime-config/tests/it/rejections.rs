@@ -94,8 +94,8 @@ fn listeners() {
             vec!["filter_chains[0].filter_chain_match.prefix_ranges[0].prefix_len: 33 is too long for 10.0.0.0"],
         ),
         (
-            &format!("freebind: true\nfilter_chains: [{{ filters: [{ok}], use_proxy_proto: true }}]"),
-            vec!["filter_chains[0].use_proxy_proto: not supported", "freebind: not supported"],
+            &format!("enable_mptcp: true\nfilter_chains: [{{ filters: [{ok}], use_proxy_proto: true }}]"),
+            vec!["filter_chains[0].use_proxy_proto: not supported", "enable_mptcp: not supported"],
         ),
         (
             &format!(
