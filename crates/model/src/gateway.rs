@@ -134,11 +134,23 @@ pub enum ServerTlsMode {
         certificates: ServerCertificates,
         /// The roots for clients.
         roots: ClientRoots,
-        /// Whether a client without a certificate is accepted (`OPTIONAL_MUTUAL`).
-        optional: bool,
+        /// Who is let in.
+        admitted: AdmittedClients,
     },
     /// Ended here with the mesh's own certificates (`ISTIO_MUTUAL`).
     IstioMutual,
+}
+
+/// The clients that a server with roots for their certificates lets in. A policy sees the identity only of those whose
+/// certificate verifies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdmittedClients {
+    /// Those with a certificate that verifies (`MUTUAL`).
+    Verified,
+    /// Those, and the ones without a certificate (`OPTIONAL_MUTUAL`).
+    VerifiedOrNone,
+    /// All, whatever certificate they show (`AllowInsecureFallback`).
+    Any,
 }
 
 /// The location of a server's certificates.

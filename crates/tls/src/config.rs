@@ -111,13 +111,16 @@ pub struct PeerChecks {
     pub revocation: Option<RevocationLists>,
     /// Only the leaf's revocation is checked, not that of its issuers (`only_verify_leaf_cert_crl`).
     pub revocation_of_leaf_only: bool,
+    /// A client whose certificate does not verify is let in (`trust_chain_verification: ACCEPT_UNTRUSTED`), but not
+    /// identified. Servers are always verified.
+    pub accept_untrusted: bool,
 }
 
 impl PeerChecks {
     /// Whether a context with these checks requires a client's certificate even without
     /// `require_client_certificate`, as in Envoy.
     pub fn require_certificate(&self) -> bool {
-        !self.subject_alt_names.is_empty() || !self.pins.is_empty()
+        !self.accept_untrusted && (!self.subject_alt_names.is_empty() || !self.pins.is_empty())
     }
 }
 

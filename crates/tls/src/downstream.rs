@@ -23,6 +23,7 @@ use crate::stream::{self, TlsStream};
 use crate::suites::Suites;
 use crate::tickets::Tickets;
 use crate::trust::TrustBundle;
+use crate::untrusted::UntrustedClients;
 use crate::verify::ClientVerifier;
 
 /// A compiled `DownstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those in force
@@ -49,6 +50,8 @@ struct Certificate {
 struct BuiltConfig {
     identity: Arc<Identity>,
     trust: Option<Arc<TrustBundle>>,
+    /// Verifies clients after a handshake that accepts any certificate (`ACCEPT_UNTRUSTED`).
+    untrusted: Option<Arc<ClientVerifier>>,
     with_alpn: Arc<ServerConfig>,
     /// For clients that offer none of our protocols: Envoy continues without ALPN, where rustls would send an alert.
     without_alpn: Arc<ServerConfig>,
@@ -91,9 +94,14 @@ impl DownstreamTls {
         missing.or_else(|| self.trust.as_ref().and_then(Slot::missing))
     }
 
-    /// Whether clients are verified, so that a connection's peer is known.
+    /// Whether clients must show a certificate.
     pub fn is_mutual(&self) -> bool {
         self.client_certificate == ClientCertificate::Required
+    }
+
+    /// Whether every client is verified, so that a connection's peer is known.
+    pub fn identifies_clients(&self) -> bool {
+        self.is_mutual() && !self.checks.accept_untrusted
     }
 
     /// Continues the handshake that `hello` began. Dropping the future closes the connection.
@@ -138,8 +146,10 @@ impl DownstreamTls {
                 return Err(Box::new(FailedHandshake { error: error.into(), session }));
             }
         };
-        let local = built.identity.certificate().clone();
-        TlsStream::handshake(io, connection.into(), rest, server_name, Some(local), SystemTime::now()).await
+        let local = Some(built.identity.certificate().clone());
+        let session = Session { local, server_name, ..Session::default() };
+        let untrusted = built.untrusted.as_deref();
+        TlsStream::handshake(io, connection.into(), rest, session, untrusted, SystemTime::now()).await
     }
 
     fn certificates(&self) -> impl Iterator<Item = &Certificate> + Clone {
@@ -186,26 +196,28 @@ impl DownstreamTls {
     fn build(&self, identity: Arc<Identity>, trust: Option<Arc<TrustBundle>>) -> Result<BuiltConfig, ConfigError> {
         let builder = ServerConfig::builder_with_provider(self.suites.provider.clone());
         let builder = builder.with_protocol_versions(self.suites.versions)?;
-        let builder = match &trust {
-            None => builder.with_no_client_auth(),
-            Some(trust) => {
-                let mandatory = self.client_certificate == ClientCertificate::Required;
-                let verifier = ClientVerifier::new(trust, &self.checks, mandatory)?;
-                builder.with_client_cert_verifier(Arc::new(verifier))
-            }
+        let mandatory = self.client_certificate == ClientCertificate::Required;
+        let verifier = trust.as_deref().map(|trust| ClientVerifier::new(trust, &self.checks, mandatory));
+        let verifier = verifier.transpose()?.map(Arc::new);
+        let untrusted = verifier.clone().filter(|_| self.checks.accept_untrusted);
+        let builder = match (verifier, &untrusted) {
+            (None, _) => builder.with_no_client_auth(),
+            (Some(verifier), None) => builder.with_client_cert_verifier(verifier),
+            (Some(verifier), Some(_)) => builder.with_client_cert_verifier(Arc::new(UntrustedClients(verifier))),
         };
         let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(identity.certified_key())));
         // Sessions live in tickets that the client keeps; the server stores none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         let (checks, lists) = (&self.checks, self.checks.revocation.as_ref().map(RevocationLists::encoded));
         let lists = (lists, checks.revocation_of_leaf_only);
-        let rest = (&checks.subject_alt_names, &checks.pins, lists, self.client_certificate, &self.alpn);
+        let accepted = (self.client_certificate, checks.accept_untrusted);
+        let rest = (&checks.subject_alt_names, &checks.pins, lists, accepted, &self.alpn);
         let rest = format!("{rest:?}");
         config.ticketer = Arc::new(Tickets::new(&identity, trust.as_deref(), &rest));
         config.send_tls13_tickets = 1;
         let without_alpn = Arc::new(config.clone());
         config.alpn_protocols = self.alpn.clone();
-        Ok(BuiltConfig { identity, trust, with_alpn: Arc::new(config), without_alpn })
+        Ok(BuiltConfig { identity, trust, untrusted, with_alpn: Arc::new(config), without_alpn })
     }
 }
 

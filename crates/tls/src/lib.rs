@@ -32,6 +32,7 @@ pub mod stream;
 mod suites;
 pub mod tickets;
 pub mod trust;
+mod untrusted;
 pub mod upstream;
 mod verified_chains;
 mod verify;

@@ -9,6 +9,8 @@ use crate::peer::PeerCertificate;
 pub struct Session {
     /// The verified certificate of the peer, if it presented one.
     pub peer: Option<Arc<PeerCertificate>>,
+    /// Why the client's certificate does not verify, if it was accepted even so (`ACCEPT_UNTRUSTED`): `peer` is `None`.
+    pub untrusted: Option<Arc<str>>,
     /// The certificate shown to the peer.
     pub local: Option<Arc<PeerCertificate>>,
     /// Server name sent by the client, in lower case.

@@ -16,11 +16,10 @@ use rustls::{Connection, HandshakeKind, NamedGroup, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{FailedHandshake, HandshakeError};
-use crate::peer::PeerCertificate;
 use crate::session::Session;
 use crate::suites::openssl_name;
 use crate::verified_chains;
-use crate::verify;
+use crate::verify::{self, ClientVerifier};
 
 /// Maximum amount of ciphertext read from a socket at once, in bytes: eight full records.
 const MAX_READ_BYTES: usize = 129 * 1024;
@@ -77,16 +76,16 @@ impl<S> TlsStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Drives a handshake to its end. `unread` has bytes of the peer that were read before.
+    /// Drives a handshake to its end. `unread` has bytes of the peer that were read before, `session` what is known
+    /// before. `untrusted` verifies the peer after a handshake that has accepted any certificate.
     pub(crate) async fn handshake(
         io: S,
         connection: Connection,
         unread: Vec<u8>,
-        server_name: Option<String>,
-        local: Option<Arc<PeerCertificate>>,
+        session: Session,
+        untrusted: Option<&ClientVerifier>,
         now: SystemTime,
     ) -> Result<Self, Box<FailedHandshake>> {
-        let session = Session { local, server_name, ..Session::default() };
         let connection = Box::new(connection);
         let mut stream = Self { io, connection, unread, closing: false, sent: 0, session: Arc::new(session) };
         if let Err(error) = poll_fn(|cx| stream.poll_handshake(cx)).await {
@@ -97,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             .await;
             return Err(stream.failed(error));
         }
-        match stream.describe(now) {
+        match stream.describe(untrusted, now) {
             Ok(()) => Ok(stream),
             Err(error) => Err(stream.failed(error)),
         }
@@ -132,11 +131,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    fn describe(&mut self, now: SystemTime) -> Result<(), HandshakeError> {
+    fn describe(&mut self, untrusted: Option<&ClientVerifier>, now: SystemTime) -> Result<(), HandshakeError> {
         let connection = &self.connection;
         let mut session = (*self.session).clone();
         session.resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
-        if let Some(chain) = connection.peer_certificates() {
+        let identified = |chain: &&[_]| match untrusted.map(|clients| clients.identify(chain, now)) {
+            Some(Err(error)) => {
+                session.untrusted = Some(refusal(error).into());
+                false
+            }
+            None | Some(Ok(())) => true,
+        };
+        if let Some(chain) = connection.peer_certificates().filter(identified) {
             let peer = verified_chains::parse_verified(chain)
                 .map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
             // rustls does not verify a certificate again that is recorded in a ticket.
@@ -416,6 +422,14 @@ fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<usize, Failure> {
 /// Amount of buffered plaintext that is taken out of rustls before it gets more ciphertext, in bytes; rustls has the
 /// same limit.
 const PLAINTEXT_BYTES: usize = 16 * 1024;
+
+/// Why a certificate was not accepted.
+fn refusal(error: rustls::Error) -> String {
+    match HandshakeError::from(error) {
+        HandshakeError::PeerCertificate(reason) => reason,
+        other => other.to_string(),
+    }
+}
 
 /// Version, cipher suite and group of the key exchange, as far as they are negotiated.
 fn agreed(connection: &Connection) -> (&'static str, &'static str, &'static str) {

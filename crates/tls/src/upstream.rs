@@ -16,6 +16,7 @@ use crate::error::{ConfigError, HandshakeError};
 use crate::identity::Identity;
 use crate::sds::SdsSecret;
 use crate::secrets::SecretStore;
+use crate::session::Session;
 use crate::slot::Slot;
 use crate::stream::TlsStream;
 use crate::suites::Suites;
@@ -154,7 +155,8 @@ impl UpstreamTls {
         let name = asked.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
         let connection = ClientConnection::new(config, name)?;
         let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
-        let shaking = TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now());
+        let session = Session { local, server_name: sni, ..Session::default() };
+        let shaking = TlsStream::handshake(io, connection.into(), Vec::new(), session, None, SystemTime::now());
         let stream = shaking.await.map_err(|failed| failed.error)?;
         if let Some(called) = called.filter(|called| called.verify) {
             let peer = stream.session().peer.as_ref().ok_or(HandshakeError::NoPeerCertificate)?;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, iter};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -314,6 +315,32 @@ impl ClientVerifier {
         let verified = verifier.verify(end_entity, intermediates, &self.rules, &self.algorithms, now);
         trust::of_domain(verified, &domain)
     }
+
+    /// Whether a chain, leaf first, identifies a client that was let in with it.
+    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<(), Error> {
+        let (end_entity, intermediates) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
+        let now = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+        self.verify_all(end_entity, intermediates, now)
+    }
+
+    fn verify_all(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let presented = || iter::once(end_entity).chain(intermediates);
+        let key = ChainKey::of(presented());
+        if !self.verified.holds(&key, now) {
+            self.verify_chain(end_entity, intermediates, now)?;
+            may_sign(intermediates)?;
+            self.rules.check(end_entity)?;
+            if self.rules.may_be_remembered() {
+                self.verified.insert(key, presented(), now);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An authority whose certificate says what its key is for signs certificates only if that is among it (RFC 5280 section
@@ -348,16 +375,8 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let presented = || iter::once(end_entity).chain(intermediates);
-        let key = ChainKey::of(presented());
-        if !self.verified.holds(&key, now) {
-            let chain = self.verify_chain(end_entity, intermediates, now);
-            let verified = chain.and_then(|()| may_sign(intermediates)).and_then(|()| self.rules.check(end_entity));
-            verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
-            if self.rules.may_be_remembered() {
-                self.verified.insert(key, presented(), now);
-            }
-        }
+        let verified = self.verify_all(end_entity, intermediates, now);
+        verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
         Ok(ClientCertVerified::assertion())
     }
 

@@ -185,7 +185,11 @@ impl<'a> Context<'a> {
 
     /// What its TLS depends on.
     pub fn tls(&self) -> TlsContext<'a> {
-        TlsContext { mesh: self.snapshot.mesh(), names_hybrid_curve: self.options().names_hybrid_curve }
+        TlsContext {
+            mesh: self.snapshot.mesh(),
+            names_hybrid_curve: self.options().names_hybrid_curve,
+            identifies_only_verified: self.client_kind().is_evenkeel(),
+        }
     }
 
     /// Whether nothing captures the connections of its workload (`interceptionMode: NONE`): all of its listeners bind

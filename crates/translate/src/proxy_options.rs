@@ -175,6 +175,9 @@ pub struct TlsContext<'a> {
     pub mesh: &'a MeshConfig,
     /// Whether it is told to use X25519MLKEM768 where nothing is said of curves.
     pub names_hybrid_curve: bool,
+    /// Whether it takes names only from certificates that verify, where others are let in: an Envoy's policies and
+    /// `x-forwarded-client-cert` have those of any.
+    pub identifies_only_verified: bool,
 }
 
 impl ProxyOptions {

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_base::Spanned;
-use evenkeel_model::gateway::{BackendCertificate, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
+use evenkeel_model::gateway::{
+    AdmittedClients, BackendCertificate, ClientChecks, ClientRoots, ServerCertificates, TlsVersion,
+};
 use evenkeel_model::{BackendRoots, MeshConfig, OutsideTls, ServerTls, ServerTlsMode, TlsRules};
 
 use crate::pb::google::protobuf::Any;
 use crate::pb::matcher::StringMatcher;
 use crate::pb::matcher::string_matcher::MatchPattern;
+use crate::pb::tls::certificate_validation_context::TrustChainVerification;
 use crate::pb::tls::common_tls_context::ValidationContextType;
 use crate::pb::tls::tls_parameters::TlsProtocol;
 use crate::pb::{core, raw_buffer, tls};
@@ -231,7 +234,12 @@ pub fn gateway_server(of: TlsContext<'_>, server: &ServerTls, inner: InnerProtoc
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
         ServerTlsMode::IstioMutual => return Some(mesh_server_of_gateway(of, server)),
         ServerTlsMode::Simple(certificates) => (certificates, None, false),
-        ServerTlsMode::Mutual { certificates, roots, optional } => (certificates, Some(roots), !optional),
+        ServerTlsMode::Mutual { certificates, admitted: AdmittedClients::Any, .. } if !of.identifies_only_verified => {
+            (certificates, None, false)
+        }
+        ServerTlsMode::Mutual { certificates, roots, admitted } => {
+            (certificates, Some((roots, *admitted)), *admitted == AdmittedClients::Verified)
+        }
     };
     let mut context = tls::CommonTlsContext {
         tls_params: Some(server_parameters(of, &of.mesh.tls_defaults, server)),
@@ -240,7 +248,7 @@ pub fn gateway_server(of: TlsContext<'_>, server: &ServerTls, inner: InnerProtoc
             InnerProtocol::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
             InnerProtocol::Tcp => Vec::new(),
         },
-        validation_context_type: roots.map(|roots| client_validation(&server.clients, roots)),
+        validation_context_type: roots.map(|(roots, admitted)| client_validation(&server.clients, roots, admitted)),
         ..Default::default()
     };
     match certificates {
@@ -282,8 +290,13 @@ fn client_checks(clients: &ClientChecks) -> tls::CertificateValidationContext {
 }
 
 /// How a gateway's clients are verified.
-fn client_validation(clients: &ClientChecks, roots: &ClientRoots) -> ValidationContextType {
-    let checks = client_checks(clients);
+fn client_validation(clients: &ClientChecks, roots: &ClientRoots, admitted: AdmittedClients) -> ValidationContextType {
+    let verification = match admitted {
+        AdmittedClients::Verified | AdmittedClients::VerifiedOrNone => TrustChainVerification::VerifyTrustChain,
+        AdmittedClients::Any => TrustChainVerification::AcceptUntrusted,
+    };
+    let checks =
+        tls::CertificateValidationContext { trust_chain_verification: verification as i32, ..client_checks(clients) };
     match roots {
         ClientRoots::File(path) => ValidationContextType::ValidationContext(tls::CertificateValidationContext {
             trusted_ca: Some(file(path)),

@@ -13,7 +13,7 @@ use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{gateway_api, ingresses};
 use super::{renew, shared};
-use crate::gateway::{CertificateFiles, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
+use crate::gateway::{AdmittedClients, CertificateFiles, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use crate::labels::selects;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Snapshot};
 
@@ -269,15 +269,15 @@ pub(super) fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
         Some(TlsProtocol::V1_2) => Some(TlsVersion::V1_2),
         Some(TlsProtocol::V1_3) => Some(TlsVersion::V1_3),
     };
-    let mutual = |optional| ServerTlsMode::Mutual { certificates: certificates(tls), roots: roots(tls), optional };
+    let mutual = |admitted| ServerTlsMode::Mutual { certificates: certificates(tls), roots: roots(tls), admitted };
     let texts = |list: &[Spanned<String>]| list.iter().map(|text| shared(text)).collect();
     ServerTls {
         mode: match tls.mode.unwrap_or(istio::ServerTlsMode::Passthrough) {
             istio::ServerTlsMode::Passthrough => ServerTlsMode::Passthrough,
             istio::ServerTlsMode::AutoPassthrough => ServerTlsMode::AutoPassthrough,
             istio::ServerTlsMode::Simple => ServerTlsMode::Simple(certificates(tls)),
-            istio::ServerTlsMode::Mutual => mutual(false),
-            istio::ServerTlsMode::OptionalMutual => mutual(true),
+            istio::ServerTlsMode::Mutual => mutual(AdmittedClients::Verified),
+            istio::ServerTlsMode::OptionalMutual => mutual(AdmittedClients::VerifiedOrNone),
             istio::ServerTlsMode::IstioMutual => ServerTlsMode::IstioMutual,
         },
         clients: ClientChecks {

@@ -115,8 +115,14 @@ fn refuse(
 fn count_handshake(stats: &ConnectionStats, listener: &Listener, stream: &Stream) {
     let tls = stats.tls(&listener.address);
     tls.inc(listener_ssl::Counter::handshake);
-    if stream.session().is_some_and(|session| session.peer.is_none()) {
-        tls.inc(listener_ssl::Counter::no_certificate);
+    let Some(session) = stream.session() else { return };
+    match (&session.peer, &session.untrusted) {
+        (None, None) => tls.inc(listener_ssl::Counter::no_certificate),
+        (_, None) => {}
+        (_, Some(reason)) => {
+            tls.inc(listener_ssl::Counter::fail_verify_error);
+            tracing::debug!(listener = %listener.name, %reason, "a client with an untrusted certificate is not identified");
+        }
     }
 }
 

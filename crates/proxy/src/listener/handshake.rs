@@ -65,7 +65,7 @@ pub(super) fn note_hello(info: &mut ConnectionInfo, hello: &ClientHello) {
 /// multiplexed.
 fn takes_multiplexed(direction: TrafficDirection, chain: &FilterChain, tls: &DownstreamTls) -> bool {
     direction == TrafficDirection::Inbound
-        && tls.is_mutual()
+        && tls.identifies_clients()
         && matches!(&chain.terminal, Terminal::Http(hcm) if hcm.codec != Codec::Http1)
 }
 

@@ -51,6 +51,7 @@ mod tcp;
 mod udp;
 mod unix_listeners;
 mod unix_sockets;
+mod untrusted_clients;
 mod upgrade;
 mod waits;
 mod xds;

@@ -68,6 +68,10 @@ pub(crate) fn upstream(
     let tls = transport_socket(cx, socket, UPSTREAM, |cx, any| {
         let context: tls::UpstreamTlsContext = cx.unpack(any)?;
         let common = common(cx, context.common_tls_context.as_ref())?;
+        if matches!(&common.validation, Validation::Chain { checks, .. } if checks.accept_untrusted) {
+            let message = "ACCEPT_UNTRUSTED in trust_chain_verification is supported only for certificates of clients";
+            return cx.fail_at("common_tls_context", message);
+        }
         match UpstreamTls::new(&UpstreamTlsContext { common, sni: context.sni }, secrets) {
             Ok(tls) => Some(Arc::new(tls)),
             Err(error) => cx.fail(error.to_string()),
@@ -197,6 +201,9 @@ fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContex
         return Some(Validation::Chain { trust: TrustSource::Domains(domains), checks });
     }
     if context.trusted_ca.is_none() {
+        if checks.accept_untrusted {
+            return cx.fail_at("trusted_ca", "is required: without it no certificate could be verified");
+        }
         return if !checks.require_certificate() && checks.revocation.is_none() {
             Some(Validation::None)
         } else {
@@ -243,7 +250,18 @@ fn peer_checks(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> 
     };
     let pins = certificates?.and(keys?);
     let revocation_of_leaf_only = context.only_verify_leaf_cert_crl;
-    Some(PeerChecks { subject_alt_names, pins, revocation, revocation_of_leaf_only })
+    let accept_untrusted = accepts_untrusted(cx, context)?;
+    Some(PeerChecks { subject_alt_names, pins, revocation, revocation_of_leaf_only, accept_untrusted })
+}
+
+/// Whether a peer is let in whose certificate does not verify.
+fn accepts_untrusted(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Option<bool> {
+    use tls::certificate_validation_context::TrustChainVerification;
+    match TrustChainVerification::try_from(context.trust_chain_verification) {
+        Ok(TrustChainVerification::VerifyTrustChain) => Some(false),
+        Ok(TrustChainVerification::AcceptUntrusted) => Some(true),
+        Err(_) => cx.fail_at("trust_chain_verification", "must be VERIFY_TRUST_CHAIN or ACCEPT_UNTRUSTED"),
+    }
 }
 
 /// The delivered context supplies the trusted CAs and their revocation lists, the default context the rest.
@@ -272,10 +290,6 @@ fn combined_validation(
 
 #[allow(deprecated)] // match_subject_alt_names is what Istio sends.
 fn subject_alt_names(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Vec<SanMatcher> {
-    use tls::certificate_validation_context::TrustChainVerification;
-    if context.trust_chain_verification != TrustChainVerification::VerifyTrustChain as i32 {
-        cx.fail_at::<()>("trust_chain_verification", "only VERIFY_TRUST_CHAIN is supported");
-    }
     let mut names = cx.each("match_typed_subject_alt_names", &context.match_typed_subject_alt_names, typed_san);
     names.extend(cx.each("match_subject_alt_names", &context.match_subject_alt_names, |cx, pattern| {
         Some(SanMatcher { kind: None, pattern: string_pattern(cx, pattern)? })
@@ -377,6 +391,10 @@ pub(crate) fn secret(cx: &mut Cx<'_>, secret: &tls::Secret) -> Option<Secret> {
             }
             if context.only_verify_leaf_cert_crl {
                 return cx.fail_at("only_verify_leaf_cert_crl", "is not supported in a delivered validation context");
+            }
+            if accepts_untrusted(cx, context)? {
+                let message = "ACCEPT_UNTRUSTED is not supported in a delivered validation context";
+                return cx.fail_at("trust_chain_verification", message);
             }
             let lists = match &context.crl {
                 None => None,

@@ -193,7 +193,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         role: Part,
         full: &["trusted_ca", "match_typed_subject_alt_names", "match_subject_alt_names", "verify_certificate_spki",
             "verify_certificate_hash", "crl", "only_verify_leaf_cert_crl", "custom_validator_config"],
-        values: &[("trust_chain_verification", "VERIFY_TRUST_CHAIN")],
+        values: &[("trust_chain_verification", "VERIFY_TRUST_CHAIN; ACCEPT_UNTRUSTED for clients, with `trusted_ca` or a delivered context")],
         no_effect: &[],
     },
     MessageSupport {

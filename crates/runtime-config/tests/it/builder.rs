@@ -250,6 +250,10 @@ fn bad_secrets_are_refused_by_name() {
             "name: s\nvalidation_context: { trusted_ca: { inline_string: x } }",
             "Secret \"s\": validation_context.trusted_ca: holds no `BEGIN CERTIFICATE` section",
         ),
+        (
+            "name: s\nvalidation_context: { trusted_ca: { inline_string: x }, trust_chain_verification: ACCEPT_UNTRUSTED }",
+            "Secret \"s\": validation_context.trust_chain_verification: ACCEPT_UNTRUSTED is not supported in a delivered",
+        ),
     ] {
         let error = builder.set_secret(&input::secret(text), &sds()).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");

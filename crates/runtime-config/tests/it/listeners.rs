@@ -219,6 +219,15 @@ fn downstream_tls_from_inline_material() {
     let names = ", match_typed_subject_alt_names: [{ san_type: URI, matcher: { prefix: \"spiffe://\" } }]";
     let optional = listener(&text("").replace(names, "")).filter_chains[0].clone();
     assert!(optional.tls.as_ref().is_some_and(|tls| !tls.is_mutual()));
+    // Who takes untrusted certificates, too, takes clients without one whatever names it lists, as in Envoy.
+    let untrusted = |rest: &str| {
+        let text = text(rest)
+            .replace("match_typed_subject", "trust_chain_verification: ACCEPT_UNTRUSTED, match_typed_subject");
+        listener(&text).filter_chains[0].tls.clone().expect("TLS")
+    };
+    assert!(!untrusted("").is_mutual());
+    let required = untrusted("      require_client_certificate: true");
+    assert!(required.is_mutual() && !required.identifies_clients());
 }
 
 #[test]

@@ -366,6 +366,16 @@ fn clusters_and_endpoints() {
             "name: c\ntransport_socket: { name: t, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: { validation_context: { match_typed_subject_alt_names: [{ san_type: DNS, matcher: { exact: a } }] } } } }",
             vec!["transport_socket.typed_config.common_tls_context.validation_context.trusted_ca: is required"],
         ),
+        (
+            "name: c\ntransport_socket: { name: t, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: { validation_context: { trusted_ca: { inline_string: x }, trust_chain_verification: ACCEPT_UNTRUSTED } } } }",
+            vec![
+                "transport_socket.typed_config.common_tls_context: ACCEPT_UNTRUSTED in trust_chain_verification is supported only for",
+            ],
+        ),
+        (
+            "name: c\ntransport_socket: { name: t, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: { validation_context: { trust_chain_verification: ACCEPT_UNTRUSTED } } } }",
+            vec!["transport_socket.typed_config.common_tls_context.validation_context.trusted_ca: is required"],
+        ),
     ] {
         assert_problems(text, problems(&input::cluster(text)), &expected);
     }

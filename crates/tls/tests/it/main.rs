@@ -7,4 +7,5 @@ mod hello;
 mod peers;
 mod rotation;
 mod support;
+mod untrusted;
 mod version1;

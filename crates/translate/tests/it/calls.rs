@@ -7,6 +7,7 @@ use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
+use evenkeel_translate::{ClientKind, ProxyView};
 use evenkeel_xds::ResourceSet;
 use serde_json::Value;
 
@@ -118,10 +119,19 @@ impl Mesh {
 
     /// Another proxy.
     pub fn proxy(&self, proxy: &str) -> Proxy {
-        let set = self.resources(proxy);
-        let (config, refused) = compile(&set);
+        Self::with(&self.resources(proxy))
+    }
+
+    /// The same as a client of this kind.
+    pub fn proxy_of_kind(&self, proxy: &str, client_kind: ClientKind) -> Proxy {
+        let view = ProxyView { client_kind, ..view_of(proxy, &self.snapshot) };
+        Self::with(&translate(&view, &self.snapshot))
+    }
+
+    fn with(set: &ResourceSet) -> Proxy {
+        let (config, refused) = compile(set);
         assert!(refused.is_empty(), "{refused:?}");
-        Proxy { config, json: as_json(&set) }
+        Proxy { config, json: as_json(set) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls through Gateways and HTTPRoutes of the Gateway API, at gateways and in the mesh.
 
 use evenkeel_model::ServerTlsMode;
+use evenkeel_model::gateway::AdmittedClients;
 
 use crate::calls::{Arrival, HTTP, Mesh, Proxy, object_of, virtual_service};
 
@@ -433,7 +434,7 @@ fn options_of_tls_say_who_must_show_a_certificate() {
         let own = mesh.snapshot.gateways.iter().filter(|gateway| gateway.name.starts_with("gate-"));
         let servers = own.flat_map(|gateway| &gateway.servers);
         let modes = servers.filter_map(|server| server.tls.as_ref()).map(|tls| match &tls.mode {
-            ServerTlsMode::Mutual { optional, .. } => Some(*optional),
+            ServerTlsMode::Mutual { admitted, .. } => Some(*admitted == AdmittedClients::VerifiedOrNone),
             _ => None,
         });
         assert_eq!(modes.collect::<Vec<_>>(), Vec::from_iter(expected), "{options}");

@@ -1,6 +1,7 @@
 //! `spec.tls` of a Gateway: how its clients are verified, and which certificate it shows to backends.
 
 use evenkeel_testkit::{TestCa, objects};
+use evenkeel_translate::ClientKind;
 use serde_json::Value;
 
 use crate::calls::{Mesh, Proxy, object_of};
@@ -41,6 +42,7 @@ fn mesh(tls: &str, more: &str) -> Mesh {
     Mesh::new(&parts.concat())
 }
 
+/// The Gateway's proxy, an Envoy.
 fn gateway(mesh: &Mesh) -> Proxy {
     mesh.proxy("router gate-0.shop")
 }
@@ -52,11 +54,15 @@ fn clients(proxy: &Proxy, port: u16) -> &'static str {
         return "not served";
     }
     let context = &proxy.resource("LDS", &name)["filter_chains"][0]["transport_socket"]["typed_config"];
-    let has_roots = context.pointer("/common_tls_context/validation_context/trusted_ca/inline_bytes").is_some();
-    match (has_roots, context["require_client_certificate"] == Value::Bool(true)) {
-        (true, true) => "verified",
-        (true, false) => "verified if there",
-        (false, _) => "anybody",
+    let validation = &context["common_tls_context"]["validation_context"];
+    let has_roots = validation.pointer("/trusted_ca/inline_bytes").is_some();
+    let verification = validation["trust_chain_verification"].as_str().unwrap_or("VERIFY_TRUST_CHAIN");
+    match (has_roots, context["require_client_certificate"] == Value::Bool(true), verification) {
+        (true, true, "VERIFY_TRUST_CHAIN") => "verified",
+        (true, false, "VERIFY_TRUST_CHAIN") => "verified if there",
+        (true, false, "ACCEPT_UNTRUSTED") => "identified if verified",
+        (false, false, "VERIFY_TRUST_CHAIN") => "anybody",
+        _ => "nobody",
     }
 }
 
@@ -76,8 +82,6 @@ fn clients_of_a_port() {
     check("frontend: {default: {}}", ["anybody", "anybody"], &[]);
     check(&default(OF_MAP), ["verified", "verified"], &[]);
     check(&default(&OF_MAP.replace("]}", "], mode: AllowValidOnly}")), ["verified", "verified"], &[]);
-    let fallback = default(&OF_MAP.replace("]}", "], mode: AllowInsecureFallback}"));
-    check(&fallback, ["anybody", "anybody"], &["unsupported-value"]);
     // A port with settings of its own has none of the others.
     check(
         &format!("frontend: {{default: {{}}, perPort: [{{port: 8443, tls: {{{OF_MAP}}}}}]}}"),
@@ -104,6 +108,32 @@ fn clients_of_a_port() {
         "from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: shop}]\nto: [{group: '', kind: ConfigMap}]",
     );
     check_with(&far, &grant, ["verified", "verified"], &[]);
+}
+
+/// With `AllowInsecureFallback` our proxies ask for certificates and take an identity only from those that verify. An Envoy's
+/// policies would take it from any, so that it asks for none.
+#[test]
+fn clients_that_are_not_refused() {
+    let check = |validation: &str, client_kind: ClientKind, expected: &str, codes: &[&str]| {
+        let mesh = mesh(&format!("frontend: {{default: {{}}, perPort: [{{port: 443, tls: {{{validation}}}}}]}}"), "");
+        let proxy = mesh.proxy_of_kind("router gate-0.shop", client_kind);
+        assert_eq!(
+            [443, 8443].map(|port| clients(&proxy, port)),
+            [expected, "anybody"],
+            "{validation}, {client_kind:?}"
+        );
+        assert_eq!(mesh.codes, codes, "{validation}");
+    };
+    let fallback = OF_MAP.replace("]}", "], mode: AllowInsecureFallback}");
+    for kind in [ClientKind::EvenkeelFull, ClientKind::EvenkeelLearned] {
+        check(&fallback, kind, "identified if verified", &["unsupported-value"]);
+        check(OF_MAP, kind, "verified", &[]);
+    }
+    check(&fallback, ClientKind::Envoy, "anybody", &["unsupported-value"]);
+    check(OF_MAP, ClientKind::Envoy, "verified", &[]);
+    // Without roots nobody could be identified.
+    let none = fallback.replace("name: ca", "name: none");
+    check(&none, ClientKind::EvenkeelFull, "not served", &["missing-config-map", "unsupported-value"]);
 }
 
 /// The certificate that the proxy shows to the Service `reviews`.

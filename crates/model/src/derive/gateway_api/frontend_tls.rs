@@ -34,7 +34,8 @@ impl FrontendTls<'_, '_> {
         let anybody = mode.is_some_and(|mode| mode.value == FrontendValidationMode::AllowInsecureFallback);
         if let Some(mode) = mode.filter(|_| anybody) {
             let message = format!(
-                "{}: with `AllowInsecureFallback` clients are asked for no certificate, so that none is refused; nobody is identified",
+                "{}: with `AllowInsecureFallback` clients are let in without a valid certificate, and not identified; a stock Envoy would \
+                 believe any certificate, so it asks for none and identifies nobody",
                 self.object
             );
             let finding = Diagnostic::info("unsupported-value", mode.span.clone(), message);

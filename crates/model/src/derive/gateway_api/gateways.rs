@@ -16,7 +16,7 @@ use super::frontend_tls::FrontendTls;
 use super::grants::{Referred, is_granted};
 use super::listener_sets::{Unattached, all_listeners, conflict, parent_of};
 use super::listeners::{Class, Owned, class_of, gateway_name, host_of, set_name};
-use crate::gateway::{BackendCertificate, ClientRoots, ServerCertificates};
+use crate::gateway::{AdmittedClients, BackendCertificate, ClientRoots, ServerCertificates};
 use crate::selection::GATEWAY_NAME;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
 
@@ -310,18 +310,19 @@ impl Reader<'_, '_> {
         let simple = ServerTls::simple(certificates.clone());
         if let Some(validation) = self.spec.tls.as_ref().and_then(|tls| tls.validation(listener.port.0)) {
             let verified = FrontendTls { cx: self.cx, object: self.gateway, found: self.found }.clients(validation)?;
-            if verified.anybody && !matches!(clients, Clients::WithCertificate) {
-                return Some(simple);
-            }
+            let admitted = match clients {
+                Clients::Anybody | Clients::WithCertificateOrNone if verified.anybody => AdmittedClients::Any,
+                _ => AdmittedClients::Verified,
+            };
             let roots = ClientRoots::Pem(verified.roots);
-            return Some(ServerTls { mode: ServerTlsMode::Mutual { certificates, roots, optional: false }, ..simple });
+            return Some(ServerTls { mode: ServerTlsMode::Mutual { certificates, roots, admitted }, ..simple });
         }
-        let optional = match clients {
+        let admitted = match clients {
             Clients::Anybody => return Some(simple),
-            Clients::WithCertificate => false,
-            Clients::WithCertificateOrNone => true,
+            Clients::WithCertificate => AdmittedClients::Verified,
+            Clients::WithCertificateOrNone => AdmittedClients::VerifiedOrNone,
         };
-        let mode = ServerTlsMode::Mutual { certificates, roots: ClientRoots::Secret(first), optional };
+        let mode = ServerTlsMode::Mutual { certificates, roots: ClientRoots::Secret(first), admitted };
         Some(ServerTls { mode, ..simple })
     }
 
