@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::fraction::Fraction;
 use crate::peer::Peer;
+use crate::substitution_format::Format;
 
 /// How a connection manager traces its requests.
 #[derive(Debug)]
@@ -91,6 +92,12 @@ pub struct Zipkin {
     pub shared_span_context: bool,
     /// Whether a request's span is always a server's, and that of a try a client's, whatever the listener's direction.
     pub split_spans_for_request: bool,
+    /// Whether requests carry W3C's context, too, which also counts where a request has none of B3's (`trace_context_option`).
+    pub uses_w3c: bool,
+    /// Time limit of a report (5 s when unset).
+    pub timeout: Duration,
+    /// Headers of each report.
+    pub headers: Vec<(Box<str>, Box<str>)>,
 }
 
 /// A collector that takes OTLP.
@@ -152,6 +159,8 @@ pub enum TagValue {
         /** If there is none. */
         default: Box<str>,
     },
+    /// What a format string makes of the request.
+    Format(Format),
     /// A value in metadata.
     Metadata {
         /** Whose. */

@@ -2,13 +2,14 @@
 //! `pilot/pkg/networking/core/tracing.go`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_model::telemetry::{Collector, CollectorProtocol, TagValue, Tracer};
 
 use crate::context::Context;
 use crate::pb::config::route::{Decorator, Route, RouteMatch, route, route_action, route_match};
 use crate::pb::config::trace::tracing::{Http, http};
-use crate::pb::config::trace::zipkin_config::CollectorEndpointVersion;
+use crate::pb::config::trace::zipkin_config::{CollectorEndpointVersion, TraceContextOption};
 use crate::pb::config::trace::{OpenTelemetryConfig, ZipkinConfig};
 use crate::pb::core::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use crate::pb::core::http_uri::HttpUpstreamType;
@@ -22,6 +23,9 @@ use crate::pb::tracing::CustomTag;
 use crate::pb::tracing::custom_tag;
 use crate::proto::{any, bool_value, duration, u32_value};
 use crate::proxy_options::TracingOptions;
+
+/// Envoy's limit of a call to Zipkin.
+const ZIPKIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 const ALL: Percent = Percent { value: 100.0 };
 
@@ -114,6 +118,7 @@ fn value_of(value: &TagValue) -> custom_tag::Type {
             name: name.to_string(),
             default_value: default.clone().unwrap_or_default(),
         }),
+        TagValue::Format(text) => custom_tag::Type::Value(text.clone()),
     }
 }
 
@@ -130,30 +135,13 @@ fn of_rbac(key: &str) -> custom_tag::Type {
 /// The mesh's collector, as a tracer.
 fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
     let (cluster, host) = context.provider_cluster(&collector.service)?;
-    let header = |(name, value): &(Arc<str>, Arc<str>)| HeaderValue {
-        key: name.to_string(),
-        // Not a format string: the user's text is sent unchanged.
-        value: value.replace('%', "%%"),
-        ..HeaderValue::default()
-    };
     let (name, config) = match &collector.protocol {
-        CollectorProtocol::Zipkin { path, short_ids } => {
-            let config = ZipkinConfig {
-                collector_cluster: cluster,
-                collector_endpoint: path.to_string(),
-                collector_endpoint_version: CollectorEndpointVersion::HttpJson as i32,
-                collector_hostname: host,
-                trace_id_128bit: !short_ids,
-                shared_span_context: Some(bool_value(false)),
-                ..Default::default()
-            };
-            ("envoy.tracers.zipkin", any(&config))
-        }
+        CollectorProtocol::Zipkin { .. } => ("envoy.tracers.zipkin", any(&zipkin(&collector.protocol, cluster, host)?)),
         CollectorProtocol::OtlpGrpc { timeout, metadata } => {
             let target = EnvoyGrpc { cluster_name: cluster, authority: host, ..EnvoyGrpc::default() };
             let service = GrpcService {
                 timeout: timeout.map(duration),
-                initial_metadata: metadata.iter().map(header).collect(),
+                initial_metadata: metadata.iter().map(|(name, value)| header(name, value)).collect(),
                 target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
                 ..GrpcService::default()
             };
@@ -161,20 +149,48 @@ fn provider(context: Context<'_>, collector: &Collector) -> Option<Http> {
             ("envoy.tracers.opentelemetry", any(&config))
         }
         CollectorProtocol::OtlpHttp { path, timeout, headers } => {
-            let uri = HttpUri {
-                uri: format!("{host}{path}"),
-                timeout: Some(duration(*timeout)),
-                http_upstream_type: Some(HttpUpstreamType::Cluster(cluster)),
-            };
-            let added =
-                headers.iter().map(|pair| HeaderValueOption { header: Some(header(pair)), ..Default::default() });
-            let service =
-                HttpService { http_uri: Some(uri), request_headers_to_add: added.collect(), ..Default::default() };
+            let service = http_service(cluster, format!("{host}{path}"), *timeout, headers);
             let config = OpenTelemetryConfig { http_service: Some(service), ..otel(context, collector) };
             ("envoy.tracers.opentelemetry", any(&config))
         }
     };
     Some(Http { name: name.to_owned(), config_type: Some(http::ConfigType::TypedConfig(config)) })
+}
+
+/// A collector that takes Zipkin's format. With a time limit or headers it is a `collector_service`, which Envoy knows since 1.36; the
+/// older fields stay, for those that do not know it.
+fn zipkin(protocol: &CollectorProtocol, cluster: String, host: String) -> Option<ZipkinConfig> {
+    let CollectorProtocol::Zipkin { path, short_ids, uses_w3c, timeout, headers } = protocol else { return None };
+    let needs_service = timeout.is_some() || !headers.is_empty();
+    let service = || {
+        let timeout = timeout.unwrap_or(ZIPKIN_TIMEOUT);
+        http_service(cluster.clone(), format!("{host}{path}"), timeout, headers)
+    };
+    let option = if *uses_w3c { TraceContextOption::UseB3WithW3cPropagation } else { TraceContextOption::UseB3 };
+    Some(ZipkinConfig {
+        collector_service: needs_service.then(service),
+        collector_cluster: cluster,
+        collector_endpoint: path.to_string(),
+        collector_endpoint_version: CollectorEndpointVersion::HttpJson as i32,
+        collector_hostname: host,
+        trace_id_128bit: !short_ids,
+        shared_span_context: Some(bool_value(false)),
+        trace_context_option: option as i32,
+        ..Default::default()
+    })
+}
+
+fn http_service(cluster: String, uri: String, timeout: Duration, headers: &[(Arc<str>, Arc<str>)]) -> HttpService {
+    let uri =
+        HttpUri { uri, timeout: Some(duration(timeout)), http_upstream_type: Some(HttpUpstreamType::Cluster(cluster)) };
+    let added = headers.iter().map(|(name, value)| header(name, value));
+    let added = added.map(|header| HeaderValueOption { header: Some(header), ..Default::default() });
+    HttpService { http_uri: Some(uri), request_headers_to_add: added.collect(), ..Default::default() }
+}
+
+fn header(name: &str, value: &str) -> HeaderValue {
+    // Not a format string: the user's text is sent unchanged.
+    HeaderValue { key: name.to_owned(), value: value.replace('%', "%%"), ..HeaderValue::default() }
 }
 
 /// The name under which spans are collected: that of the workload's service and its namespace; and the attributes of their resource.

@@ -26,7 +26,9 @@ pub fn providers(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnosti
                 "AuthorizationPolicy {}/{}: {problem}; calls that the policy matches are refused",
                 policy.namespace, policy.name
             );
-            let finding = Diagnostic::error("unknown-provider", policy.origin.clone(), message).with_help(help);
+            let name = written(objects, policy).and_then(|spec| spec.provider.as_ref()?.name.as_ref());
+            let place = name.map_or(&policy.origin, |name| &name.span).clone();
+            let finding = Diagnostic::error("unknown-provider", place, message).with_help(help);
             found.push(about(objects, policy, finding));
         }
     }

@@ -405,3 +405,55 @@ fn what_grpc_programs_pass_over_is_told() {
     routes("rewrite: {uri: /x}, headers: {request: {remove: [a]}}", &["info `rewrite`, `headers`"]);
     routes("match: [{queryParams: {a: {exact: b}}}]", &["info `match.queryParams`"]);
 }
+
+/// A mesh whose settings have this line, with an object of this kind in line 12.
+fn with_providers(line: &str, kind: &str, spec: &str) -> String {
+    let group = if kind == "Telemetry" { "telemetry" } else { "security" };
+    format!(
+        "apiVersion: v1
+kind: ConfigMap
+metadata: {{name: istio, namespace: istio-system}}
+data:
+  mesh: |
+    {line}
+    extensionProviders:
+    - {{name: trace, zipkin: {{service: lost.shop.svc.cluster.local, port: 9411}}}}
+    - {{name: log, envoyOtelAls: {{service: lost.shop.svc.cluster.local, port: 4317}}}}
+    - {{name: ask, envoyExtAuthzGrpc: {{service: lost.shop.svc.cluster.local, port: 9000}}}}
+---
+{{apiVersion: {group}.istio.io/v1, kind: {kind}, metadata: {{name: t, namespace: shop}}, spec:
+  {spec}}}
+"
+    )
+}
+
+#[test]
+fn providers_that_cannot_be_called_are_found_where_they_are_named() {
+    let check = |line: &str, kind: &str, spec: &str, expected: &[&str]| {
+        let text = with_providers(line, kind, spec);
+        let all = findings(&text, &[]);
+        let of_provider = |finding: &&Finding| {
+            ["missing-service", "unsupported-provider", "unknown-provider"].contains(&finding.diagnostic.code)
+        };
+        let found = all.iter().filter(of_provider).map(|finding| {
+            let Finding { diagnostic, .. } = finding;
+            format!("{} {}:{}", diagnostic.code, diagnostic.span.file, diagnostic.span.line)
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{text}\n{all:#?}");
+    };
+    let telemetry = |line: &str, spec: &str, expected: &[&str]| check(line, "Telemetry", spec, expected);
+    telemetry("{}", "{accessLogging: [{disabled: true}]}", &[]);
+    telemetry("", "{tracing: [{providers: [{name: trace}]}]}", &["missing-service mesh.yaml:13"]);
+    telemetry("", "{tracing: [{providers: [{name: other}]}]}", &["unsupported-provider mesh.yaml:13"]);
+    telemetry("", "{accessLogging: [{providers: [{name: log}]}]}", &["missing-service mesh.yaml:13"]);
+    let of_mesh = "{accessLogging: [{disabled: true}]}";
+    telemetry("defaultProviders: {tracing: [trace]}", of_mesh, &["missing-service mesh.yaml:8"]);
+    telemetry("defaultProviders: {accessLogging: [log]}", of_mesh, &["missing-service mesh.yaml:9"]);
+    telemetry("defaultProviders: {tracing: [other]}", of_mesh, &["unsupported-provider mesh.yaml:6"]);
+    telemetry("defaultProviders: {accessLogging: [other]}", of_mesh, &["unsupported-provider mesh.yaml:6"]);
+    telemetry("defaultProviders: {metrics: [other]}", of_mesh, &["unsupported-provider mesh.yaml:6"]);
+    for provider in ["ask", "other", "trace"] {
+        let spec = format!("{{action: CUSTOM, rules: [{{}}],\n  provider: {{name: {provider}}}}}");
+        check("", "AuthorizationPolicy", &spec, &["unknown-provider mesh.yaml:14"]);
+    }
+}

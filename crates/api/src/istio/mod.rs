@@ -85,7 +85,9 @@ pub use telemetry::{
     MetricSelector, MetricsOverride, ModeSelector, ProviderRef, StandardMetric, TagOperation, TagOverride, Telemetry,
     TelemetryLogging, TelemetryMetrics, TelemetrySpec, TelemetryTag, TelemetryTracing, WorkloadMode,
 };
-pub use tracing::{CustomTag, EnvironmentTag, HeaderTag, LiteralTag, TagSource, Tracing, ZipkinCollector};
+pub use tracing::{
+    CustomTag, EnvironmentTag, FormatterTag, HeaderTag, LiteralTag, TagSource, Tracing, ZipkinCollector,
+};
 pub use virtual_service::{
     L4MatchAttributes, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
 };

@@ -8,7 +8,7 @@ use evenkeel_base::yaml::Node;
 
 use super::WorkloadSelector;
 use super::target_ref::{TargetRef, check_only_one};
-use super::tracing::{EnvironmentTag, HeaderTag, LiteralTag, TagSource};
+use super::tracing::{EnvironmentTag, FormatterTag, HeaderTag, LiteralTag, TagSource};
 use crate::decode::{Context, Decimal};
 
 object! {
@@ -122,22 +122,30 @@ object! {
         environment: Option<EnvironmentTag> = "environment",
         /// That of a header of the request.
         header: Option<HeaderTag> = "header",
+        /// What a format string makes of the request.
+        formatter: Option<FormatterTag> = "formatter",
     }
-    later: ["formatter"];
     check: check_tag;
 }
 
 impl TelemetryTag {
     /// Returns the source of its value; `None`: the check has reported why it is ignored.
     pub fn usable(&self) -> Option<TagSource<'_>> {
-        TagSource::only(self.literal.as_ref(), self.environment.as_ref(), self.header.as_ref())
+        TagSource::only([
+            self.literal.as_ref().map(LiteralTag::source),
+            self.environment.as_ref().map(EnvironmentTag::source),
+            self.header.as_ref().map(HeaderTag::source),
+            self.formatter.as_ref().map(FormatterTag::source),
+        ])
     }
 }
 
 fn check_tag(tag: &TelemetryTag, node: &Node, cx: &mut Context) {
-    let is_later = node.get("formatter").is_some();
-    if !is_later && tag.usable().is_none() {
-        let message = "a tag has one of `literal`, `environment` and `header`, with a value or a name; it is left out";
+    let sources = ["literal", "environment", "header", "formatter"];
+    // A format string that is none has a finding of its own.
+    let is_one = sources.iter().filter(|name| node.get(name).is_some()).count() == 1;
+    if tag.usable().is_none() && !(is_one && tag.formatter.is_some()) {
+        let message = "a tag has one of `literal`, `environment`, `header` and `formatter`, with a value or a name; it is left out";
         cx.warning("bad-value", &node.span, message, "e.g. `literal: {value: blue}`");
     }
 }

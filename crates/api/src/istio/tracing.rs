@@ -84,6 +84,60 @@ object! {
     }
 }
 
+object! {
+    /// A format string.
+    pub struct FormatterTag {
+        /// Text with operators of access logs: `%REQ(:METHOD)%`.
+        value: Spanned<String> = "value",
+    }
+    check: check_formatter;
+}
+
+fn check_formatter(tag: &FormatterTag, _: &Node, cx: &mut Context) {
+    if !is_format(&tag.value) {
+        let message = format!("`{}` is not a format string; the tag is left out", tag.value.value);
+        let help = "e.g. `%REQ(:METHOD)%`; a percent sign by itself is written `%%`";
+        cx.at_field("value", |cx| cx.warning("bad-value", &tag.value.span, message, help));
+    }
+}
+
+/// Whether a text is well-formed as Envoy's format strings are: `%NAME(argument):length%` with text between. A proxy refuses the whole
+/// listener of one that is not. Which operators there are, only the proxy knows.
+fn is_format(text: &str) -> bool {
+    let mut rest = text;
+    while let Some((_, operator)) = rest.split_once('%') {
+        rest = match operator.strip_prefix('%') {
+            Some(after) => after,
+            None => match after_operator(operator) {
+                Some(after) => after,
+                None => return false,
+            },
+        };
+    }
+    !text.is_empty()
+}
+
+/// What comes after `NAME(argument):length%`.
+fn after_operator(text: &str) -> Option<&str> {
+    let after = text.trim_start_matches(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    if after.len() == text.len() {
+        return None;
+    }
+    let after = match after.strip_prefix('(') {
+        Some(inside) => inside.split_once(')')?.1,
+        None => after,
+    };
+    let after = match after.strip_prefix(':') {
+        Some(length) => {
+            let after = length.trim_start_matches(|c: char| c.is_ascii_digit());
+            length[..length.len() - after.len()].parse::<usize>().ok()?;
+            after
+        }
+        None => after,
+    };
+    after.strip_prefix('%')
+}
+
 /// The source of a tag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagSource<'a> {
@@ -93,29 +147,60 @@ pub enum TagSource<'a> {
     Environment(&'a str, Option<&'a str>),
     /// A header of the request, and the default value.
     Header(&'a HeaderName, Option<&'a str>),
+    /// A format string of access logs.
+    Format(&'a str),
 }
 
 impl CustomTag {
     /// Returns the source of its value; `None`: the check has reported why it is ignored.
     pub fn usable(&self) -> Option<TagSource<'_>> {
-        TagSource::only(self.literal.as_ref(), self.environment.as_ref(), self.header.as_ref())
+        TagSource::only([
+            self.literal.as_ref().map(LiteralTag::source),
+            self.environment.as_ref().map(EnvironmentTag::source),
+            self.header.as_ref().map(HeaderTag::source),
+        ])
     }
 }
 
-impl<'a> TagSource<'a> {
-    /// The one source that is given; `None`: there is none, or several, or it names nothing.
-    pub(super) fn only(
-        literal: Option<&'a LiteralTag>,
-        environment: Option<&'a EnvironmentTag>,
-        header: Option<&'a HeaderTag>,
-    ) -> Option<Self> {
-        let literal = literal.map(|tag| (&*tag.value, TagSource::Literal(&tag.value)));
-        let environment =
-            environment.map(|tag| (&*tag.name, TagSource::Environment(&tag.name, tag.default_value.as_deref())));
-        let header = header.map(|tag| (&*tag.name.0, TagSource::Header(&tag.name, tag.default_value.as_deref())));
-        let mut given = [literal, environment, header].into_iter().flatten();
-        let (text, source) = given.next()?;
-        (!text.is_empty() && given.next().is_none()).then_some(source)
+impl LiteralTag {
+    pub(super) fn source(&self) -> TagSource<'_> {
+        TagSource::Literal(&self.value)
+    }
+}
+
+impl EnvironmentTag {
+    pub(super) fn source(&self) -> TagSource<'_> {
+        TagSource::Environment(&self.name, self.default_value.as_deref())
+    }
+}
+
+impl HeaderTag {
+    pub(super) fn source(&self) -> TagSource<'_> {
+        TagSource::Header(&self.name, self.default_value.as_deref())
+    }
+}
+
+impl FormatterTag {
+    pub(super) fn source(&self) -> TagSource<'_> {
+        TagSource::Format(&self.value)
+    }
+}
+
+impl TagSource<'_> {
+    /// The one source that is given; `None`: there is none, or several, or it has no value.
+    pub(super) fn only<const SOURCES: usize>(sources: [Option<Self>; SOURCES]) -> Option<Self> {
+        let mut sources = sources.into_iter().flatten();
+        let source = sources.next()?;
+        (source.has_value() && sources.next().is_none()).then_some(source)
+    }
+
+    /// Whether it names something; a format string: whether it is well-formed.
+    fn has_value(self) -> bool {
+        match self {
+            Self::Literal(text) | Self::Environment(text, _) => !text.is_empty(),
+            Self::Header(name, _) => !name.0.is_empty(),
+            Self::Format(text) => is_format(text),
+        }
     }
 }
 

@@ -20,8 +20,6 @@ use crate::http::{Services, Wait};
 const MIN_FLUSH_SPANS: usize = 5;
 /// Time after which fewer are sent. Envoy's default of `tracing.zipkin.flush_interval_ms`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
-/// Time limit of a report to Zipkin. Envoy's default of `tracing.zipkin.request_timeout`.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent reports to one collector. Beyond that, spans wait.
 const MAX_REPORTS: usize = 16;
 /// Spans that wait; further ones are dropped.
@@ -254,7 +252,8 @@ fn to_zipkin(config: &Zipkin, body: Vec<u8>) -> HttpCall {
     head.set_path(config.path.as_bytes());
     head.set_authority(config.host.as_bytes());
     head.headers.append_id(HeaderId::ContentType, b"application/json");
-    let options = CallOptions { timeout: Some(REPORT_TIMEOUT), purpose: Purpose::Telemetry, ..CallOptions::default() };
+    config.headers.iter().for_each(|(name, value)| head.headers.set_name(name.as_bytes(), value.as_bytes()));
+    let options = CallOptions { timeout: Some(config.timeout), purpose: Purpose::Telemetry, ..CallOptions::default() };
     HttpCall { cluster: Arc::clone(&config.cluster), head, body, options }
 }
 

@@ -8,7 +8,7 @@ use evenkeel_runtime_config::tracing::{CustomTag, MetadataOf, TagValue, Tracing}
 
 use super::span::Tags;
 use super::try_end::TryEnd;
-use crate::format::Record;
+use crate::format::{Record, header_value};
 use crate::info::ResponseFlags;
 
 /// Value of a tag that is not known.
@@ -131,6 +131,7 @@ impl Facts<'_> {
             TagValue::RequestHeader { name, default } => {
                 set(self.record.request.lookup(name).unwrap_or(default.as_bytes()));
             }
+            TagValue::Format(format) => set(&header_value(format, self.record)),
             TagValue::Metadata { of, filter, path, default } => {
                 let metadata: Option<&DynamicMetadata> = match of {
                     MetadataOf::Request => Some(&self.record.stream.metadata),

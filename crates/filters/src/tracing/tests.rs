@@ -257,6 +257,9 @@ fn zipkin(shared: bool, wide: bool, split: bool) -> Zipkin {
         trace_id_128bit: wide,
         shared_span_context: shared,
         split_spans_for_request: split,
+        uses_w3c: false,
+        timeout: Duration::from_secs(5),
+        headers: Vec::new(),
     }
 }
 
@@ -291,6 +294,49 @@ fn spans_follow_from_each_other() {
         let (request, _) = otlp::of_request(&caller, (false, false, traced), || 7).unwrap();
         assert_eq!((request.sampled, request.parent_id, request.span_id), (sampled, Some(SPAN_ID), 7));
     }
+}
+
+#[test]
+fn zipkins_spans_take_and_pass_on_w3cs_context() {
+    const ID: &str = "0000000000000007";
+    let both = Zipkin { uses_w3c: true, ..zipkin(false, true, false) };
+    let only_b3 = Zipkin { uses_w3c: false, ..both.clone() };
+    let sorted = |text: &str| {
+        let mut fields: Vec<_> = text.split(' ').map(str::to_owned).collect();
+        fields.sort();
+        fields
+    };
+    // The configuration, the head before, and after.
+    let check = |config: &Zipkin, before: &[(&str, &str)], expected: Result<&str, Malformed>| {
+        let mut headers = headers(before);
+        let after = zipkin::of_request(&headers, config, (false, false, true), || 7).map(|(context, _)| {
+            zipkin::inject(&mut headers, config, &context);
+            sorted(&text(&headers))
+        });
+        assert_eq!(after, expected.map(sorted), "{before:?}");
+    };
+    let parent = |flags: &str| format!("00-{TRACE}-{SPAN}-{flags}");
+    let b3 = |trace: &str, parent: &str, sampled: u8| {
+        format!("x-b3-traceid={trace} x-b3-spanid={ID}{parent} x-b3-sampled={sampled}")
+    };
+    let (sampled, state) = (parent("01"), ("tracestate", "a=b"));
+    let w3c = ("traceparent", sampled.as_str());
+    let flag = ("x-b3-sampled", "0");
+    let of_b3 = [("x-b3-traceid", "a"), ("x-b3-spanid", "b"), flag, w3c];
+    let own = format!("{ID}{ID}");
+    check(&only_b3, &[w3c], Ok(&format!("traceparent={sampled} {}", b3(&own, "", 1))));
+    check(&both, &[], Ok(&format!("traceparent=00-{own}-{ID}-01 {}", b3(&own, "", 1))));
+    let caller = format!(" x-b3-parentspanid={SPAN}");
+    let followed = |flag: u8| format!("traceparent=00-{TRACE}-{ID}-0{flag} {}", b3(TRACE, &caller, flag));
+    check(&both, &[w3c, state], Ok(&format!("tracestate=a=b {}", followed(1))));
+    check(&both, &[("traceparent", &parent("00"))], Ok(&followed(0)));
+    // B3's goes first, also where it has nothing but the decision.
+    let first = b3("000000000000000a", " x-b3-parentspanid=000000000000000b", 0);
+    check(&both, &of_b3, Ok(&format!("traceparent=00-0000000000000000000000000000000a-{ID}-00 {first}")));
+    check(&both, &[flag, w3c], Ok(&followed(0)));
+    let own = format!("traceparent=00-{own}-{ID}-01 {}", b3(&own, "", 1));
+    check(&both, &[("traceparent", "nonsense")], Ok(&own));
+    check(&both, &[("x-b3-traceid", "zz"), ("x-b3-spanid", "b"), w3c], Err(Malformed));
 }
 
 fn span(kind: Kind, tags: &[(&'static str, &str)]) -> Span {
@@ -578,6 +624,10 @@ fn collectors_are_called_as_configured() {
     };
     assert_eq!(said(&call), "zipkin POST zipkin /api/v2/spans content-type=application/json");
     assert_eq!(call.options.timeout, Some(Duration::from_secs(5)));
+    let (timeout, headers) = (Duration::from_secs(2), vec![("x-key".into(), "1".into())]);
+    let call = one(Provider::Zipkin(Zipkin { timeout, headers, ..zipkin(true, false, false) }));
+    assert_eq!(said(&call), "zipkin POST zipkin /api/v2/spans content-type=application/json x-key=1");
+    assert_eq!(call.options.timeout, Some(timeout));
     let http = Exporter::Http { host: "otel.test".into(), path: "/v1/traces".into() };
     let call = one(Provider::OpenTelemetry(otlp_config(http)));
     assert_eq!(said(&call), "otel POST otel.test /v1/traces content-type=application/x-protobuf x-key=1");

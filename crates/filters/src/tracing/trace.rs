@@ -15,7 +15,7 @@ use super::sampling::{self, Reason};
 use super::span::Span;
 use super::tags::Facts;
 use super::try_end::TryEnd;
-use super::{b3, otlp, w3c, zipkin};
+use super::{otlp, w3c, zipkin};
 use crate::format::Record;
 use crate::http::Services;
 use crate::info::ResponseFlags;
@@ -222,7 +222,7 @@ impl Trace {
 
     fn inject(&self, headers: &mut Headers, context: &SpanContext) {
         match self.tracer.provider() {
-            Some(Provider::Zipkin(_)) => b3::inject(headers, context),
+            Some(Provider::Zipkin(config)) => zipkin::inject(headers, config, context),
             Some(Provider::OpenTelemetry(_)) => w3c::inject(headers, context),
             None => {}
         }

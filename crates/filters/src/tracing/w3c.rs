@@ -35,8 +35,13 @@ pub(super) fn extract(headers: &Headers) -> Result<Option<SpanContext>, Malforme
 
 /// Replaces the context by that of a span.
 pub(super) fn inject(headers: &mut Headers, span: &SpanContext) {
-    let SpanContext { trace_id, span_id, sampled, state, .. } = span;
+    inject_parent(headers, span);
+    headers.set_name(STATE, &span.state);
+}
+
+/// Replaces only `traceparent`: `tracestate` stays as the caller has sent it.
+pub(super) fn inject_parent(headers: &mut Headers, span: &SpanContext) {
+    let SpanContext { trace_id, span_id, sampled, .. } = span;
     let value = format!("00-{trace_id:032x}-{span_id:016x}-{:02x}", u8::from(*sampled));
     headers.set_name(PARENT, value.as_bytes());
-    headers.set_name(STATE, state);
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::b3::{self, Extracted};
 use super::context::{Malformed, SpanContext};
 use super::span::{Kind, Span};
+use super::w3c;
 
 /// The span of a request. `split`: it is a server's, whatever the listener's direction, as each try has its own.
 /// `traced`: the decision, if the caller has made none.
@@ -20,7 +21,7 @@ pub(super) fn of_request(
     random: impl Fn() -> u64,
 ) -> Result<(SpanContext, Kind), Malformed> {
     let kind = kind(config, split, egress, false);
-    let Extracted { sampled, caller, single_header } = b3::extract(headers)?;
+    let Extracted { sampled, caller, single_header } = extract(headers, config)?;
     let sampled = sampled.unwrap_or(traced);
     let context = match caller {
         Some(caller) => following(config, kind, SpanContext { sampled, single_header, ..caller }, &random),
@@ -32,6 +33,27 @@ pub(super) fn of_request(
         }
     };
     Ok((context, kind))
+}
+
+/// The caller's context: B3's, and W3C's where the configuration says so and the caller names no span in B3.
+fn extract(headers: &Headers, config: &Zipkin) -> Result<Extracted, Malformed> {
+    let of_b3 = b3::extract(headers)?;
+    if !config.uses_w3c || of_b3.caller.is_some() {
+        return Ok(of_b3);
+    }
+    // As in Envoy, one that is malformed counts as none here.
+    Ok(match w3c::extract(headers).unwrap_or_default() {
+        Some(caller) => Extracted { sampled: of_b3.sampled.or(Some(caller.sampled)), caller: Some(caller), ..of_b3 },
+        None => of_b3,
+    })
+}
+
+/// Writes a span's context into the head of a request.
+pub(super) fn inject(headers: &mut Headers, config: &Zipkin, span: &SpanContext) {
+    b3::inject(headers, span);
+    if config.uses_w3c {
+        w3c::inject_parent(headers, span);
+    }
 }
 
 /// The span of a try, below that of its request.

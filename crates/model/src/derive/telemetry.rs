@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_api::istio::{
     self, AccessLogEncoding, AccessLogService, ExtensionProvider, FileAccessLog, OtelAccessLog, ProviderHeader,
-    ProviderKind, ProviderLog,
+    ProviderKind, ProviderLog, TraceContextOption,
 };
 
 use evenkeel_base::Spanned;
@@ -65,28 +65,30 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
 fn collector(provider: &ExtensionProvider) -> Option<Collector> {
     if let Some(zipkin) = &provider.zipkin {
         let path = zipkin.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(ZIPKIN_PATH);
-        let short_ids = zipkin.enable_64bit_trace_id.unwrap_or_default();
         return Some(Collector {
             service: ProviderService::parse(&zipkin.service, zipkin.port.0),
             max_path_bytes: zipkin.max_tag_length.filter(|most| *most > 0),
-            protocol: CollectorProtocol::Zipkin { path: shared(path), short_ids },
+            protocol: CollectorProtocol::Zipkin {
+                path: shared(path),
+                short_ids: zipkin.enable_64bit_trace_id.unwrap_or_default(),
+                uses_w3c: zipkin.trace_context_option.as_ref().map(|option| option.value)
+                    == Some(TraceContextOption::B3WithW3c),
+                timeout: zipkin.timeout.as_ref().map(|timeout| timeout.value),
+                headers: headers(zipkin.headers.iter().map(|header| &header.value)),
+            },
             reads_environment: false,
         });
     }
     let otel = provider.opentelemetry.as_ref()?;
-    let headers = |all: &[ProviderHeader]| {
-        let given = |header: &ProviderHeader| Some((header.name.0.clone(), shared(header.value.as_deref()?)));
-        all.iter().filter_map(given).collect()
-    };
     let protocol = match (&otel.http, &otel.grpc) {
         (Some(http), _) => CollectorProtocol::OtlpHttp {
             path: shared(&http.path),
             timeout: http.timeout.unwrap_or(OTLP_TIMEOUT),
-            headers: headers(&http.headers),
+            headers: headers(http.headers.iter()),
         },
         (None, grpc) => CollectorProtocol::OtlpGrpc {
             timeout: grpc.as_ref().and_then(|grpc| grpc.timeout),
-            metadata: grpc.as_ref().map(|grpc| headers(&grpc.initial_metadata)).unwrap_or_default(),
+            metadata: grpc.as_ref().map(|grpc| headers(grpc.initial_metadata.iter())).unwrap_or_default(),
         },
     };
     Some(Collector {
@@ -95,6 +97,11 @@ fn collector(provider: &ExtensionProvider) -> Option<Collector> {
         protocol,
         reads_environment: otel.resource_detectors.as_ref().is_some_and(|all| all.environment.is_some()),
     })
+}
+
+/// Headers with their values; the control plane does not read those of its environment.
+fn headers<'h>(all: impl Iterator<Item = &'h ProviderHeader>) -> Vec<(Arc<str>, Arc<str>)> {
+    all.filter_map(|header| Some((header.name.0.clone(), shared(header.value.as_deref()?)))).collect()
 }
 
 fn provider(written: &ExtensionProvider) -> Provider {

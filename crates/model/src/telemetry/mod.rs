@@ -38,6 +38,12 @@ pub enum CollectorProtocol {
         path: Arc<str>,
         /// Whether trace ids have 64 bits only.
         short_ids: bool,
+        /// Whether requests carry W3C's context, too, which also counts where a request has none of B3's.
+        uses_w3c: bool,
+        /// Limit for each call; `None`: Envoy's.
+        timeout: Option<Duration>,
+        /// Headers of each call.
+        headers: Vec<(Arc<str>, Arc<str>)>,
     },
     /// OpenTelemetry over gRPC.
     OtlpGrpc {
@@ -249,6 +255,8 @@ pub enum TagValue {
     Environment(String, Option<String>),
     /// That of a header of the request, or a default.
     Header(Arc<str>, Option<String>),
+    /// What a format string of access logs makes of the request.
+    Format(String),
 }
 
 impl TagValue {
@@ -258,6 +266,7 @@ impl TagValue {
             TagSource::Literal(text) => Self::Literal(text.to_owned()),
             TagSource::Environment(name, default) => Self::Environment(name.to_owned(), default.map(str::to_owned)),
             TagSource::Header(name, default) => Self::Header(name.0.clone(), default.map(str::to_owned)),
+            TagSource::Format(text) => Self::Format(text.to_owned()),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::fraction::fraction;
 use super::router::router;
 use super::{Cx, type_name};
 use crate::fraction::Fraction;
+use crate::substitution_format::Format;
 use crate::tracing::{
     CustomTag, Exporter, MetadataOf, OpenTelemetry, Provider, RouteTracing, Sampling, TagValue, Tracing, Zipkin,
 };
@@ -97,21 +98,38 @@ fn provider(cx: &mut Cx<'_>, http: &trace::tracing::Http) -> Option<Arc<Provider
 
 #[allow(deprecated)] // `split_spans_for_request` is still accepted by Envoy.
 fn zipkin(cx: &mut Cx<'_>, config: &trace::ZipkinConfig) -> Option<Zipkin> {
-    use trace::zipkin_config::CollectorEndpointVersion;
-    let cluster = cx.non_empty("collector_cluster", &config.collector_cluster);
-    let path = cx.non_empty("collector_endpoint", &config.collector_endpoint);
+    use trace::zipkin_config::{CollectorEndpointVersion, TraceContextOption};
+    let collector = match &config.collector_service {
+        Some(service) => cx.at("collector_service", |cx| collector(cx, service)),
+        None => zipkin_collector(cx, config),
+    };
     if config.collector_endpoint_version != CollectorEndpointVersion::HttpJson as i32 {
         return cx.fail_at("collector_endpoint_version", "only HTTP_JSON is supported");
     }
-    let cluster = cluster?;
-    let host = if config.collector_hostname.is_empty() { cluster } else { &config.collector_hostname };
+    let Collector { cluster, host, path, timeout, headers } = collector?;
     Some(Zipkin {
-        cluster: cluster.into(),
-        path: path?.into(),
-        host: host.into(),
+        path,
+        host: if host.is_empty() { (*cluster).into() } else { host },
+        cluster,
         trace_id_128bit: config.trace_id_128bit,
         shared_span_context: config.shared_span_context.as_ref().is_none_or(|shared| shared.value),
         split_spans_for_request: config.split_spans_for_request,
+        uses_w3c: config.trace_context_option == TraceContextOption::UseB3WithW3cPropagation as i32,
+        timeout,
+        headers,
+    })
+}
+
+/// The collector of the fields that `collector_service` replaces.
+fn zipkin_collector(cx: &mut Cx<'_>, config: &trace::ZipkinConfig) -> Option<Collector> {
+    let cluster = cx.non_empty("collector_cluster", &config.collector_cluster);
+    let path = cx.non_empty("collector_endpoint", &config.collector_endpoint);
+    Some(Collector {
+        cluster: cluster?.into(),
+        host: config.collector_hostname.as_str().into(),
+        path: path?.into(),
+        timeout: DEFAULT_EXPORT_TIMEOUT,
+        headers: Vec::new(),
     })
 }
 
@@ -191,6 +209,28 @@ fn by_grpc(cx: &mut Cx<'_>, service: &core::GrpcService, service_name: &str) -> 
 }
 
 fn by_http(cx: &mut Cx<'_>, service: &core::HttpService, service_name: &str) -> Option<OpenTelemetry> {
+    let Collector { cluster, host, path, timeout, headers } = collector(cx, service)?;
+    Some(OpenTelemetry {
+        cluster,
+        exporter: Exporter::Http { host, path },
+        timeout,
+        headers,
+        service_name: service_name.into(),
+        resource: Vec::new(),
+    })
+}
+
+/// A collector that is called over HTTP.
+struct Collector {
+    cluster: Arc<str>,
+    /// The host in the URI; may be empty.
+    host: Box<str>,
+    path: Box<str>,
+    timeout: Duration,
+    headers: Vec<(Box<str>, Box<str>)>,
+}
+
+fn collector(cx: &mut Cx<'_>, service: &core::HttpService) -> Option<Collector> {
     let uri = cx.required("http_uri", service.http_uri.as_ref())?;
     let (cluster, timeout) = cx.at("http_uri", |cx| {
         let timeout = cx.limit("timeout", uri.timeout.as_ref(), None).unwrap_or(DEFAULT_EXPORT_TIMEOUT);
@@ -205,14 +245,12 @@ fn by_http(cx: &mut Cx<'_>, service: &core::HttpService, service_name: &str) -> 
         let value = cx.required("header", option.header.as_ref())?;
         cx.at("header", |cx| header(cx, value))
     });
-    let exporter = Exporter::Http { host: host.into(), path: if path.is_empty() { "/" } else { path }.into() };
-    Some(OpenTelemetry {
+    Some(Collector {
         cluster: cluster.into(),
-        exporter,
+        host: host.into(),
+        path: if path.is_empty() { "/" } else { path }.into(),
         timeout,
         headers,
-        service_name: service_name.into(),
-        resource: Vec::new(),
     })
 }
 
@@ -267,7 +305,12 @@ fn tag_value(cx: &mut Cx<'_>, tag: &WireTag) -> Option<TagValue> {
             Some(TagValue::RequestHeader { name: name.to_ascii_lowercase().into(), default })
         }
         Some(custom_tag::Type::Metadata(metadata)) => cx.at("metadata", |cx| metadata_value(cx, metadata)),
-        _ => cx.fail("one of literal, environment, request_header, metadata is required"),
+        Some(custom_tag::Type::Value(text)) => {
+            let text = cx.non_empty("value", text)?;
+            let parsed = Format::parse(text, &cx.env.variable);
+            cx.check("value", parsed).map(TagValue::Format)
+        }
+        None => cx.fail("one of literal, environment, request_header, metadata, value is required"),
     }
 }
 

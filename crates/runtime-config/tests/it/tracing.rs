@@ -7,6 +7,7 @@ use evenkeel_runtime_config::bootstrap::Bootstrap;
 use evenkeel_runtime_config::fraction::Fraction;
 use evenkeel_runtime_config::hcm::{HttpConnectionManager, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
+use evenkeel_runtime_config::substitution_format::Format;
 use evenkeel_runtime_config::tracing::{
     CustomTag, Exporter, MetadataOf, OpenTelemetry, OwnNode, Provider, Sampling, TagValue, Zipkin,
 };
@@ -33,6 +34,9 @@ fn zipkin() -> Zipkin {
         trace_id_128bit: false,
         shared_span_context: true,
         split_spans_for_request: false,
+        uses_w3c: false,
+        timeout: Duration::from_secs(5),
+        headers: Vec::new(),
     }
 }
 
@@ -76,7 +80,7 @@ fn a_manager_traces_as_it_is_told() {
                 { tag: b, literal: { value: text } }, { tag: a, request_header: { name: X-Row, default_value: none } }, \
                 { tag: c, environment: { name: EVENKEEL_NO_SUCH_VARIABLE, default_value: d } }, \
                 { tag: m, metadata: { kind: { request: {} }, metadata_key: { key: f, path: [ { key: x }, { key: z } ] } } }, \
-                { tag: b, literal: { value: later } } ]";
+                { tag: f, value: \"%REQ(:METHOD)% at %HOSTNAME%\" }, { tag: b, literal: { value: later } } ]";
     let node = Arc::new(OwnNode { id: "me".into(), ..OwnNode::default() });
     let given = Arc::new(Provider::Zipkin(zipkin()));
     let defaults = TracingDefaults { provider: Some(Arc::clone(&given)), node: Arc::clone(&node) };
@@ -97,6 +101,7 @@ fn a_manager_traces_as_it_is_told() {
         ("a", TagValue::RequestHeader { name: "x-row".into(), default: "none".into() }),
         ("b", TagValue::Literal("later".into())),
         ("c", TagValue::Literal("d".into())),
+        ("f", TagValue::Format(Format::parse("%REQ(:METHOD)% at %HOSTNAME%", &|_| None).unwrap())),
         ("m", metadata),
     ];
     let tags = tags.map(|(tag, value)| CustomTag { tag: tag.into(), value });
@@ -146,6 +151,30 @@ fn providers() {
                 split_spans_for_request: true,
                 ..zipkin()
             }),
+        ),
+        (
+            // The service goes before the older fields.
+            format!(
+                "{ZIPKIN}, {collector}, collector_hostname: z.test, trace_context_option: USE_B3_WITH_W3C_PROPAGATION, \
+                 collector_service: {{ http_uri: {{ uri: \"http://s.test/v2\", cluster: other, timeout: 2s }}, \
+                 request_headers_to_add: [ {{ header: {{ key: X-Key, value: a%%b }} }} ] }}"
+            ),
+            Provider::Zipkin(Zipkin {
+                cluster: "other".into(),
+                host: "s.test".into(),
+                path: "/v2".into(),
+                uses_w3c: true,
+                timeout: Duration::from_secs(2),
+                headers: vec![("x-key".into(), "a%b".into())],
+                ..zipkin()
+            }),
+        ),
+        (
+            format!(
+                "{ZIPKIN}, collector_endpoint_version: HTTP_JSON, collector_service: {{ http_uri: {{ uri: /spans, \
+                 cluster: zipkin, timeout: 5s }} }}"
+            ),
+            Provider::Zipkin(zipkin()),
         ),
         (
             format!("{OPEN_TELEMETRY}, grpc_service: {{ envoy_grpc: {{ cluster_name: otel }} }}"),
@@ -244,9 +273,14 @@ fn what_cannot_be_done_is_rejected_by_name() {
             "collector_endpoint_version: only HTTP_JSON is supported",
         ),
         (
-            provider(&format!("{ZIPKIN}, {collector}, trace_context_option: USE_B3_WITH_W3C_PROPAGATION")),
-            "provider.typed_config.trace_context_option: not supported",
+            provider(&format!("{ZIPKIN}, collector_service: {{ http_uri: {{ uri: /s, timeout: 1s }} }}")),
+            "provider.typed_config.collector_service.http_uri.cluster: is required",
         ),
+        (
+            "custom_tags: [ { tag: t, value: \"%NO_SUCH_OPERATOR%\" } ]".into(),
+            "custom_tags[0].value: at byte 0: operator %NO_SUCH_OPERATOR% is not supported",
+        ),
+        ("custom_tags: [ { tag: t, value: \"\" } ]".into(), "custom_tags[0].value: must not be empty"),
         (provider(OPEN_TELEMETRY), "provider.typed_config: exactly one of grpc_service, http_service is required"),
         (
             provider(&format!(

@@ -11,7 +11,7 @@ const VAGUE_NAMES: [(&str, usize); 13] = [
     ("door", 1),
     ("gave", 0),
     ("give", 8),
-    ("given", 43),
+    ("given", 41),
     ("gone", 44),
     ("heed", 0),
     ("kept", 68),

@@ -786,10 +786,8 @@ fn settings_that_do_not_work_are_named() {
             "defaultProviders: {{tracing: [z]}}\nextensionProviders: [{{name: z, zipkin: {{service: z.default, port: 9411{more}}}}}]"
         )
     };
-    check(&zipkin(", traceContextOption: USE_B3_WITH_W3C_PROPAGATION"), "unsupported-field", "B3 headers only");
     check(&zipkin(", path: 'a b'"), "bad-value", "not the path of a call");
-    check(&zipkin(", timeout: 1s"), "unsupported-field", "Envoy's limit");
-    check(&zipkin(", headers: [{name: x, value: y}]"), "unsupported-field", "no further headers");
+    check(&zipkin(", headers: [{name: x, envName: Y}]"), "unsupported-field", "does not read its environment");
     check(
         &(zipkin("").replace("[z]", "[z, y]") + "\n")
             .replace("}}]", "}}, {name: y, zipkin: {service: y.default, port: 1}}]"),

@@ -229,6 +229,35 @@ fn spans_go_to_the_meshs_collector() {
             "collector_endpoint_version": "HTTP_JSON", "shared_span_context": false,
         }),
     );
+    let of_service = |more: &str, timeout: &str, headers: Value| {
+        let mut service = json!({
+            "http_uri": { "cluster": zipkin, "timeout": timeout, "uri": format!("{host}/api/v2/spans") },
+        });
+        if !headers.is_null() {
+            service["request_headers_to_add"] = headers;
+        }
+        check(
+            &format!("zipkin: {{service: collector.telemetry.svc.cluster.local, port: 9411, {more}}}"),
+            "envoy.tracers.zipkin",
+            json!({
+                "collector_cluster": zipkin, "collector_endpoint": "/api/v2/spans", "collector_hostname": host,
+                "collector_endpoint_version": "HTTP_JSON", "trace_id_128bit": true, "shared_span_context": false,
+                "collector_service": service,
+            }),
+        );
+    };
+    of_service("timeout: 2s", "2s", Value::Null);
+    let added = json!([{ "header": { "key": "x-key", "value": "a%%b" } }]);
+    of_service("headers: [{name: X-Key, value: a%b}, {name: X-None, envName: NONE}]", "5s", added);
+    check(
+        "zipkin: {service: collector.telemetry.svc.cluster.local, port: 9411, traceContextOption: USE_B3_WITH_W3C_PROPAGATION}",
+        "envoy.tracers.zipkin",
+        json!({
+            "collector_cluster": zipkin, "collector_endpoint": "/api/v2/spans", "collector_hostname": host,
+            "collector_endpoint_version": "HTTP_JSON", "trace_id_128bit": true, "shared_span_context": false,
+            "trace_context_option": "USE_B3_WITH_W3C_PROPAGATION",
+        }),
+    );
     check(
         "opentelemetry: {service: collector.telemetry.svc.cluster.local, port: 4317, \
          grpc: {timeout: 2s, initialMetadata: [{name: X-Key, value: a%b}]}}",

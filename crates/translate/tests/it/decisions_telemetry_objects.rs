@@ -189,6 +189,11 @@ fn traces_follow_the_innermost_object() {
     let of_others = tags("shop", "selector: {matchLabels: {app: api}}, ", "e: {literal: {value: f}}");
     check(default, &[&of_mesh], "zipkin 1 a c", "zipkin 1 a c");
     check(default, &[&of_mesh, &of_web, &of_others], "zipkin 1 d", "zipkin 1 d");
+    // Tags that are not usable are left out.
+    let formats = "m: {formatter: {value: '%REQ(:METHOD):2%:%RESPONSE_CODE%'}}, n: {formatter: {value: '50%'}}";
+    let [client, _] = managers(default, &[&tags("istio-system", "", formats)]);
+    let expected = serde_json::json!([{ "tag": "m", "value": "%REQ(:METHOD):2%:%RESPONSE_CODE%" }]);
+    assert_eq!(client["tracing"]["custom_tags"], expected);
     // Sides.
     let off = "shop {tracing: [{match: {mode: CLIENT}, disableSpanReporting: true}]}";
     check(default, &[off], "", "zipkin 1 TAGS");
@@ -266,7 +271,7 @@ fn logs_follow_the_innermost_object_that_names_some() {
 }
 
 #[test]
-fn expressions_that_do_not_compile_are_findings() {
+fn expressions_and_tags_that_cannot_be_used_are_findings() {
     let check = |spec: &str, expected: &str| {
         let text = format!("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: t}}\nspec: {spec}\n");
         let (_, found) = evenkeel_api::load(&[("t.yaml".into(), text.as_str().into())]);
@@ -281,6 +286,21 @@ fn expressions_that_do_not_compile_are_findings() {
     check(&log("true &&  nothing"), "(line 1, column 10)");
     let tag = "{metrics: [{overrides: [{tagOverrides: {a: {value: request.hast}}}]}]}";
     check(tag, "`request` has no `hast`; it has path,");
+    let tag = |value: &str| format!("{{tracing: [{{customTags: {{a: {value}}}}}]}}");
+    let format = |text: &str| tag(&format!("{{formatter: {{value: {text:?}}}}}"));
+    for wrong in ["", "50%", "%a%", "%REQ(:METHOD%", "%REQ(:METHOD)", "%DURATION:x%", "%%%"] {
+        check(&format(wrong), &format!("`{wrong}` is not a format string; the tag is left out"));
+    }
+    check(&tag("{}"), "a tag has one of `literal`, `environment`, `header` and `formatter`");
+    check(&tag("{literal: {value: b}, formatter: {value: c}}"), "a tag has one of");
+    for right in ["%%", "a", "50 %% of %DURATION%", "%REQ(X-A?Y):12%%PROTOCOL%"] {
+        let text = format!(
+            "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: t}}\nspec: {}\n",
+            format(right)
+        );
+        let (_, found) = evenkeel_api::load(&[("t.yaml".into(), text.as_str().into())]);
+        assert!(found.is_empty(), "{right}: {found:?}");
+    }
 }
 
 #[test]

@@ -255,7 +255,7 @@ const NOT_SHOWN: &[(&str, Evidence)] = &[
     ("MeshConfig extensionProviders[].stackdriver", Finding("extensionProviders: [{name: p, stackdriver: {}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
     ("MeshConfig extensionProviders[].opencensus", Finding("extensionProviders: [{name: p, opencensus: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
     ("MeshConfig extensionProviders[].skywalking", Finding("extensionProviders: [{name: p, skywalking: {service: a, port: 1}}]\ndefaultProviders: {tracing: [p]}", "unsupported-provider")),
-    ("MeshConfig extensionProviders[].zipkin", Finding("extensionProviders: [{name: p, zipkin: {service: a, port: 1, timeout: 1s}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
+    ("MeshConfig extensionProviders[].zipkin", Finding("extensionProviders: [{name: p, zipkin: {service: a, port: 1, headers: [{name: x, envName: Y}]}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
     ("MeshConfig extensionProviders[].opentelemetry", Finding("extensionProviders: [{name: p, opentelemetry: {service: a, port: 1, dynatraceSampler: {}}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
     ("MeshConfig extensionProviders[].opentelemetry.resourceDetectors.dynatrace", Finding("extensionProviders: [{name: p, opentelemetry: {service: a, port: 1, resourceDetectors: {dynatrace: {}}}}]\ndefaultProviders: {tracing: [p]}", "unsupported-field")),
     ("MeshConfig extensionProviders[].sds", Finding("extensionProviders: [{name: p, sds: {service: a, port: 1, name: b}}]", "no-effect")),

@@ -7,7 +7,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::suggest::instead;
 use evenkeel_base::yaml::Node;
 
-use super::{AccessLogService, MeshConfig, OpenTelemetry, ServiceAttributeEnrichment, TraceContextOption, Tracer};
+use super::{AccessLogService, MeshConfig, OpenTelemetry, ServiceAttributeEnrichment, Tracer};
 use crate::decode::{AnyFields, Context, Port, QuotedPort};
 
 object! {
@@ -455,25 +455,16 @@ fn check_paths(provider: &ExtensionProvider, cx: &mut Context) {
     }
 }
 
+const NO_ENVIRONMENT: &str = "the control plane does not read its environment; a header without `value` is left out";
+
 /// Names the settings of a tracer that have no effect.
 fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
     let mut unused = |name: &str, span: &evenkeel_base::Span, message: &str, help: &str| {
         cx.at_field(name, |cx| cx.warning("unsupported-field", span, message, help));
     };
-    if let Some(zipkin) = &provider.zipkin {
-        if let Some(option) =
-            zipkin.trace_context_option.as_ref().filter(|option| option.value != TraceContextOption::B3)
-        {
-            let message = "spans carry their context in B3 headers only";
-            unused("traceContextOption", &option.span, message, "use an `opentelemetry` provider for W3C headers");
-        }
-        if let Some(timeout) = &zipkin.timeout {
-            unused("timeout", &timeout.span, "calls have Envoy's limit, 5 s", "remove it");
-        }
-        if let Some(header) = zipkin.headers.first() {
-            let help = "add them where the collector's VirtualService is";
-            unused("headers", &header.span, "calls have no further headers", help);
-        }
+    for name in provider.zipkin.iter().flat_map(|zipkin| &zipkin.headers).filter_map(|header| header.env_name.as_ref())
+    {
+        unused("headers", &name.span, NO_ENVIRONMENT, &format!("write the value of {} in `value`", name.value));
     }
     if let Some(otel) = &provider.opentelemetry {
         let enrichment = otel.service_attribute_enrichment.as_ref();
@@ -504,10 +495,9 @@ fn check_tracer(provider: &ExtensionProvider, cx: &mut Context) {
         let headers = otel.http.iter().flat_map(|http| &http.headers);
         let metadata = otel.grpc.iter().flat_map(|grpc| &grpc.initial_metadata);
         for name in headers.chain(metadata).filter_map(|header| header.env_name.as_ref()) {
-            let message = "the control plane does not read its environment; a header without `value` is left out";
             let help = format!("write the value of {} in `value`", name.value);
             let place = if otel.http.is_some() { "http" } else { "grpc" };
-            unused(place, &name.span, message, &help);
+            unused(place, &name.span, NO_ENVIRONMENT, &help);
         }
     }
 }

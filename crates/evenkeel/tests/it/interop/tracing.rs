@@ -50,6 +50,7 @@ fn listeners() -> Vec<Listener> {
         ("edge", "INBOUND", never(&zipkin("")), "use_remote_address: true, preserve_external_request_id: true,"),
         ("chance", "INBOUND", zipkin(""), NO_ID),
         ("unpacked", "INBOUND", zipkin(""), UNPACKED),
+        ("both", "INBOUND", zipkin(BOTH), ""),
         ("otel-in", "INBOUND", otlp.clone(), ""),
         ("otel-out", "OUTBOUND", otlp.clone(), ""),
         ("otel-spawn", "OUTBOUND", spawn(&otlp), ""),
@@ -58,6 +59,8 @@ fn listeners() -> Vec<Listener> {
     ]
 }
 
+const BOTH: &str = ", trace_context_option: USE_B3_WITH_W3C_PROPAGATION, collector_service: { http_uri: \
+                    { uri: \"http://zipkin/api/v2/spans\", cluster: zipkin, timeout: 5s } }";
 const CHILD: &str = "child";
 const NO_ID: &str = "request_id_extension: { typed_config: { \"@type\": type.googleapis.com/envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig, \
                      use_request_id_for_trace_sampling: false } },";
@@ -67,6 +70,7 @@ const UNPACKED: &str = "request_id_extension: { typed_config: { \"@type\": type.
 const TAGS: &str = "custom_tags: [ { tag: t, literal: { value: manager } }, { tag: row, request_header: { name: ROW } }, \
                     { tag: d, environment: { name: EVENKEEL_NO_SUCH_VARIABLE, default_value: default } }, \
                     { tag: absent, request_header: { name: x-absent } }, \
+                    { tag: format, value: \"%REQ(:METHOD)% %PROTOCOL% %REQ(x-absent)%.\" }, { tag: nothing, value: \"%REQ(x-absent)%\" }, \
                     { tag: number, metadata: { kind: { route: {} }, metadata_key: { key: team, path: [ { key: number } ] } } }, \
                     { tag: list, metadata: { kind: { route: {} }, metadata_key: { key: team, path: [ { key: list } ] }, default_value: none } } ]";
 
@@ -184,7 +188,7 @@ fn evenkeel_and_envoy_trace_alike() {
         closed: free_port(),
         silent: silent.local_addr().expect("a bound socket").port(),
     };
-    let ports: [u16; 17] = free_ports();
+    let ports: [u16; 18] = free_ports();
     let (admin, ports) = ports.split_last().expect("some ports");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("bootstrap.yaml");

@@ -71,6 +71,15 @@ const W3C: &[Said] = &[
     (&[("tracestate", "a=b")], true),
 ];
 
+const PARENT_OF_W3C: (&str, &str) = ("traceparent", "00-80f198ee56343ba864fe8b2a57d3eff7-e457b5a2e4d86bd1-01");
+
+/// What callers say in both.
+const MIXED: &[Said] = &[
+    (&[TRACE, SPAN, PARENT, PARENT_OF_W3C], true),
+    (&[TRACE, SPAN, ("x-b3-sampled", "0"), PARENT_OF_W3C], false),
+    (&[("b3", "80f198ee56343ba864fe8b2a57d3eff7-e457b5a2e4d86bd1-1"), PARENT_OF_W3C], true),
+];
+
 /// Request ids and such, and whether the request is traced without random sampling.
 const IDS: &[Said] = &[
     (&[("x-request-id", "7d0c2f4e-aaaa-4aaa-8aaa-aaaaaaaaaaaa")], false),
@@ -128,6 +137,11 @@ pub fn rows() -> Vec<Row> {
     for (headers, sampled) in B3.iter().take(5) {
         let says_so = headers.contains(&("x-b3-sampled", "1"));
         rows.push(row("never", "/plain", headers, usize::from(*sampled && says_so)));
+    }
+    for (headers, traced) in W3C.iter().chain(MIXED) {
+        // A malformed context in W3C's headers alone counts as none.
+        let sampled = *traced || !headers.iter().any(|(_, value)| value.ends_with("-00") || *value == "0");
+        rows.push(row("both", "/plain", headers, usize::from(sampled)));
     }
     for (headers, traced) in W3C {
         for listener in ["otel-in", "otel-out"] {
