@@ -91,7 +91,8 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
         served(&one, "/");
         fs::read_to_string(&log).unwrap_or_default().contains("CUSTOM 200").then_some(())
     });
-    assert!(!runtime.exists() && !up.output().contains("warning"), "{}", up.output());
+    eventually("the end of the settings there were", || (!runtime.exists()).then_some(()));
+    assert!(!up.output().contains("warning"), "{}", up.output());
     fs::remove_file(folder.path().join("settings.yaml")).expect("it is there");
     eventually("the settings there were", || runtime.exists().then_some(()));
 
