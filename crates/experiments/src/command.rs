@@ -92,12 +92,12 @@ pub struct BenchArguments {
     /// Also draw the charts into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// How the result is printed
+    /// Format of the result on standard output
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
-/// How a result is printed.
+/// A format of results on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Tables of Markdown.
