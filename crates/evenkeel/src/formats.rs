@@ -8,7 +8,7 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 29] = [
+const WITHOUT: [(&[&str], &str); 30] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["inject"], "it prints manifests, for `kubectl apply -f -`"),
     (&["install"], "--dry-run prints the objects; `check -o json` says what works"),
@@ -27,6 +27,7 @@ const WITHOUT: [(&[&str], &str); 29] = [
     (&["load", "curl"], "it prints the response"),
     (&["load", "compare"], "its exit status is 1 if something differs"),
     (&["load", "report"], "it prints a page of results that are JSON"),
+    (&["load", "serve"], "it is a server; /fortio/rest/run responds in JSON"),
     (&["bench", "compare"], "its exit status is 1 if something differs"),
     (&["bench", "report"], "it prints results that are JSON"),
     (&["profile"], "it writes a profile in the format of pprof, which programs read"),

@@ -10,8 +10,11 @@ use time::OffsetDateTime;
 use crate::compare;
 use crate::curl;
 use crate::flags::{RequestFlags, RunFlags};
+use crate::live::Audience;
 use crate::page;
 use crate::results::RunResult;
+use crate::run as runner;
+use crate::serve::{self, ServeArguments};
 use crate::setup::Setup;
 use crate::summary::{self, Report};
 use crate::target::Target;
@@ -56,6 +59,9 @@ enum LoadCommand {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
+    /// Serve a page that starts runs and shows them, and Fortio's REST interface.
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(ServeArguments),
 }
 
 /// A run.
@@ -80,7 +86,8 @@ Examples:
   evenkeel load -qps 0 -n 100000 -json result.json http://localhost:8080/
   evenkeel load curl -H x:y http://localhost:8080/debug
   evenkeel load compare before.json after.json
-  evenkeel load report -html report.html before.json after.json";
+  evenkeel load report -html report.html before.json after.json
+  evenkeel load serve -data-dir results";
 
 /// Why there was no run.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +102,14 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// The page cannot be served.
+    #[error("{action}")]
+    Serve {
+        /// What failed.
+        action: String,
+        /// The system's error.
+        source: io::Error,
     },
     /// The result cannot be written.
     #[error("writing {path}")]
@@ -124,7 +139,7 @@ pub fn run(arguments: &LoadArguments, text: &mut dyn Write, standard: &mut dyn W
         None => load(&arguments.load, text, standard),
         Some(LoadCommand::Curl { request, url }) => {
             let target = Target::parse(url)?;
-            let setup = Setup::new(&target, request, &default_flags()?)?;
+            let setup = Setup::new(&target, request, &default_flags()?, Audience::Nobody)?;
             let succeeded = curl::run(&setup, request, text, standard)?;
             Ok(if succeeded { 0 } else { FAILED })
         }
@@ -143,6 +158,7 @@ pub fn run(arguments: &LoadArguments, text: &mut dyn Write, standard: &mut dyn W
             }
             Ok(0)
         }
+        Some(LoadCommand::Serve(arguments)) => serve::run(arguments, text).map(|()| 0),
     }
 }
 
@@ -167,7 +183,7 @@ fn load(arguments: &RunArguments, text: &mut dyn Write, standard: &mut dyn Write
     let RunArguments { run: flags, request, url } = arguments;
     let url = url.as_deref().unwrap_or_default();
     let target = if flags.grpc { Target::grpc(url)? } else { Target::parse(url)? };
-    let setup = Setup::new(&target, request, flags)?;
+    let setup = Setup::new(&target, request, flags, runner::audience(request))?;
     let started = OffsetDateTime::now_utc();
     let report = Report { target: &target, url, request, run: flags, setup: &setup, started };
     // What cannot be written to standard error is lost; the result still counts.
@@ -177,7 +193,8 @@ fn load(arguments: &RunArguments, text: &mut dyn Write, standard: &mut dyn Write
             _ = summary::starting(text, &setup);
         }
     };
-    let measured = crate::run::run(&setup.plan, setup.settings, &*setup.codecs(request), before)?;
+    runner::stop_at_interrupt(&setup.plan);
+    let measured = runner::run(&setup.plan, setup.settings, &*setup.codecs(request), before)?;
     let result = report.result(&measured);
     _ = report.write(text, &measured, &result);
     save(flags, &result, text, standard)?;

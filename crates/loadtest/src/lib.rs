@@ -23,6 +23,7 @@ mod request;
 pub mod results;
 mod run;
 mod schedule;
+mod serve;
 mod setup;
 mod summary;
 mod tally;

@@ -5,14 +5,43 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::histogram::Recorder;
+use serde::Serialize;
+
+use crate::histogram::{HistogramData, Ranges, Recorder};
 use crate::tally::Tally;
+
+/// Who looks at a run while it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Nobody: workers report nothing.
+    Nobody,
+    /// A person at the terminal: a line is written twice a second.
+    Terminal,
+    /// Who asks for it ([`Progress::live`]).
+    Reader,
+}
+
+/// A run so far.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Live {
+    /// Seconds since the first request was due.
+    pub seconds: f64,
+    /// Calls a second.
+    #[serde(rename = "ActualQPS")]
+    pub actual_qps: f64,
+    /// Calls that failed.
+    pub errors: u64,
+    /// The smallest and the largest number of calls of a caller.
+    pub calls_per_connection: [u64; 2],
+    /// Latencies.
+    pub duration_histogram: HistogramData,
+}
 
 /// Where workers report how far they are.
 #[derive(Debug)]
 pub struct Progress {
-    /// Whether somebody looks at it.
-    is_shown: bool,
+    audience: Audience,
     workers: Mutex<BTreeMap<usize, Snapshot>>,
 }
 
@@ -25,13 +54,18 @@ struct Snapshot {
 
 impl Progress {
     /// Nothing is reported yet.
-    pub fn new(is_shown: bool) -> Self {
-        Self { is_shown, workers: Mutex::default() }
+    pub fn new(audience: Audience) -> Self {
+        Self { audience, workers: Mutex::default() }
+    }
+
+    /// Whether lines are written to the terminal.
+    pub fn is_for_terminal(&self) -> bool {
+        self.audience == Audience::Terminal
     }
 
     /// Replaces what the worker with this first connection has reported before.
     pub fn report(&self, worker: usize, tally: &Tally, calls: impl Iterator<Item = u64>) {
-        if !self.is_shown {
+        if self.audience == Audience::Nobody {
             return;
         }
         let (durations, failed) = (tally.durations.clone(), tally.error_durations.count());
@@ -41,6 +75,19 @@ impl Progress {
 
     /// A line about all workers: rate, errors, percentiles, and how evenly connections are used. `None` before the first report.
     pub fn line(&self, elapsed: Duration) -> Option<String> {
+        let live = self.live(elapsed, &Ranges { resolution: 1.0, offset: 0.0 }, &[50.0, 99.0, 99.9])?;
+        let (seconds, calls) = (live.seconds, live.duration_histogram.count);
+        let mut line = format!("{seconds:.0}s: {calls} calls, {:.1} qps, {} errors", live.actual_qps, live.errors);
+        for percentile in &live.duration_histogram.percentiles {
+            _ = write!(line, ", p{} {:.3} ms", percentile.percentile, percentile.value * 1e3);
+        }
+        let [least, most] = live.calls_per_connection;
+        _ = write!(line, ", {least} to {most} calls per connection");
+        Some(line)
+    }
+
+    /// All workers so far, with latencies in these ranges. `None` before the first report.
+    pub fn live(&self, elapsed: Duration, ranges: &Ranges, percentiles: &[f64]) -> Option<Live> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut durations: Option<Recorder> = None;
         for snapshot in workers.values() {
@@ -50,17 +97,15 @@ impl Progress {
             }
         }
         let durations = durations.filter(|durations| durations.count() > 0)?;
-        let failed: u64 = workers.values().map(|snapshot| snapshot.failed).sum();
-        let calls = || workers.values().flat_map(|snapshot| snapshot.calls.iter());
-        let rate = durations.count() as f64 / elapsed.as_secs_f64();
-        let mut line =
-            format!("{:.0}s: {} calls, {rate:.1} qps, {failed} errors", elapsed.as_secs_f64(), durations.count());
-        for percentile in [50.0, 99.0, 99.9] {
-            _ = write!(line, ", p{percentile} {:.3} ms", durations.percentile(percentile) * 1e3);
-        }
-        let (least, most) = (calls().min().unwrap_or(&0), calls().max().unwrap_or(&0));
-        _ = write!(line, ", {least} to {most} calls per connection");
-        Some(line)
+        let calls = || workers.values().flat_map(|snapshot| snapshot.calls.iter().copied());
+        let seconds = elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        Some(Live {
+            seconds,
+            actual_qps: durations.count() as f64 / seconds,
+            errors: workers.values().map(|snapshot| snapshot.failed).sum(),
+            calls_per_connection: [calls().min().unwrap_or(0), calls().max().unwrap_or(0)],
+            duration_histogram: durations.export(ranges, percentiles),
+        })
     }
 }
 
@@ -71,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_line_is_about_all_workers() {
-        let progress = Progress::new(true);
+        let progress = Progress::new(Audience::Terminal);
         assert_eq!(progress.line(Duration::from_secs(1)), None);
         let mut tally = Tally::default();
         let answer = Answer { call: 0, code: Code::Http(200), header_bytes: 1, total_bytes: 1, closes: false };

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::codec::Codec;
+use crate::flags::RequestFlags;
+use crate::live::Audience;
 use crate::tally::Tally;
 use crate::worker::{Plan, Worker};
 
@@ -35,8 +37,8 @@ pub struct Settings {
     pub allows_initial_errors: bool,
 }
 
-/// Stops the run at Ctrl-C; a second one ends the process.
-fn stop_at_interrupt(plan: &Arc<Plan>) {
+/// Stops the run at Ctrl-C; a second one ends the process. Threads that are started later inherit it.
+pub fn stop_at_interrupt(plan: &Arc<Plan>) {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     // The threads of workers inherit it, so that this thread alone gets the signal.
@@ -62,7 +64,6 @@ pub fn run(
     codec: &(dyn Fn() -> Codec + Sync),
     before: &mut dyn FnMut(),
 ) -> Result<Measured, String> {
-    stop_at_interrupt(plan);
     let links = plan.callers.div_ceil(plan.streams);
     let threads = settings.threads.clamp(1, links);
     let (ready, go) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
@@ -136,7 +137,9 @@ fn collect(plan: &Plan, ends: &mpsc::Receiver<Option<Tally>>, start: Instant) ->
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                if let Some(line) = plan.progress.line(start.elapsed()) {
+                if plan.progress.is_for_terminal()
+                    && let Some(line) = plan.progress.line(start.elapsed())
+                {
                     // Nobody is lost if the terminal is.
                     _ = write!(error_output, "\r{line}\x1b[K");
                     _ = error_output.flush();
@@ -151,9 +154,10 @@ fn collect(plan: &Plan, ends: &mpsc::Receiver<Option<Tally>>, start: Instant) ->
     all
 }
 
-/// Whether a person looks at standard error.
-pub fn is_watched() -> bool {
-    std::io::stderr().is_terminal()
+/// Who looks at a run of the command: a person, if standard error is a terminal.
+pub fn audience(request: &RequestFlags) -> Audience {
+    let is_watched = !request.is_quiet() && std::io::stderr().is_terminal();
+    if is_watched { Audience::Terminal } else { Audience::Nobody }
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use crate::codec::{Codec, Echo, Http1, Http2, Http2Request, Reading};
 use crate::flags::{Rate, RequestFlags, RunFlags};
 use crate::grpc;
 use crate::link::Connector;
-use crate::live::Progress;
+use crate::live::{Audience, Progress};
 use crate::request::{self, HttpRequest};
-use crate::run::{self, Settings};
+use crate::run::Settings;
 use crate::schedule::Pace;
 use crate::target::{Scheme, Target};
 use crate::tls;
@@ -59,11 +59,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What the flags describe.
+    /// What the flags describe, for somebody who looks at it while it goes on.
     ///
     /// # Errors
     /// A flag's value is wrong; says which.
-    pub fn new(target: &Target, request: &RequestFlags, run: &RunFlags) -> Result<Self, String> {
+    pub fn new(target: &Target, request: &RequestFlags, run: &RunFlags, audience: Audience) -> Result<Self, String> {
         let mut warnings: Vec<String> = request.without_effect().into_iter().map(str::to_owned).collect();
         let protocol = protocol(target, request, run)?;
         let connector = connector(target, request, run)?;
@@ -81,7 +81,7 @@ impl Setup {
             from_sent: run.latency_from_sent,
             stop: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
-            progress: Progress::new(!request.is_quiet() && run::is_watched()),
+            progress: Progress::new(audience),
         };
         let cores = available_parallelism().map_or(1, usize::from);
         let threads = usize::try_from(run.gomaxprocs).ok().filter(|threads| *threads > 0).unwrap_or(cores);

@@ -89,7 +89,6 @@ impl Report<'_> {
         let (tally, pace) = (&measured.tally, &self.setup.plan.pace);
         let seconds = measured.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         let labels = self.labels();
-        let time = time_of_id(self.started);
         let mut requested_duration = match (pace.exactly, pace.duration) {
             (Some(calls), _) => format!("exactly {calls} calls"),
             (None, Some(time)) => duration(time),
@@ -101,7 +100,7 @@ impl Report<'_> {
         }
         RunResult {
             run_type: self.run_type(),
-            id: id(&time, self.run.runid, &labels),
+            id: self.id(),
             labels,
             start_time: self.started.format(&Rfc3339).unwrap_or_default(),
             requested_qps: pace.rate.map_or_else(|| "max".to_owned(), |rate| significant(rate, 9)),
@@ -134,7 +133,13 @@ impl Report<'_> {
         }
     }
 
-    fn labels(&self) -> String {
+    /// The name of the result.
+    pub fn id(&self) -> String {
+        id(&time_of_id(self.started), self.run.runid, &self.labels())
+    }
+
+    /// The description: the user's, or the target and the host's name.
+    pub fn labels(&self) -> String {
         self.run.labels.clone().unwrap_or_else(|| {
             let host = nix::unistd::gethostname().unwrap_or_default();
             let host = host.to_string_lossy().split('.').next().unwrap_or_default().to_owned();

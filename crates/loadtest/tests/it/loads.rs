@@ -6,10 +6,12 @@ use clap::{CommandFactory as _, Parser};
 use evenkeel_loadtest::{LoadArguments, flags};
 use serde_json::Value;
 
+/// The command line of `evenkeel load`.
 #[derive(Debug, Parser)]
-struct Cli {
+pub struct Cli {
+    /// Its arguments.
     #[command(flatten)]
-    load: LoadArguments,
+    pub load: LoadArguments,
 }
 
 /// What a run has left behind.

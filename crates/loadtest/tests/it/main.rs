@@ -3,3 +3,4 @@
 mod fortio;
 mod loads;
 mod runs;
+mod serve;
