@@ -2,15 +2,13 @@
 //! noisy. Instruction counts are what is gated.
 
 use evenkeel_measure::Limit::{self, AtLeast, AtMost, Below};
-use evenkeel_measure::Spread;
 use evenkeel_measure::metric::Metric;
 use evenkeel_measure::metric::Metric::{
     CertificatesPerCpuSecond, ConnectionsPerCpuSecond, CpuMsPerChange, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us,
     P99Us, ReadyMs, RequestsPerSecond, ResidentMib,
 };
 use evenkeel_measure::rounds::{Sample, Table};
-use evenkeel_measure::statistics::show;
-use serde_json::{Value, json};
+use evenkeel_measure::{Bar, Spread};
 
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::scenarios::{
@@ -20,8 +18,8 @@ use crate::scenarios::{
     STARTUP_CASE, STREAM_CASE, TLS_CASE, TOKENS_CASE, X25519_CASE,
 };
 
-/// One bar.
-pub struct Bar {
+/// What one bar promises.
+pub struct Promise {
     scenario: &'static str,
     case: &'static str,
     measure: Measure,
@@ -43,8 +41,8 @@ enum Measure {
 
 use Measure::{AddedRatio, AddedToEach, Ratio, Value as Own};
 
-const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metric: Metric, limit: Limit) -> Bar {
-    Bar { scenario, case, measure, metric, limit }
+const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metric: Metric, limit: Limit) -> Promise {
+    Promise { scenario, case, measure, metric, limit }
 }
 
 /// The cost that asking adds to Evenkeel, and to Envoy.
@@ -59,7 +57,7 @@ const C256: &str = "256 connections";
 /// All bars, in the order of the scenarios. For Envoy's pair the bars use HTTP/1.1 between its proxies, as in the design's
 /// table and as Istio configures it for HTTP/1.1 applications; the ratio with HTTP/2 between them is in the pair's own
 /// tables.
-pub const BARS: &[Bar] = &[
+pub const PROMISES: &[Promise] = &[
     bar("startup", STARTUP_CASE, Own(SIDECAR), ReadyMs, AtMost(100.0)),
     bar("startup", STARTUP_CASE, Own(SIDECAR), ResidentMib, AtMost(15.0)),
     bar("memory", IDLE_CASE, Own(EVENKEEL), ResidentMib, AtMost(10.0)),
@@ -106,18 +104,22 @@ pub const BARS: &[Bar] = &[
     bar("signing", SIGNING_CASE, Own(EVENKEEL), CertificatesPerCpuSecond, AtLeast(5000.0)),
 ];
 
-/// A bar, and the measured value.
-pub struct Verdict<'a> {
-    bar: &'a Bar,
-    measured: Option<Spread>,
+/// Holds every promise against the samples.
+pub fn bars(samples: &[Sample]) -> Vec<Bar> {
+    PROMISES.iter().map(|promise| promise.bar(samples)).collect()
 }
 
-/// Holds every bar against the samples.
-pub fn verdicts(samples: &[Sample]) -> Vec<Verdict<'static>> {
-    BARS.iter().map(|bar| Verdict { bar, measured: bar.measured(samples) }).collect()
-}
+impl Promise {
+    fn bar(&self, samples: &[Sample]) -> Bar {
+        Bar {
+            scenario: self.scenario.to_owned(),
+            what: self.what(),
+            unit: String::new(),
+            limit: Some(self.limit),
+            measured: self.measured(samples),
+        }
+    }
 
-impl Bar {
     fn measured(&self, samples: &[Sample]) -> Option<Spread> {
         let table = Table { samples, scenario: self.scenario, case: self.case };
         match self.measure {
@@ -154,42 +156,14 @@ impl Bar {
     }
 }
 
-impl Verdict<'_> {
-    /// The scenario it belongs to.
-    pub fn scenario(&self) -> &str {
-        self.bar.scenario
-    }
-
-    /// `pass`, `MISS` or `not measured`.
-    pub fn word(&self) -> &'static str {
-        let median = self.measured.map(|spread| spread.median);
-        evenkeel_measure::Verdict::of(median, Some(self.bar.limit)).as_str()
-    }
-
-    /// Returns its row in the table of bars.
-    pub fn row(&self) -> Vec<String> {
-        let (sign, limit) = self.bar.limit.parts();
-        vec![self.bar.what(), show(self.measured, 2), format!("{sign} {limit}"), self.word().to_owned()]
-    }
-
-    /// Returns its entry in `results.json`.
-    pub fn json(&self) -> Value {
-        let (sign, limit) = self.bar.limit.parts();
-        json!({
-            "scenario": self.bar.scenario, "case": self.bar.case, "what": self.bar.what(), "metric": self.bar.metric,
-            "sign": sign, "limit": limit, "measured": self.measured, "verdict": self.word(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::BARS;
+    use super::PROMISES;
     use crate::scenarios;
 
     #[test]
     fn every_bar_belongs_to_a_scenario() {
-        for bar in BARS {
+        for bar in PROMISES {
             assert!(scenarios::ALL.iter().any(|scenario| scenario.name == bar.scenario), "{}", bar.what());
         }
     }

@@ -364,11 +364,11 @@ pub fn free_address() -> Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY, program};
-    use crate::bars::BARS;
+    use crate::bars::PROMISES;
 
     #[test]
     fn peers_of_bars_name_their_program() {
-        for peer in BARS.iter().flat_map(|bar| bar.peers()) {
+        for peer in PROMISES.iter().flat_map(|promise| promise.peers()) {
             let known = [EVENKEEL, ENVOY, HAPROXY, NGINX, RELAY].contains(&program(peer));
             assert!(known || peer == DIRECT, "{peer}");
         }

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use evenkeel_base::files::{Readers, write_atomically};
+use evenkeel_measure::Bar;
 use evenkeel_measure::markdown::table;
 use evenkeel_measure::metric::Metric;
 use evenkeel_measure::rounds::{Findings, Table};
 use evenkeel_measure::statistics::show;
 use serde_json::{Value, json};
 
-use crate::bars::{Verdict, verdicts};
+use crate::bars::bars;
 use crate::peers::DIRECT;
 use crate::scenarios::{self, Scenario};
 
@@ -71,16 +72,16 @@ impl Results {
             "rounds": self.rounds,
             "seconds": self.seconds,
             "complete": self.complete,
-            "bars": self.verdicts().iter().map(Verdict::json).collect::<Vec<_>>(),
+            "bars": self.bars(),
             "findings": self.findings,
         })
     }
 
     /// Returns the bars of the scenarios that were run.
-    fn verdicts(&self) -> Vec<Verdict<'static>> {
-        let mut verdicts = verdicts(&self.findings.samples);
-        verdicts.retain(|verdict| self.complete.iter().any(|name| name == verdict.scenario()));
-        verdicts
+    fn bars(&self) -> Vec<Bar> {
+        let mut bars = bars(&self.findings.samples);
+        bars.retain(|bar| self.complete.contains(&bar.scenario));
+        bars
     }
 
     /// Formats the results for people.
@@ -96,8 +97,7 @@ impl Results {
             self.rounds, self.seconds
         );
         text.push_str("\n## Bars\n\n");
-        let rows = self.verdicts().iter().map(Verdict::row).collect::<Vec<_>>();
-        text.push_str(&table(&["bar", "measured", "limit", "verdict"], &rows));
+        text.push_str(&evenkeel_measure::table(&self.bars()));
         for scenario in scenarios::ALL {
             self.tables(&mut text, scenario);
         }

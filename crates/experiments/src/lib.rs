@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod balance;
-mod chart;
 mod command;
 mod compare;
 mod error;

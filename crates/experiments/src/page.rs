@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::{Bar, Chart, escaped};
+use evenkeel_measure::chart::{BarChart, BarRow};
+
 use crate::metric;
 use crate::plan::Experiment;
 use crate::record::{Measured, Record};
@@ -22,37 +23,35 @@ fn drawn(experiment: Experiment) -> &'static [&'static str] {
     }
 }
 
+/// The proxies that a label names; their bars have the same colour in all charts.
+const PROXIES: [&str; 2] = ["Evenkeel", "Envoy"];
+/// The colour of calls without a proxy.
+const NO_PROXY: usize = 5;
+
 /// The charts of a table.
-fn charts(record: &Record, table: &str) -> Vec<Chart> {
+fn charts(record: &Record, table: &str) -> Vec<BarChart> {
     let keys = drawn(record.experiment).iter();
     let metrics = keys.filter_map(|key| metric::by_key(key));
+    let group = |label: &str| PROXIES.iter().position(|name| label.contains(name)).unwrap_or(NO_PROXY);
     let one = |metric: &'static metric::Metric| {
-        let bar = |row: &Measured| Some(Bar { label: row.cell.row.clone(), spread: row.spread(metric.key)? });
-        Chart {
+        let row = |row: &Measured| {
+            let label = row.cell.row.clone();
+            Some(BarRow { group: group(&label), label, spread: row.spread(metric.key)? })
+        };
+        BarChart {
             title: table.to_owned(),
             unit: metric.head.to_owned(),
             digits: metric.digits,
-            bars: record.rows(table).filter_map(bar).collect(),
+            rows: record.rows(table).filter_map(row).collect(),
         }
     };
-    metrics.map(one).filter(|chart| !chart.bars.is_empty()).collect()
+    metrics.map(one).filter(|chart| !chart.rows.is_empty()).collect()
 }
 
 /// All charts below each other.
 pub fn svg(record: &Record) -> String {
-    let all: Vec<Chart> = record.tables().into_iter().flat_map(|table| charts(record, table)).collect();
-    let (width, height) = (Chart::width(), all.iter().map(Chart::height).sum::<f64>());
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#333\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
-    );
-    let mut top = 0.0;
-    for chart in &all {
-        out.push_str(&chart.group(top));
-        top += chart.height();
-    }
-    out.push_str("</svg>\n");
-    out
+    let all: Vec<BarChart> = record.tables().into_iter().flat_map(|table| charts(record, table)).collect();
+    BarChart::all(&all)
 }
 
 /// The page of one or several results.
@@ -103,6 +102,11 @@ fn rows(page: &mut String, record: &Record, name: &str) {
         }
     }
     page.push_str("\n</table>\n");
+}
+
+/// Text inside an element or an attribute.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bars::{self, GROWTH_FULL, GROWTH_LEARNED, MB_PER_MIB, RunResults, Summary, Verdict, added, number};
+use crate::bars::{self, GROWTH_FULL, GROWTH_LEARNED, MB_PER_MIB, RunResults, Summary, added};
 use crate::error::LabError;
 use crate::figures;
 use crate::output::write_file;
 use crate::results::Results;
 use crate::table::bytes;
-use evenkeel_measure::statistics::plane;
+use evenkeel_measure::statistics::{number, plane};
 
 /// Flags of `evenkeel-lab report`.
 #[derive(Debug, Clone, Args)]
@@ -39,7 +39,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> Result<(), LabError>
     let mut page = read.map_err(LabError::io(format!("reading {}", options.page.display())))?;
     for (name, content) in [
         ("machine", machine(&summary)),
-        ("bars", bar_table(&summary.bars)),
+        ("bars", evenkeel_measure::table(&summary.bars)),
         ("growth", growth_table(&played)),
         ("model", model(&played)),
         ("runs", run_table(&played)),
@@ -80,25 +80,6 @@ fn machine(summary: &Summary) -> String {
         "{} with {} cores, Linux {}, load average {} at the start; evenkeel {}.",
         machine.cpu, machine.cores, machine.kernel, machine.load, summary.program
     )
-}
-
-fn bar_table(bars: &[Verdict]) -> String {
-    let mut out = String::from("| what | measured | bar | measured ÷ bar | |\n| --- | ---: | ---: | ---: | --- |\n");
-    for bar in bars {
-        let text =
-            |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{} {}", number(value), bar.unit));
-        let ratio = bar.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {ratio} | {} |",
-            bar.what,
-            text(bar.measured).trim_end(),
-            text(bar.limit).trim_end(),
-            bar.verdict
-        );
-    }
-    out
 }
 
 fn growth_table(played: &RunResults) -> String {

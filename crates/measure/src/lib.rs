@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bar;
 pub mod chart;
 mod limit;
 pub mod markdown;
@@ -9,5 +10,6 @@ pub mod metric;
 pub mod rounds;
 pub mod statistics;
 
+pub use bar::{Bar, table};
 pub use limit::{Limit, Verdict};
 pub use statistics::{Distribution, Spread};

@@ -34,6 +34,12 @@ impl Limit {
         }
     }
 
+    /// The limit with this sign and number; `None` for another sign.
+    pub fn from_parts(sign: &str, limit: f64) -> Option<Self> {
+        let all = [Self::AtMost(limit), Self::AtLeast(limit), Self::Below(limit)];
+        all.into_iter().find(|one| one.parts().0 == sign)
+    }
+
     fn holds(self, value: f64) -> bool {
         match self {
             Self::AtMost(limit) => value <= limit,

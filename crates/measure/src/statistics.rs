@@ -34,7 +34,7 @@ fn nearest_rank(sorted: &[f64], fraction: f64) -> Option<f64> {
 }
 
 /// Median, least and greatest of a series.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Median; of an even number of values, the mean of the middle two.
     pub median: f64,
@@ -45,6 +45,11 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// One value.
+    pub fn one(value: f64) -> Self {
+        Self { median: value, min: value, max: value }
+    }
+
     /// `None` for no values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -63,6 +68,23 @@ pub fn show(spread: Option<Spread>, digits: usize) -> String {
         None => "–".to_owned(),
         Some(one) if one.min == one.max => format!("{:.digits$}", one.median),
         Some(s) => format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max),
+    }
+}
+
+/// Formats a median with its spread, with significant digits only.
+pub fn show_numbers(spread: Spread) -> String {
+    let Spread { median, min, max } = spread;
+    if min == max { number(median) } else { format!("{} ({}–{})", number(median), number(min), number(max)) }
+}
+
+/// Formats a number with its significant digits only.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{:.2}M", value / 1e6),
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.2}"),
     }
 }
 
@@ -105,6 +127,16 @@ fn solve(mut rows: [[f64; 4]; 3]) -> Option<[f64; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let check = |value, expected| assert_eq!(number(value), expected);
+        check(0.0, "0");
+        check(0.126, "0.13");
+        check(12.34, "12.3");
+        check(1234.5, "1234");
+        check(12_345_678.0, "12.35M");
+    }
 
     #[test]
     fn a_plane_is_found_again() {

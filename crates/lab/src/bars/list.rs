@@ -9,9 +9,9 @@ use evenkeel_measure::Distribution;
 /// Results, by the name of the run.
 pub type RunResults = BTreeMap<String, Results>;
 
-/// One bar: a measurement and the limit that it must not exceed.
+/// What one bar promises: a measurement and the limit that it must not exceed.
 #[derive(Debug, Clone, Copy)]
-pub struct Bar {
+pub struct Promise {
     /// The measurement.
     pub what: &'static str,
     /// Its unit.
@@ -22,16 +22,16 @@ pub struct Bar {
     pub measure: fn(&RunResults) -> Option<f64>,
 }
 
-const fn bar(what: &'static str, unit: &'static str, limit: f64, measure: fn(&RunResults) -> Option<f64>) -> Bar {
-    Bar { what, unit, limit: Some(limit), measure }
+const fn bar(what: &'static str, unit: &'static str, limit: f64, measure: fn(&RunResults) -> Option<f64>) -> Promise {
+    Promise { what, unit, limit: Some(limit), measure }
 }
 
-const fn record(what: &'static str, unit: &'static str, measure: fn(&RunResults) -> Option<f64>) -> Bar {
-    Bar { what, unit, limit: None, measure }
+const fn record(what: &'static str, unit: &'static str, measure: fn(&RunResults) -> Option<f64>) -> Promise {
+    Promise { what, unit, limit: None, measure }
 }
 
-/// All bars; docs/scale.md shows them in this order.
-pub const BARS: &[Bar] = &[
+/// All promises; docs/scale.md shows them in this order.
+pub const PROMISES: &[Promise] = &[
     bar("service added → last of 200 sidecars and a gateway ACKed, p50 (ServiceEntry)", "ms", 10.0, |p| {
         Some(added(p, "full")?.p50)
     }),

@@ -7,24 +7,28 @@ mod list;
 mod plan;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
-use evenkeel_measure::Limit;
+use evenkeel_measure::{Bar, Limit, Spread};
 use serde::{Deserialize, Serialize};
 
 pub use growth::growth;
-pub use list::{BARS, Bar, MB_PER_MIB, RunResults, added};
+pub use list::{MB_PER_MIB, PROMISES, RunResults, added};
 pub use plan::{GROWTH_FULL, GROWTH_LEARNED, RUNS, Run};
+
+use list::Promise;
 
 use crate::error::LabError;
 use crate::figures;
 use crate::output::{json, write_file};
 use crate::progress::Progress;
 use crate::results::{Machine, round};
+
+/// The name of these runs in results.
+const SCENARIO: &str = "control plane";
 
 /// Flags of `evenkeel-lab bars`.
 #[derive(Debug, Clone, Args)]
@@ -66,41 +70,7 @@ pub struct Summary {
     /// Runs that failed, with the reason.
     pub failed: BTreeMap<String, String>,
     /// The bars.
-    pub bars: Vec<Verdict>,
-}
-
-/// One bar and its measurement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// The quantity that is compared with the limit.
-    pub what: String,
-    /// Its unit.
-    pub unit: String,
-    /// The limit; `None` if the value is only recorded.
-    pub limit: Option<f64>,
-    /// The measured value; `None` if its run is missing.
-    pub measured: Option<f64>,
-    /// `pass`, `MISS`, `recorded` or `not measured`.
-    pub verdict: String,
-}
-
-impl Verdict {
-    fn of(bar: &Bar, played: &RunResults) -> Self {
-        let measured = (bar.measure)(played).map(round);
-        let verdict = evenkeel_measure::Verdict::of(measured, bar.limit.map(Limit::AtMost));
-        Self {
-            what: bar.what.to_owned(),
-            unit: bar.unit.to_owned(),
-            limit: bar.limit,
-            measured,
-            verdict: verdict.as_str().to_owned(),
-        }
-    }
-
-    /// The measured value divided by the limit.
-    pub fn ratio(&self) -> Option<f64> {
-        self.measured.zip(self.limit).filter(|(_, limit)| *limit > 0.0).map(|(value, limit)| value / limit)
-    }
+    pub bars: Vec<Bar>,
 }
 
 /// Executes the runs that the options select. `program` is this binary.
@@ -148,13 +118,13 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
                 summary.failed.insert(run.name.to_owned(), error.to_string());
             }
         }
-        summary.bars = verdicts(&played);
+        summary.bars = bars(&played);
         write_file(&options.out.join("control.json"), &json(&summary)?)?;
     }
-    summary.bars = verdicts(&played);
+    summary.bars = bars(&played);
     write_file(&options.out.join("control.json"), &json(&summary)?)?;
     write_file(&options.out.join("control-growth.svg"), &growth(&played).svg())?;
-    say(format!("\n{}", table(&summary.bars)))?;
+    say(format!("\n{}", evenkeel_measure::table(&summary.bars)))?;
     say(format!("\nwritten: {0}/control.json, {0}/control-growth.svg, {0}/control/\n", options.out.display()))?;
     if summary.failed.is_empty() {
         Ok(())
@@ -172,9 +142,16 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Run>, LabError> {
     Ok(RUNS.iter().filter(|run| only.is_empty() || only.iter().any(|only| only == run.name)).collect())
 }
 
-/// Compares the results with the bars.
-pub fn verdicts(played: &RunResults) -> Vec<Verdict> {
-    BARS.iter().map(|bar| Verdict::of(bar, played)).collect()
+/// Holds every promise against the results.
+fn bars(played: &RunResults) -> Vec<Bar> {
+    let bar = |promise: &Promise| Bar {
+        scenario: SCENARIO.to_owned(),
+        what: promise.what.to_owned(),
+        unit: promise.unit.to_owned(),
+        limit: promise.limit.map(Limit::AtMost),
+        measured: (promise.measure)(played).map(round).map(Spread::one),
+    };
+    PROMISES.iter().map(bar).collect()
 }
 
 /// Reads the results that an earlier invocation of the same program wrote to the directory.
@@ -212,50 +189,9 @@ fn identity(program: &Path, divide: u32) -> String {
     format!("{} ({size} bytes, built at {built}){divided}", env!("CARGO_PKG_VERSION"))
 }
 
-fn table(bars: &[Verdict]) -> String {
-    let mut out = String::new();
-    let width = bars.iter().map(|bar| bar.what.chars().count()).max().unwrap_or_default();
-    let _ = writeln!(out, "{:width$} {:>10} {:>10} {:>6}", "", "measured", "bar", "÷");
-    for bar in bars {
-        let measured = bar.measured.map_or("–".to_owned(), number);
-        let limit = bar.limit.map_or("–".to_owned(), number);
-        let ratio = bar.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
-        let _ =
-            writeln!(out, "{:width$} {measured:>10} {limit:>10} {ratio:>6}  {:3} {}", bar.what, bar.unit, bar.verdict);
-    }
-    out
-}
-
-/// Formats a number with its significant digits only.
-pub fn number(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e6 => format!("{:.2}M", value / 1e6),
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
-        0.0 => "0".to_owned(),
-        _ => format!("{value:.2}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bar_is_kept_missed_or_not_measured() {
-        let check = |limit, measure: fn(&RunResults) -> Option<f64>, expected: &str, ratio: Option<f64>| {
-            let bar = Bar { what: "x", unit: "ms", limit, measure };
-            let verdict = Verdict::of(&bar, &RunResults::new());
-            assert_eq!((verdict.verdict.as_str(), verdict.ratio()), (expected, ratio));
-        };
-        check(Some(10.0), |_| Some(5.0), "pass", Some(0.5));
-        check(Some(10.0), |_| Some(10.0), "pass", Some(1.0));
-        check(Some(10.0), |_| Some(20.0), "MISS", Some(2.0));
-        check(Some(0.0), |_| Some(0.0), "pass", None);
-        check(Some(0.0), |_| Some(1.0), "MISS", None);
-        check(None, |_| Some(1.0), "recorded", None);
-        check(Some(1.0), |_| None, "not measured", None);
-    }
 
     #[test]
     fn every_name_is_of_one_run() {
@@ -266,15 +202,5 @@ mod tests {
         assert_eq!(names.len(), count);
         assert!(chosen(&["storm".to_owned()]).is_ok_and(|runs| runs.len() == 1));
         assert!(chosen(&["nothing".to_owned()]).is_err());
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        let check = |value, expected| assert_eq!(number(value), expected);
-        check(0.0, "0");
-        check(0.126, "0.13");
-        check(12.34, "12.3");
-        check(1234.5, "1234");
-        check(12_345_678.0, "12.35M");
     }
 }

@@ -1,5 +1,9 @@
 //! The positions of values on an axis, and its tick labels.
 
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+
 /// An axis, before its range is known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
@@ -101,6 +105,29 @@ impl Ticks {
     /// The values of the ticks and their labels.
     pub fn labels(&self) -> impl Iterator<Item = (f64, String)> {
         self.values.iter().map(|value| (*value, label(*value)))
+    }
+}
+
+impl Ranged for Ticks {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        limit.0 + (self.fraction(*value) * f64::from(limit.1 - limit.0)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.values.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.from..self.to
+    }
+}
+
+impl ValueFormatter<f64> for Ticks {
+    fn format(value: &f64) -> String {
+        label(*value)
     }
 }
 
