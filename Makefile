@@ -83,10 +83,10 @@ bench: ## Measure the proxy beside a byte-copying relay, Envoy, HAProxy and ngin
 # ARGS is passed on: make bench-control ARGS="--only full,storm"
 .PHONY: bench-control
 bench-control: ## Measure the control plane with thousands of simulated proxies
-	@scripts/setup.sh build
+	@scripts/setup.sh build kubernetes
 	$(release) --bin evenkeel --bin evenkeel-lab
 	@$(finish)
-	target/release/evenkeel-lab bars $(ARGS)
+	target/release/evenkeel-lab bars --kubernetes target/tools/kubernetes $(ARGS)
 
 .PHONY: bless
 bless: ## Accept the current output in all golden files

@@ -201,6 +201,22 @@ impl Cluster {
         })
     }
 
+    /// Stores an object by server-side apply in a single call, which is what a loader of many objects needs.
+    pub async fn store(&self, object: &Value, manager: &str) -> Result<(), ClusterError> {
+        let (kind, name) = (kind_of(object), text(object, "/metadata/name"));
+        let api = self.api(kind, object.pointer("/metadata/namespace").and_then(Value::as_str));
+        let stored = api.patch(name, &PatchParams::apply(manager).force(), &Patch::Apply(object)).await;
+        stored.map(drop).map_err(|error| ClusterError::of(format!("{} {name}", kind.kind), &error))
+    }
+
+    /// Returns a page of the API server, such as `/metrics`.
+    pub async fn page(&self, path: &str) -> Result<String, ClusterError> {
+        let failed = |error: &kube::Error| ClusterError::of(format!("GET {path}"), error);
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| failed(&kube::Error::HttpError(error)))?;
+        self.client.request_text(request).await.map_err(|error| failed(&error))
+    }
+
     /// Returns an object; `None`: there is none, or its kind is not served.
     pub async fn get(
         &self,

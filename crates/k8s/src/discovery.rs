@@ -1,14 +1,22 @@
 //! Which of the watched kinds a server has, and in which version.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use tokio::sync::Notify;
 
 use crate::watched::Watched;
 
 /// The group of the resources that define kinds.
+/// How long after a failure the definitions are watched again.
+const RETRY: Duration = Duration::from_secs(10);
 const DEFINITIONS: &str = "apiextensions.k8s.io/v1";
 
 /// Whether a server has a kind.
@@ -26,8 +34,64 @@ pub enum Presence {
     Absent,
 }
 
-/// Asks the server about all that is wanted.
-pub async fn discover(client: &Client, wanted: &[Watched]) -> kube::Result<Vec<(Watched, Presence)>> {
+/// The names of all definitions of kinds, by a watch, so that they are not listed each time.
+#[derive(Debug, Default)]
+pub struct Definitions {
+    /// `None`: they have not been listed yet. What changes while the watch is interrupted comes as events after it.
+    names: Mutex<Option<BTreeSet<String>>>,
+    changed: Notify,
+}
+
+impl Definitions {
+    /// Waits until a definition has changed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The names; `None`: they are not known.
+    pub fn names(&self) -> Option<BTreeSet<String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Option<BTreeSet<String>>)) {
+        change(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Follows the definitions, and notes each change.
+    pub async fn follow(self: Arc<Self>, client: Client) {
+        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &definitions());
+        let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
+        let mut listed = BTreeSet::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => listed.extend(object.metadata.name),
+                Ok(Event::InitDone) => self.change(|names| *names = Some(std::mem::take(&mut listed))),
+                Ok(Event::Apply(object)) => self.change(|names| {
+                    names.iter_mut().for_each(|names| names.extend(object.metadata.name.clone()));
+                }),
+                Ok(Event::Delete(object)) => self.change(|names| {
+                    if let (Some(names), Some(name)) = (names, &object.metadata.name) {
+                        names.remove(name);
+                    }
+                }),
+                Err(error) => {
+                    tracing::debug!(%error, "definitions of kinds are not watched");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// Asks the server about all that is wanted. Definitions are listed only before the watch has them.
+pub async fn discover(
+    client: &Client,
+    wanted: &[Watched],
+    definitions: &Definitions,
+) -> kube::Result<Vec<(Watched, Presence)>> {
     let groups = client.list_api_groups().await?.groups;
     let groups: BTreeMap<&str, Vec<&str>> = groups
         .iter()
@@ -47,7 +111,10 @@ pub async fn discover(client: &Client, wanted: &[Watched]) -> kube::Result<Vec<(
         resources.insert((group, version), list);
     }
     // Asked last: a definition that comes meanwhile is not taken for one that is absent.
-    let defined = defined(client).await?;
+    let defined = match definitions.names() {
+        Some(known) => Some(known),
+        None => defined(client).await?,
+    };
     let presence = |watched: &Watched| {
         let group = watched.selection.group;
         let found = |version: &&'static str| resource(watched, group, version, resources.get(&(group, *version))?);

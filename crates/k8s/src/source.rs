@@ -16,15 +16,12 @@ use std::time::{Duration, Instant};
 use evenkeel_base::{Rank, SourceId};
 use evenkeel_control::source::feed::{ObjectFeed, ObjectSource};
 use evenkeel_control::source::objects::PastObject;
-use futures_util::StreamExt;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject};
-use kube::core::PartialObjectMeta;
-use kube::runtime::watcher;
-use tokio::sync::{Notify, mpsc, watch};
+use kube::api::ApiResource;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-use crate::discovery::{self, Presence};
+use crate::discovery::{self, Definitions, Presence};
 use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
 use crate::reason::reason;
@@ -96,7 +93,7 @@ pub fn start(client: Client, scope: &Scope) -> (Watching, ObjectSource) {
         sender,
         progress,
         failed: None,
-        definitions: Arc::new(Notify::new()),
+        definitions: Arc::default(),
     };
     (Watching { feed, progress: follow, task: tokio::spawn(supervisor.run(reports)) }, source)
 }
@@ -199,8 +196,8 @@ struct Supervisor {
     progress: watch::Sender<Progress>,
     /// When a watch failed last.
     failed: Option<Instant>,
-    /// A definition of a kind has changed.
-    definitions: Arc<Notify>,
+    /// The definitions of kinds.
+    definitions: Arc<Definitions>,
 }
 
 /// A watch.
@@ -215,7 +212,7 @@ struct Running {
 
 impl Supervisor {
     async fn run(mut self, mut reports: mpsc::Receiver<Report>) -> SourceStopped {
-        self.tasks.spawn(follow_definitions(self.client.clone(), self.definitions.clone()));
+        self.tasks.spawn(self.definitions.clone().follow(self.client.clone()));
         let definitions = self.definitions.clone();
         let mut due = BTreeSet::from([Instant::now()]);
         loop {
@@ -228,7 +225,7 @@ impl Supervisor {
                         due.insert(Instant::now() + again);
                     }
                 }
-                () = definitions.notified() => due.extend(AFTER_CHANGES.map(|after| Instant::now() + after)),
+                () = definitions.changed() => due.extend(AFTER_CHANGES.map(|after| Instant::now() + after)),
                 Some(report) = reports.recv() => {
                     if self.note(report) {
                         due.insert(Instant::now() + DISCOVERY_RETRY);
@@ -244,7 +241,7 @@ impl Supervisor {
 
     /// Asks which kinds there are, and watches these. Returns when to ask again.
     async fn discover(&mut self) -> Duration {
-        let discovery = discovery::discover(&self.client, &self.wanted);
+        let discovery = discovery::discover(&self.client, &self.wanted, &self.definitions);
         let found = match tokio::time::timeout(DISCOVERY_TIMEOUT, discovery).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return self.unreachable(reason(&error)),
@@ -415,21 +412,6 @@ impl Running {
             Failure::Forbidden(reason) => tracing::error!(%kind, reason, "RBAC forbids to watch what the mesh needs"),
             Failure::Passing(reason) => tracing::debug!(%kind, reason, "the watch has failed and is tried again"),
             Failure::Absent => tracing::debug!(%kind, "the server does not have the kind"),
-        }
-    }
-}
-
-/// Follows the definitions of kinds, and notes each change.
-async fn follow_definitions(client: Client, changed: Arc<Notify>) {
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &discovery::definitions());
-    let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(_) => changed.notify_one(),
-            Err(error) => {
-                tracing::debug!(%error, "definitions of kinds are not watched");
-                tokio::time::sleep(DISCOVERY_RETRY * 5).await;
-            }
         }
     }
 }

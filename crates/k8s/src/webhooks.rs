@@ -1,13 +1,16 @@
 //! The webhook configurations of a revision: the leader writes into them the roots by which the API server verifies the control
 //! plane, and lets the validating webhook refuse once it is known to answer. `evenkeel install` and Helm leave these fields alone.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
+use futures_util::stream::{self, Stream, StreamExt as _};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -19,7 +22,8 @@ use crate::reason::reason;
 pub const MANAGER: &str = "evenkeel-webhooks";
 /// Label of configurations and objects of a revision.
 const REVISION: &str = "istio.io/rev";
-/// How often the configurations are read: others may have replaced them.
+/// How often it is looked whether something is to be written although no configuration has changed: the validating webhook may
+/// answer now.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long one look may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,10 +65,11 @@ impl WebhookConfigurations {
     pub async fn run(mut self) {
         loop {
             self.leadership.begins().await;
+            let (mut held, mut events) = (Held::default(), self.events());
             while self.leadership.leads(Instant::now()) {
                 let roots = self.roots.borrow_and_update().clone();
                 if !roots.is_empty() {
-                    let looked = tokio::time::timeout(TIMEOUT, self.look(&roots)).await;
+                    let looked = tokio::time::timeout(TIMEOUT, self.look(&roots, &held)).await;
                     let failure = match looked {
                         Ok(looked) => looked.err().map(|error| reason(&error)),
                         Err(_) => Some("the API server has not answered in time".to_owned()),
@@ -73,10 +78,24 @@ impl WebhookConfigurations {
                 }
                 tokio::select! {
                     Ok(()) = self.roots.changed() => {}
+                    Some(Change { kind, event }) = events.next() => match event {
+                        Ok(event) => held.take(kind, event),
+                        Err(error) => {
+                            self.note(Some(error.to_string()));
+                            tokio::time::sleep(LOOK_INTERVAL).await;
+                        }
+                    },
                     () = tokio::time::sleep(LOOK_INTERVAL) => {}
                 }
             }
         }
+    }
+
+    /// What happens to the configurations of this revision.
+    fn events(&self) -> impl Stream<Item = Change> + Unpin + use<> {
+        let config = watcher::Config::default().labels(&format!("{REVISION}={}", self.revision));
+        let of_kind = |kind| watcher::watcher(self.api(kind), config.clone()).map(move |event| Change { kind, event });
+        stream::select_all(KINDS.map(|kind| of_kind(kind).boxed()))
     }
 
     fn note(&mut self, failure: Option<String>) {
@@ -89,23 +108,18 @@ impl WebhookConfigurations {
         }
     }
 
-    async fn look(&self, roots: &str) -> Result<(), kube::Error> {
+    async fn look(&self, roots: &str, held: &Held) -> Result<(), kube::Error> {
         let bundle = BASE64_STANDARD.encode(roots);
-        for kind in KINDS {
+        for (Key { kind, .. }, configuration) in &held.configurations {
             let api = self.api(kind);
-            let labels = ListParams::default().labels(&format!("{REVISION}={}", self.revision));
-            for configuration in api.list(&labels).await?.items {
-                let is_validator = kind == KINDS[1];
-                self.write(&api, &configuration, Desired { kind, bundle: &bundle, policy: FailurePolicy::Unchanged })
-                    .await?;
-                if is_validator && ignores(&configuration) && self.refuses().await? {
-                    self.write(&api, &configuration, Desired { kind, bundle: &bundle, policy: FailurePolicy::Fail })
-                        .await?;
-                    tracing::info!(
-                        configuration = configuration.metadata.name,
-                        "the validating webhook answers; it may refuse now"
-                    );
-                }
+            let desired = |policy| Desired { kind, bundle: &bundle, policy };
+            self.write(&api, configuration, desired(FailurePolicy::Unchanged)).await?;
+            if *kind == KINDS[1] && ignores(configuration) && self.refuses().await? {
+                self.write(&api, configuration, desired(FailurePolicy::Fail)).await?;
+                tracing::info!(
+                    configuration = configuration.metadata.name,
+                    "the validating webhook answers; it may refuse now"
+                );
             }
         }
         Ok(())
@@ -150,6 +164,37 @@ impl WebhookConfigurations {
                 Ok(denied)
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// An event of one kind.
+struct Change {
+    kind: &'static str,
+    event: Result<Event<DynamicObject>, watcher::Error>,
+}
+
+/// Names a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    kind: &'static str,
+    name: String,
+}
+
+/// The configurations as they are.
+#[derive(Debug, Default)]
+struct Held {
+    configurations: BTreeMap<Key, DynamicObject>,
+}
+
+impl Held {
+    fn take(&mut self, kind: &'static str, event: Event<DynamicObject>) {
+        let key = |object: &DynamicObject| Key { kind, name: object.metadata.name.clone().unwrap_or_default() };
+        match event {
+            Event::Init => self.configurations.retain(|key, _| key.kind != kind),
+            Event::InitApply(object) | Event::Apply(object) => _ = self.configurations.insert(key(&object), object),
+            Event::Delete(object) => _ = self.configurations.remove(&key(&object)),
+            Event::InitDone => {}
         }
     }
 }

@@ -26,6 +26,8 @@ pub enum Command {
     Storm(Options),
     /// Change nothing; measures the cost of an idle control plane.
     Idle(Options),
+    /// Change labels of services, which no proxy can see; measures what is sent and what it costs.
+    Labels(Options),
     /// Let a real sidecar call a few services of a large mesh; measures the first request to each, and the sidecar's memory.
     Sidecar(Options),
     /// Remove most services; measures how much memory is released.

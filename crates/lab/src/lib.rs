@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod api_server;
 mod bars;
 mod changes;
 mod command;
@@ -20,6 +21,7 @@ mod error;
 mod figures;
 mod fleet;
 mod mesh;
+mod namespace;
 mod options;
 mod output;
 mod process;
@@ -37,6 +39,7 @@ mod table;
 mod testbed;
 mod types;
 mod wire;
+mod writer;
 
 pub use command::Command;
 pub use error::LabError;

@@ -1,14 +1,16 @@
-//! The mesh of a scenario, as YAML files, one per service.
+//! The mesh of a scenario: YAML files, one per service, or the same objects in an API server.
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::LabError;
+use crate::writer::Writer;
 
 /// Namespace of all services.
 pub const NAMESPACE: &str = "lab";
@@ -38,32 +40,60 @@ pub enum ServiceKind {
 /// The address of an endpoint.
 pub type Address = Ipv4Addr;
 
-/// Writes services into the configuration directory.
+/// Where the mesh's objects are.
+#[derive(Debug)]
+pub enum Destination {
+    /// Files in a directory.
+    Directory(PathBuf),
+    /// Objects of an API server.
+    Cluster(Writer),
+}
+
+/// Writes services to where the control plane reads them.
 #[derive(Debug)]
 pub struct Mesh {
-    directory: PathBuf,
+    destination: Destination,
     kind: ServiceKind,
     /// The port of the endpoints.
     endpoint_port: u16,
 }
 
 impl Mesh {
-    /// Writes the gateway's file and removes the services that an earlier run left in the directory.
+    /// Writes the gateway, and removes the services that an earlier run left in the directory.
     pub fn create(
-        directory: &Path,
+        destination: Destination,
         kind: ServiceKind,
         gateway_port: u16,
         endpoint_port: u16,
     ) -> Result<Self, LabError> {
-        let mesh = Self { directory: directory.to_owned(), kind, endpoint_port };
-        fs::create_dir_all(directory).map_err(LabError::io(format!("creating {}", directory.display())))?;
-        let entries = fs::read_dir(directory).map_err(LabError::io(format!("reading {}", directory.display())))?;
-        for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_file_of_a_service)) {
-            let path = entry.path();
-            fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
+        if let Destination::Directory(directory) = &destination {
+            fs::create_dir_all(directory).map_err(LabError::io(format!("creating {}", directory.display())))?;
+            let entries = fs::read_dir(directory).map_err(LabError::io(format!("reading {}", directory.display())))?;
+            for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_file_of_a_service))
+            {
+                let path = entry.path();
+                fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
+            }
         }
+        let mesh = Self { destination, kind, endpoint_port };
         mesh.replace(GATEWAY_FILE, &gateway(gateway_port))?;
         Ok(mesh)
+    }
+
+    /// Writes that have not reached the API server; none into files.
+    pub fn unwritten(&self) -> usize {
+        match &self.destination {
+            Destination::Directory(_) => 0,
+            Destination::Cluster(writer) => writer.open(),
+        }
+    }
+
+    /// Returns an error if a write has failed since.
+    pub fn check(&self) -> Result<(), LabError> {
+        match &self.destination {
+            Destination::Directory(_) => Ok(()),
+            Destination::Cluster(writer) => writer.check(),
+        }
     }
 
     /// Sets the port of the endpoints of services that are written later.
@@ -96,22 +126,45 @@ impl Mesh {
         self.replace(&file(service), &text)
     }
 
+    /// Gives the service another label, which no proxy can see, and returns the time of the change.
+    pub fn relabel(&self, service: usize, endpoints: &[Address], value: usize) -> Result<Instant, LabError> {
+        let labelled = format!("metadata: {{labels: {{lab/revision: \"{value}\"}}, name:");
+        let text = self.service(service, endpoints, FIRST_TIER).replacen("metadata: {name:", &labelled, 1);
+        self.replace(&file(service), &text)
+    }
+
     /// Removes a service, and returns the time of the change.
     pub fn remove(&self, service: usize) -> Result<Instant, LabError> {
-        let path = self.directory.join(file(service));
         let at = Instant::now();
-        fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
+        match &self.destination {
+            Destination::Directory(directory) => {
+                let path = directory.join(file(service));
+                fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
+            }
+            Destination::Cluster(writer) => writer.delete(objects(&self.service(service, &[], FIRST_TIER))?),
+        }
         Ok(at)
     }
 
-    /// Replaces a file as editors and synchronizing sidecars do: writes a temporary file, then renames it.
+    /// Replaces a file as editors and synchronizing sidecars do: writes a temporary file, then renames it. The objects of an API
+    /// server are stored all at once, and the change begins when their requests are sent.
     fn replace(&self, name: &str, text: &str) -> Result<Instant, LabError> {
-        let path = self.directory.join(name);
-        let new = self.directory.join(format!(".{name}.new"));
-        fs::write(&new, text).map_err(LabError::io(format!("writing {}", new.display())))?;
-        let at = Instant::now();
-        fs::rename(&new, &path).map_err(LabError::io(format!("writing {}", path.display())))?;
-        Ok(at)
+        match &self.destination {
+            Destination::Directory(directory) => {
+                let path = directory.join(name);
+                let new = directory.join(format!(".{name}.new"));
+                fs::write(&new, text).map_err(LabError::io(format!("writing {}", new.display())))?;
+                let at = Instant::now();
+                fs::rename(&new, &path).map_err(LabError::io(format!("writing {}", path.display())))?;
+                Ok(at)
+            }
+            Destination::Cluster(writer) => {
+                let objects = objects(text)?;
+                let at = Instant::now();
+                writer.store(objects);
+                Ok(at)
+            }
+        }
     }
 
     fn service(&self, service: usize, endpoints: &[Address], tier: &str) -> String {
@@ -135,7 +188,7 @@ impl Mesh {
                  kind: Service\n\
                  metadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
                  spec:\n\
-                 \x20 clusterIP: {}\n\
+                 {}\
                  \x20 ports: [{{name: http, port: {SERVICE_PORT}, targetPort: {port}}}]\n\
                  ---\n\
                  apiVersion: discovery.k8s.io/v1\n\
@@ -144,7 +197,7 @@ impl Mesh {
                  addressType: IPv4\n\
                  ports: [{{name: http, port: {port}}}]\n\
                  endpoints:\n",
-                cluster_ip(service)
+                self.address(service)
             ),
         };
         for address in endpoints {
@@ -156,6 +209,27 @@ impl Mesh {
         text += &traffic(&name, &host, tier);
         text
     }
+
+    /// The line with a Service's address, where no API server allots one.
+    fn address(&self, service: usize) -> String {
+        match self.destination {
+            Destination::Directory(_) => format!("\x20 clusterIP: {}\n", cluster_ip(service)),
+            Destination::Cluster(_) => String::new(),
+        }
+    }
+}
+
+/// The objects of a text in YAML.
+///
+/// # Errors
+/// It is none.
+pub fn objects(text: &str) -> Result<Vec<Value>, LabError> {
+    let documents = text.split("\n---\n").filter(|document| !document.trim().is_empty());
+    let read = |document: &str| {
+        serde_saphyr::from_str(document).map_err(|error| LabError::Usage(format!("reading YAML: {error}")))
+    };
+    let objects: Vec<Value> = documents.map(read).collect::<Result<_, _>>()?;
+    Ok(objects.into_iter().filter(Value::is_object).collect())
 }
 
 /// The VirtualService and DestinationRule of a service.
@@ -247,7 +321,8 @@ mod tests {
     #[test]
     fn files_appear_whole_and_go() {
         let folder = tempfile::tempdir().expect("a directory");
-        let mesh = Mesh::create(folder.path(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
+        let directory = || Destination::Directory(folder.path().to_owned());
+        let mesh = Mesh::create(directory(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
         mesh.write(7, &first_endpoints(7)).expect("a service");
         let names = || {
             let entries = fs::read_dir(folder.path()).expect("a directory").flatten();
@@ -262,6 +337,12 @@ mod tests {
         {
             assert!(text.contains(part), "{part} not in\n{text}");
         }
+        mesh.relabel(7, &first_endpoints(7), 3).expect("a label");
+        let text = fs::read_to_string(folder.path().join("svc-000007.yaml")).expect("a file");
+        let objects = objects(&text).expect("YAML");
+        let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap_or_default()).collect();
+        assert_eq!(kinds, ["ServiceEntry", "VirtualService", "DestinationRule"]);
+        assert_eq!(objects[0]["metadata"]["labels"]["lab/revision"], "3");
         mesh.remove(7).expect("removed");
         assert_eq!(names(), ["lab-gateway.yaml"]);
         assert!(mesh.remove(7).is_err());
@@ -270,7 +351,7 @@ mod tests {
         for name in ["svc-000001.yaml", "svc-1.yaml", "svc-old.yaml", "gateway.yaml", "mine.yaml"] {
             fs::write(folder.path().join(name), "mine").expect("a file");
         }
-        Mesh::create(folder.path(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
+        Mesh::create(directory(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
         assert_eq!(names(), ["gateway.yaml", "lab-gateway.yaml", "mine.yaml", "svc-1.yaml", "svc-old.yaml"]);
         assert!(fs::read_to_string(folder.path().join("gateway.yaml")).is_ok_and(|text| text == "mine"));
     }

@@ -80,6 +80,11 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
 
+    /// Write the mesh through a Kubernetes API server, which this directory of programs (etcd, kube-apiserver) starts, instead of
+    /// into files.
+    #[arg(long, value_name = "DIR", conflicts_with = "xds")]
+    pub kubernetes: Option<PathBuf>,
+
     /// Process whose CPU time and memory are measured, with --xds.
     #[arg(long, value_name = "PID", requires = "xds")]
     pub server_pid: Option<u32>,
@@ -130,6 +135,7 @@ impl Default for Options {
             patience: Duration::from_secs(120),
             xds: None,
             config: None,
+            kubernetes: None,
             server_pid: None,
             program: None,
             output: Output::Table,

@@ -41,6 +41,9 @@ pub struct Results {
     /// The measurements of a real sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sidecar: Option<Sidecar>,
+    /// Changes that no proxy can see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Labels>,
     /// All simulated proxies.
     pub proxies: Vec<ProxyRecord>,
     /// The server over time.
@@ -198,6 +201,29 @@ pub struct Cost {
     /// The real gateway's usage at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Usage>,
+}
+
+/// Changes that no proxy can see.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Labels {
+    /// Changes made.
+    pub changes: usize,
+    /// Bytes of responses to all proxies.
+    pub bytes: u64,
+    /// CPU milliseconds of the control plane for each.
+    pub cpu_ms_per_change: Option<f64>,
+    /// List requests that the API server has answered meanwhile, by resource; `None` without an API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lists: Option<Vec<Lists>>,
+}
+
+/// List requests of one resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lists {
+    /// The resource, such as `services`.
+    pub resource: String,
+    /// Their number.
+    pub count: f64,
 }
 
 /// A kill and a restart.

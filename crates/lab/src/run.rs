@@ -12,8 +12,9 @@ use crate::error::LabError;
 use crate::options::{Options, Output};
 use crate::output::{can_be_written, json, write_file};
 use crate::progress::Progress;
+use crate::real_proxy::IN_NAMESPACE;
 use crate::scenario::Scenario;
-use crate::{bars, figures, published, report, table};
+use crate::{bars, figures, namespace, published, report, table};
 
 /// Executes the command. `program` is the `evenkeel` binary that runs as control plane and gateway.
 ///
@@ -29,8 +30,14 @@ pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(
         Command::Restart(options) => run_scenario(Scenario::Restart, options, program, out),
         Command::Storm(options) => run_scenario(Scenario::Storm, options, program, out),
         Command::Idle(options) => run_scenario(Scenario::Idle, options, program, out),
+        Command::Labels(options) => run_scenario(Scenario::Labels, options, program, out),
         Command::Sidecar(options) => run_scenario(Scenario::Sidecar, options, program, out),
-        Command::Bars(options) => block_on(bars::run(options, program, out)),
+        Command::Bars(options) => {
+            if options.kubernetes.is_some() {
+                namespace::enter(&IN_NAMESPACE)?;
+            }
+            block_on(bars::run(options, program, out))
+        }
         Command::Report(options) => report::run(options, out),
         Command::Shrink(options) => run_scenario(Scenario::Shrink, options, program, out),
     }
@@ -39,6 +46,9 @@ pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(
 fn run_scenario(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
     for path in options.json.iter().chain(&options.svg) {
         can_be_written(path)?;
+    }
+    if options.kubernetes.is_some() {
+        namespace::enter(&IN_NAMESPACE)?;
     }
     let progress = Progress::new(scenario.name());
     let results = block_on(scenario.run(options, program, progress.clone()));

@@ -14,6 +14,15 @@ use crate::process::{Program, Usage, free_ports};
 /// How often a starting server is polled.
 const POLL: Duration = Duration::from_millis(2);
 
+/// Where the control plane reads objects.
+#[derive(Debug)]
+pub enum Objects {
+    /// Files in this directory.
+    Directory(PathBuf),
+    /// An API server, by this kubeconfig file.
+    Cluster(PathBuf),
+}
+
 /// The server the fleet connects to.
 #[derive(Debug)]
 pub struct Server {
@@ -32,7 +41,7 @@ enum ServerKind {
 #[derive(Debug)]
 struct OwnServer {
     program: PathBuf,
-    config: PathBuf,
+    objects: Objects,
     work: PathBuf,
     secure: SocketAddr,
     http: SocketAddr,
@@ -42,11 +51,11 @@ struct OwnServer {
 
 impl Server {
     /// Prepares an `evenkeel control-plane` on free ports, without starting it.
-    pub fn own(program: &Path, config: &Path, work: &Path, debounce: Option<Duration>) -> Result<Self, LabError> {
+    pub fn own(program: &Path, objects: Objects, work: &Path, debounce: Option<Duration>) -> Result<Self, LabError> {
         let [address, secure, http] = free_ports()?;
         let own = OwnServer {
             program: program.to_owned(),
-            config: config.to_owned(),
+            objects,
             work: work.to_owned(),
             secure,
             http,
@@ -75,7 +84,11 @@ impl Server {
     pub fn start(&mut self) -> Result<Instant, LabError> {
         if let ServerKind::OwnServer(own) = &mut self.kind {
             let mut command = Command::new(&own.program);
-            command.arg("control-plane").arg("--config").arg(&own.config);
+            command.arg("control-plane");
+            match &own.objects {
+                Objects::Directory(directory) => command.arg("--config").arg(directory),
+                Objects::Cluster(kubeconfig) => command.arg("--kubeconfig").arg(kubeconfig),
+            };
             command.arg("--state").arg(own.work.join("state")).args(["-l", "warning"]);
             command.args(["--grpc-address", &self.address.to_string()]);
             command.args(["--secure-grpc-address", &own.secure.to_string()]);

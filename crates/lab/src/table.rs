@@ -58,6 +58,18 @@ pub fn render(results: &Results) -> String {
         row(&mut out, "the gateway's memory", &text);
         row(&mut out, "of each added service", &format!("{kib_per_service:.1} KiB"));
     }
+    if let Some(labels) = &results.labels {
+        line(&mut out, "");
+        row(&mut out, "labels changed", &format!("{}, {} sent", labels.changes, bytes(labels.bytes as f64)));
+        if let Some(cpu) = labels.cpu_ms_per_change {
+            row(&mut out, "CPU for each", &format!("{cpu:.3} ms"));
+        }
+        if let Some(lists) = &labels.lists {
+            let resources: Vec<_> = lists.iter().map(|lists| format!("{} {}", lists.resource, lists.count)).collect();
+            let text = if resources.is_empty() { "none".to_owned() } else { resources.join(", ") };
+            row(&mut out, "list requests meanwhile", &text);
+        }
+    }
     if let Some(shrink) = &results.shrink {
         line(&mut out, "");
         row(&mut out, "resident, all services", &format!("{:.1} MiB", shrink.full_mib));

@@ -1,5 +1,6 @@
 //! The testbed of every scenario: the mesh, the server, the fleet, the gateway and the measurements.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,17 +13,19 @@ use crate::changes::{Change, ChangeId, ChangeKind};
 use crate::error::LabError;
 use crate::fleet::{Fleet, FleetSpec, Totals};
 
-use crate::mesh::{self, Address, Mesh};
+use crate::api_server::ApiServer;
+use crate::mesh::{self, Address, Destination, Mesh};
 use crate::options::Options;
 use crate::process::Usage;
 use crate::progress::Progress;
 use crate::proxy::Scope;
-use crate::real_proxy::{BACKENDS, Ports, ProxyKind, RealProxy};
+use crate::real_proxy::{IN_NAMESPACE, ON_LOOPBACK, Ports, ProxyKind, RealProxy};
 use crate::results::{
     ChangeRecord, Cost, KindSummary, Machine, MeshFacts, ProxyRecord, Results, Sample, Start, ms, round,
 };
-use crate::server::Server;
+use crate::server::{Objects, Server};
 use crate::wire::Protocol;
+use crate::writer::Writer;
 use evenkeel_measure::Distribution;
 
 /// How often the server's usage is sampled.
@@ -45,6 +48,8 @@ pub struct Testbed {
     pub fleet: Fleet,
     /// The real gateway.
     pub gateway: Option<RealProxy>,
+    /// The endpoints that answer.
+    pub backends: [Address; 2],
     /// The progress line.
     pub progress: Progress,
     /// The binary of control plane and gateway.
@@ -58,6 +63,8 @@ pub struct Testbed {
     first_use: FxHashMap<ChangeId, Duration>,
     machine: Machine,
     work: TempDir,
+    /// Before the directory, which it writes into.
+    api_server: Option<ApiServer>,
 }
 
 /// The begin of a measured part of the scenario.
@@ -77,15 +84,34 @@ impl Testbed {
         let machine = Machine::here();
         let work = TempDir::with_prefix("evenkeel-lab-").map_err(LabError::io("creating a temporary directory"))?;
         let config = options.config.clone().unwrap_or_else(|| work.path().join("mesh"));
-        let ports = Ports::choose()?;
-        let mesh = Mesh::create(&config, options.kind, ports.http.port(), ports.backend_port())?;
+        let backends = if options.kubernetes.is_some() { IN_NAMESPACE } else { ON_LOOPBACK };
+        let ports = Ports::choose(backends)?;
+        let own = options.program.clone().unwrap_or_else(|| program.clone());
+        let api_server = match &options.kubernetes {
+            Some(programs) => {
+                progress.begin("starting the API server", 0);
+                let server = ApiServer::start(programs, work.path()).await?;
+                server.prepare(&own).await?;
+                Some(server)
+            }
+            None => None,
+        };
+        let destination = match &api_server {
+            Some(server) => Destination::Cluster(Writer::start(server.options().clone())?),
+            None => Destination::Directory(config.clone()),
+        };
+        let mesh = Mesh::create(destination, options.kind, ports.http.port(), ports.backend_port())?;
         progress.begin("writing the mesh", options.services as u64);
         for service in 0..options.services {
             mesh.write(service, &endpoints_at_start(service))?;
         }
+        let source = match &api_server {
+            Some(server) => Objects::Cluster(server.options().kubeconfig.clone().unwrap_or_default()),
+            None => Objects::Directory(config),
+        };
         let server = match options.xds {
             Some(address) => Server::other(address, options.server_pid),
-            None => Server::own(options.program.as_ref().unwrap_or(&program), &config, work.path(), options.debounce)?,
+            None => Server::own(&own, source, work.path(), options.debounce)?,
         };
         let fleet = fleet(options, &mesh, server.address(), options.services);
         let mut testbed = Self {
@@ -94,8 +120,9 @@ impl Testbed {
             server,
             fleet,
             gateway: None,
+            backends,
             progress,
-            program: options.program.clone().unwrap_or(program),
+            program: own,
             start: Start::default(),
             epoch: Instant::now(),
             samples: Vec::new(),
@@ -104,7 +131,9 @@ impl Testbed {
             first_use: FxHashMap::default(),
             machine,
             work,
+            api_server,
         };
+        testbed.wait_written().await?;
         testbed.start_all().await?;
         if !options.no_gateway {
             testbed.start_gateway(ports).await?;
@@ -137,6 +166,19 @@ impl Testbed {
         Ok(())
     }
 
+    /// Waits until the API server has all objects.
+    pub async fn wait_written(&mut self) -> Result<(), LabError> {
+        self.wait("the API server has not stored all objects", |testbed| testbed.mesh.unwritten() == 0).await
+    }
+
+    /// How many list requests the API server has answered; `None` without one.
+    pub async fn lists(&self) -> Result<Option<BTreeMap<String, f64>>, LabError> {
+        match &self.api_server {
+            Some(server) => server.lists().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Waits until every proxy holds its whole configuration.
     pub async fn wait_configured(&mut self) -> Result<(), LabError> {
         self.progress.begin("configuring", self.fleet.len() as u64);
@@ -152,7 +194,7 @@ impl Testbed {
     async fn start_gateway(&mut self, ports: Ports) -> Result<(), LabError> {
         self.progress.begin("starting the gateway", 0);
         let service = self.options.services;
-        self.mesh.write(service, &BACKENDS)?;
+        self.mesh.write(service, &self.backends)?;
         let gateway = self.start_proxy(ProxyKind::Gateway, ports)?;
         let mut answer = gateway.first_answer(self.mesh.host(service));
         self.gateway = Some(gateway);
@@ -177,7 +219,7 @@ impl Testbed {
     /// The endpoints of an added service. They are real if the gateway will call it.
     pub fn endpoints_of_new(&self, service: usize) -> [Address; 2] {
         match self.gateway {
-            Some(_) => BACKENDS,
+            Some(_) => self.backends,
             None => mesh::first_endpoints(service),
         }
     }
@@ -226,6 +268,10 @@ impl Testbed {
                 return Ok(());
             }
             self.server.check()?;
+            self.mesh.check()?;
+            if let Some(server) = &mut self.api_server {
+                server.check()?;
+            }
             if let Some(gateway) = &mut self.gateway {
                 gateway.check()?;
             }
@@ -338,6 +384,7 @@ impl Testbed {
             provision: None,
             shrink: None,
             sidecar: None,
+            labels: None,
             proxies: proxy_records(&self.fleet),
             start: self.start.clone(),
             samples: self.samples.clone(),

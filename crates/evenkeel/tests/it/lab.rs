@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use evenkeel_testkit::{Signal, workspace};
+use evenkeel_testkit::{Signal, kubernetes, workspace};
 use serde_json::Value;
 
 /// Services and sidecars of these meshes.
@@ -164,6 +164,23 @@ fn a_restart_loses_nothing() {
     for proxy in results["proxies"].as_array().expect("a list") {
         assert_eq!(proxy["connects"].as_u64(), Some(2), "{proxy}");
     }
+}
+
+/// A real API server: Services become routes of a real gateway, and changes of labels reach nobody.
+#[test]
+fn the_mesh_can_be_written_through_an_api_server() {
+    let programs = kubernetes::programs();
+    let through =
+        ["--kubernetes", programs.to_str().expect("a path in UTF-8"), "--kind", "service", "--scope", "learned"];
+    let results = play("services", &[&through[..], &["--changes", "4", "--interval", "50ms"]].concat());
+    check_common(&results, 4);
+    for change in results["changes"].as_array().expect("a list") {
+        assert!(change["ready_ms"].as_f64() > Some(0.0), "{change}");
+    }
+    let results = play("labels", &[&through[..], &["--changes", "60", "--interval", "0s"]].concat());
+    check_common(&results, 0);
+    assert_eq!((&results["labels"]["changes"], &results["labels"]["bytes"]), (&60.into(), &0.into()));
+    assert_eq!(results["labels"]["lists"], serde_json::json!([]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::changes::ChangeKind;
-use crate::results::{KindSummary, Results};
+use crate::results::{KindSummary, Labels, Results};
 use evenkeel_measure::Distribution;
 
 /// Results, by the name of the run.
@@ -99,6 +99,24 @@ pub const PROMISES: &[Promise] = &[
         Some(p.get("restart")?.restart.as_ref()?.resources_again as f64)
     }),
     record("restart: resources taken from proxies", "", |p| Some(p.get("restart")?.restart.as_ref()?.removed as f64)),
+    bar("a Service created through an API server → served by a gateway, p50 of 200", "ms", 30.0, |p| {
+        Some(ready(p, "cluster-served")?.p50)
+    }),
+    bar("… p99", "ms", 100.0, |p| Some(ready(p, "cluster-served")?.p99)),
+    bar("1,400 services in sequence through an API server, p100", "ms", 1000.0, |p| {
+        Some(ready(p, "cluster-sequence")?.max)
+    }),
+    bar("resident memory beside an API server, 1,000 services and 2,000 endpoints", "MB", 200.0, |p| {
+        Some(p.get("cluster-labels")?.start.server?.resident_mib * MB_PER_MIB)
+    }),
+    bar("10,000 changes of labels: bytes to proxies", "B", 0.0, |p| Some(labels(p)?.bytes as f64)),
+    bar("… CPU of the control plane for each", "ms", 0.2, |p| labels(p)?.cpu_ms_per_change),
+    bar("… list requests meanwhile", "", 0.0, |p| {
+        Some(labels(p)?.lists.as_ref()?.iter().map(|lists| lists.count).sum())
+    }),
+    bar("start beside an API server with 10,000 services → its proxies configured", "ms", 3000.0, |p| {
+        Some(p.get("cluster-start")?.start.all_configured_ms)
+    }),
     record("at rest: CPU per second", "ms", |p| {
         let cost = &p.get("idle")?.cost;
         Some(cost.cpu_s? * 1000.0 / cost.seconds)
@@ -120,6 +138,15 @@ fn of_kind<'a>(played: &'a RunResults, run: &str, kind: ChangeKind) -> Option<&'
 /// The time from adding a service to the last acknowledgement.
 pub fn added(played: &RunResults, run: &str) -> Option<Distribution> {
     of_kind(played, run, ChangeKind::AddService)?.last_ack_ms
+}
+
+/// The time from adding a service until a real gateway serves it.
+fn ready(played: &RunResults, run: &str) -> Option<Distribution> {
+    of_kind(played, run, ChangeKind::AddService)?.ready_ms
+}
+
+fn labels(played: &RunResults) -> Option<&Labels> {
+    played.get("cluster-labels")?.labels.as_ref()
 }
 
 /// The time from adding or removing an endpoint to the last acknowledgement.

@@ -53,6 +53,10 @@ pub struct BarsOptions {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub divide: u32,
 
+    /// Directory with etcd and kube-apiserver, for the runs through an API server; without it they are left out.
+    #[arg(long, value_name = "DIR")]
+    pub kubernetes: Option<PathBuf>,
+
     /// Directory for control.json, and one JSON file and one figure per run.
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub out: PathBuf,
@@ -91,6 +95,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
         failed: BTreeMap::new(),
         bars: Vec::new(),
     };
+    let programs = options.kubernetes.as_deref();
     let mut played = RunResults::new();
     if options.resume {
         played = resume(&options.out, &summary.program)?;
@@ -101,8 +106,12 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
             say(format!("{}: completed by an earlier run\n", run.name))?;
             continue;
         }
+        if run.through_api_server && programs.is_none() {
+            say(format!("{}: left out, it needs --kubernetes DIR\n", run.name))?;
+            continue;
+        }
         let (begin, progress) = (Instant::now(), Progress::new(run.name));
-        let result = run.scenario.run(&run.options(options.divide), program.clone(), progress.clone()).await;
+        let result = run.scenario.run(&run.options(options.divide, programs), program.clone(), progress.clone()).await;
         progress.end();
         match result {
             Ok(results) => {

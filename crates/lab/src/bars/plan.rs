@@ -1,5 +1,6 @@
 //! The runs that the bars need.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::mesh::ServiceKind;
@@ -23,6 +24,8 @@ pub struct Run {
     changes: usize,
     interval_ms: u64,
     gateway: bool,
+    /// The mesh is written through an API server.
+    pub through_api_server: bool,
 }
 
 /// Sizes are not divided below this.
@@ -30,7 +33,7 @@ const LEAST: usize = 4;
 
 impl Run {
     /// The options of its scenario, with sizes divided for a trial run.
-    pub fn options(&self, divide: u32) -> Options {
+    pub fn options(&self, divide: u32, programs: Option<&Path>) -> Options {
         let divided = |size: usize| (size / divide as usize).max(size.min(LEAST));
         Options {
             services: divided(self.services),
@@ -40,6 +43,7 @@ impl Run {
             changes: divided(self.changes),
             interval: Duration::from_millis(self.interval_ms),
             no_gateway: !self.gateway,
+            kubernetes: programs.filter(|_| self.through_api_server).map(Path::to_owned),
             keep: divided(100),
             ..Options::default()
         }
@@ -57,7 +61,12 @@ const BASE: Run = Run {
     changes: 100,
     interval_ms: 200,
     gateway: false,
+    through_api_server: false,
 };
+
+/// Through an API server, with the kinds of Kubernetes, and proxies that hold what they use.
+const CLUSTER: Run =
+    Run { proxies: 4, scope: Scope::Learned, kind: ServiceKind::Service, through_api_server: true, ..BASE };
 
 /// All runs, in the order of execution.
 pub const RUNS: &[Run] = &[
@@ -156,6 +165,40 @@ pub const RUNS: &[Run] = &[
         proxies: 1000,
         scope: Scope::Learned,
         ..BASE
+    },
+    Run {
+        name: "cluster-served",
+        title: "200 Services created through an API server, each called through a real gateway",
+        services: 100,
+        changes: 200,
+        interval_ms: 100,
+        gateway: true,
+        ..CLUSTER
+    },
+    Run {
+        name: "cluster-sequence",
+        title: "1,400 services in sequence through an API server, each called through a real gateway",
+        services: 1,
+        changes: 1400,
+        interval_ms: 100,
+        gateway: true,
+        ..CLUSTER
+    },
+    Run {
+        name: "cluster-labels",
+        title: "10,000 changes of labels in an API server with 1,000 services and 2,000 endpoints",
+        scenario: Scenario::Labels,
+        services: 1000,
+        changes: 10_000,
+        interval_ms: 0,
+        ..CLUSTER
+    },
+    Run {
+        name: "cluster-start",
+        title: "start beside an API server with 10,000 services",
+        scenario: Scenario::Idle,
+        services: 10_000,
+        ..CLUSTER
     },
 ];
 

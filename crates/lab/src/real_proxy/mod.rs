@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::LabError;
 use crate::process::{Program, Usage};
 use crate::proxy::Scope;
-pub use ports::{BACKENDS, Ports, ProxyKind};
+pub use ports::{IN_NAMESPACE, ON_LOOPBACK, Ports, ProxyKind};
 use traffic::Probe;
 
 /// The most hosts that may wait for their first request.

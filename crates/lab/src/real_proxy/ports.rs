@@ -7,7 +7,9 @@ use crate::mesh::Address;
 use crate::process::free_ports;
 
 /// The addresses of the backend. Each is an endpoint.
-pub const BACKENDS: [Address; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
+pub const ON_LOOPBACK: [Address; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
+/// Addresses for documentation (RFC 5737): an API server refuses endpoints in 127.0.0.0/8.
+pub const IN_NAMESPACE: [Address; 2] = [Ipv4Addr::new(192, 0, 2, 2), Ipv4Addr::new(192, 0, 2, 3)];
 /// The number of attempts to find a port that is free on both backend addresses.
 const PORT_ATTEMPTS: usize = 20;
 
@@ -23,9 +25,9 @@ pub struct Ports {
 
 impl Ports {
     /// Chooses free ports, and binds the backend's sockets.
-    pub fn choose() -> Result<Self, LabError> {
+    pub fn choose(backends: [Address; 2]) -> Result<Self, LabError> {
         let [http, admin] = free_ports()?;
-        Ok(Self { http, admin, backends: bind_backends()? })
+        Ok(Self { http, admin, backends: bind(backends)? })
     }
 
     /// The port of the backend, the same on both addresses.
@@ -34,8 +36,7 @@ impl Ports {
     }
 }
 
-fn bind_backends() -> Result<[std::net::TcpListener; 2], LabError> {
-    let [first, second] = BACKENDS;
+fn bind([first, second]: [Address; 2]) -> Result<[std::net::TcpListener; 2], LabError> {
     let bind = || {
         let one = std::net::TcpListener::bind((first, 0))?;
         let other = std::net::TcpListener::bind((second, one.local_addr()?.port()))?;

@@ -2,6 +2,7 @@
 
 mod churn;
 mod idle;
+mod labels;
 mod provision;
 mod restart;
 mod rollout;
@@ -39,6 +40,8 @@ pub enum Scenario {
     Storm,
     /// Changes nothing.
     Idle,
+    /// Changes labels that no proxy can see.
+    Labels,
     /// Lets a real sidecar use a few services.
     Sidecar,
     /// Removes most services.
@@ -57,6 +60,7 @@ impl Scenario {
             Self::Restart => "restart",
             Self::Storm => "storm",
             Self::Idle => "idle",
+            Self::Labels => "labels",
             Self::Sidecar => "sidecar",
             Self::Shrink => "shrink",
         }
@@ -66,7 +70,8 @@ impl Scenario {
     pub async fn run(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
         let mut options = options.clone();
         // These scenarios send no requests through the gateway.
-        options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink | Self::Routes);
+        options.no_gateway |=
+            matches!(self, Self::Storm | Self::Idle | Self::Labels | Self::Sidecar | Self::Shrink | Self::Routes);
         if options.no_gateway && self == Self::Provision {
             return Err(LabError::Usage("provision measures the gateway: leave --no-gateway away".to_owned()));
         }
@@ -86,6 +91,7 @@ impl Scenario {
             Self::Restart => restart::run(testbed).await,
             Self::Storm => storm::run(testbed).await,
             Self::Idle => idle::run(testbed).await,
+            Self::Labels => labels::run(testbed).await,
             Self::Sidecar => sidecar::run(testbed).await,
             Self::Shrink => shrink::run(testbed).await,
         }

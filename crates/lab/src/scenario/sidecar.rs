@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::process::Usage;
-use crate::real_proxy::{BACKENDS, Ports, ProxyKind};
+use crate::real_proxy::{Ports, ProxyKind};
 use crate::results::{Results, Sidecar, ms, round};
 use crate::testbed::Testbed;
 use evenkeel_measure::Distribution;
@@ -15,13 +15,14 @@ use evenkeel_measure::Distribution;
 const SETTLE: Duration = Duration::from_secs(8);
 
 pub async fn run(mut testbed: Testbed) -> Result<Results, LabError> {
-    let ports = Ports::choose()?;
+    let ports = Ports::choose(testbed.backends)?;
     let begin = testbed.mark()?;
     testbed.mesh.set_endpoint_port(ports.backend_port());
     let first = testbed.first_free_service();
     let services = first..first + testbed.options.used;
     for service in services.clone() {
-        testbed.change(ChangeKind::AddService, service, None, &BACKENDS)?;
+        let backends = testbed.backends;
+        testbed.change(ChangeKind::AddService, service, None, &backends)?;
     }
     testbed.wait_settled().await?;
     testbed.progress.begin("starting the sidecar", 0);

@@ -74,6 +74,14 @@ impl Default for TokenOptions<'_> {
     }
 }
 
+/// The folder with `etcd` and `kube-apiserver`, for programs that start them themselves.
+///
+/// # Panics
+/// When they cannot be obtained.
+pub fn programs() -> &'static Path {
+    Programs::obtained().folder()
+}
+
 impl ApiServer {
     /// Starts a server for one test.
     ///

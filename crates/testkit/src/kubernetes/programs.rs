@@ -1,6 +1,6 @@
 //! The programs that `scripts/setup.sh kubernetes` obtains.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::workspace;
@@ -45,6 +45,10 @@ impl Programs {
             }
             programs
         })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub(super) fn etcd(&self) -> PathBuf {

@@ -77,7 +77,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("lab", &["agent", "http", "measure", "xds", "process", "base"]),
+    ("lab", &["agent", "http", "k8s", "measure", "xds", "process", "base"]),
     (
         "evenkeel",
         &[
