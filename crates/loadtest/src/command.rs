@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use crate::compare;
 use crate::curl;
+use crate::error::Error;
 use crate::flags::{RequestFlags, RunFlags};
 use crate::live::Audience;
 use crate::page;
@@ -88,44 +89,6 @@ Examples:
   evenkeel load compare before.json after.json
   evenkeel load report -html report.html before.json after.json
   evenkeel load serve -data-dir results";
-
-/// Why there was no run.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A flag is wrong, or the server does not answer.
-    #[error("{0}")]
-    Refused(String),
-    /// A result cannot be read.
-    #[error("{path}: {reason}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// The page cannot be served.
-    #[error("{action}")]
-    Serve {
-        /// What failed.
-        action: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The result cannot be written.
-    #[error("writing {path}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Its error.
-        source: io::Error,
-    },
-}
-
-impl From<String> for Error {
-    fn from(reason: String) -> Self {
-        Self::Refused(reason)
-    }
-}
 
 /// The status of a run in which all requests failed, or that was aborted.
 const FAILED: u8 = 1;

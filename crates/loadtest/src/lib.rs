@@ -11,6 +11,7 @@ mod codec;
 mod command;
 mod compare;
 mod curl;
+mod error;
 pub mod flags;
 pub mod go_numbers;
 pub mod grpc;

@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
-use crate::command::Error;
+use crate::error::Error;
 use routes::Pages;
 
 pub const EXAMPLES: &str = "\

@@ -18,7 +18,7 @@ pub struct Parameter {
 
 /// What a request asks for.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RunRequest {
     /// The target, as it was written.
     pub url: String,
     /// Flags of requests.
@@ -121,7 +121,7 @@ pub fn from_json(body: &[u8], path: &str) -> Result<Vec<Parameter>, String> {
 ///
 /// # Errors
 /// A parameter is unknown or its value is wrong; says which.
-pub fn read(parameters: &[Parameter]) -> Result<Asked, String> {
+pub fn read(parameters: &[Parameter]) -> Result<RunRequest, String> {
     let (mut arguments, mut seen) = (vec!["load".to_owned()], Vec::new());
     let (mut url, mut is_async, mut saves) = (String::new(), false, false);
     for Parameter { name, value } in parameters {
@@ -149,7 +149,7 @@ pub fn read(parameters: &[Parameter]) -> Result<Asked, String> {
     let matches = command.try_get_matches_from(arguments).map_err(|error| reason(&error))?;
     let request = RequestFlags::from_arg_matches(&matches).map_err(|error| reason(&error))?;
     let run = RunFlags::from_arg_matches(&matches).map_err(|error| reason(&error))?;
-    Ok(Asked { url, request, run, is_async, saves })
+    Ok(RunRequest { url, request, run, is_async, saves })
 }
 
 /// The first line of an error about flags.
@@ -216,8 +216,8 @@ mod tests {
             br#"{"metadata": {"load": {"url": "http://localhost:8080/", "qps": -1, "t": "10s", "c": 2, "n": null,
             "p": "50,99", "headers": ["a:b", "c: d"], "h2": true, "save": "on", "payload": "-x", "labels": "a b"}}}"#;
         for parameters in [from_query(query), from_json(json, ".metadata.load").expect("JSON")] {
-            let asked = read(&parameters).expect("parameters");
-            let Asked { url, request, run, is_async, saves } = &asked;
+            let wanted = read(&parameters).expect("parameters");
+            let RunRequest { url, request, run, is_async, saves } = &wanted;
             assert_eq!((url.as_str(), *is_async, *saves), ("http://localhost:8080/", false, true));
             assert_eq!(
                 (run.qps, run.duration, run.connections, run.exactly),
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn zero_is_the_default_as_in_fortio() {
-        let asked = read(&from_query("url=a&qps=0&c=0&n=0&r=0&t=on&jitter=off")).expect("parameters");
-        let run = asked.run;
+        let wanted = read(&from_query("url=a&qps=0&c=0&n=0&r=0&t=on&jitter=off")).expect("parameters");
+        let run = wanted.run;
         assert_eq!((run.qps, run.connections, run.exactly, run.resolution), (Rate::PerSecond(8.0), 4, 0, 0.001));
         assert_eq!((run.duration, run.jitter), (Duration::ZERO, false));
     }

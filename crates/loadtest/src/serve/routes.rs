@@ -108,11 +108,11 @@ impl Pages {
     async fn run(&self, request: Request<Incoming>, mut query: Vec<Parameter>) -> Result<Reply, Failure> {
         let base = self.base(request.headers());
         query.extend(body(request, &query).await?);
-        let asked = parameters::read(&query).map_err(Failure::wrong)?;
-        let (saves, is_async) = (asked.saves, asked.is_async);
+        let wanted = parameters::read(&query).map_err(Failure::wrong)?;
+        let (saves, is_async) = (wanted.saves, wanted.is_async);
         // Names are resolved meanwhile.
         let runs = self.runs.clone();
-        let run = blocking(move || runs.add(asked)).await?.map_err(Failure::wrong)?;
+        let run = blocking(move || runs.add(wanted)).await?.map_err(Failure::wrong)?;
         let (number, id) = (run.number, run.id());
         let ending = tokio::spawn(end(self.runs.clone(), saves.then(|| self.saved.clone()), run));
         if is_async {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::parameters::Asked;
+use super::parameters::RunRequest;
 use crate::histogram::Ranges;
 use crate::live::{Audience, Live};
 use crate::results::RunResult;
@@ -38,7 +38,7 @@ pub enum State {
 pub struct Run {
     /// Its number.
     pub number: i64,
-    asked: Asked,
+    wanted: RunRequest,
     target: Target,
     setup: Setup,
     started: OffsetDateTime,
@@ -93,9 +93,9 @@ impl Run {
 
     /// The run so far; `None` before the first responses.
     pub fn live(&self) -> Option<Live> {
-        let ranges = Ranges { resolution: self.asked.run.resolution, offset: self.asked.run.offset.as_secs_f64() };
+        let ranges = Ranges { resolution: self.wanted.run.resolution, offset: self.wanted.run.offset.as_secs_f64() };
         let elapsed = self.began.get()?.elapsed();
-        self.setup.plan.progress.live(elapsed, &ranges, &self.asked.run.percentiles)
+        self.setup.plan.progress.live(elapsed, &ranges, &self.wanted.run.percentiles)
     }
 
     fn stop(&self) {
@@ -105,9 +105,9 @@ impl Run {
     fn report(&self) -> Report<'_> {
         Report {
             target: &self.target,
-            url: &self.asked.url,
-            request: &self.asked.request,
-            run: &self.asked.run,
+            url: &self.wanted.url,
+            request: &self.wanted.request,
+            run: &self.wanted.run,
             setup: &self.setup,
             started: self.started,
         }
@@ -117,12 +117,12 @@ impl Run {
     fn execute(&self) -> Result<RunResult, String> {
         let setup = &self.setup;
         let before = &mut || _ = self.began.set(Instant::now());
-        let measured = run::run(&setup.plan, setup.settings, &*setup.codecs(&self.asked.request), before)?;
+        let measured = run::run(&setup.plan, setup.settings, &*setup.codecs(&self.wanted.request), before)?;
         Ok(self.report().result(&measured))
     }
 
     fn status(&self) -> Status {
-        let (run, pace) = (&self.asked.run, &self.setup.plan.pace);
+        let (run, pace) = (&self.wanted.run, &self.setup.plan.pace);
         Status {
             run_id: self.number,
             state: self.state() as i32,
@@ -182,22 +182,22 @@ impl Runs {
     ///
     /// # Errors
     /// A parameter is wrong, or there are too many runs.
-    pub fn add(&self, mut asked: Asked) -> Result<Arc<Run>, String> {
-        let sockets = asked.run.connections;
+    pub fn add(&self, mut wanted: RunRequest) -> Result<Arc<Run>, String> {
+        let sockets = wanted.run.connections;
         if sockets > self.max_connections {
             return Err(format!("c={sockets}: this server allows {} (-max-connections)", self.max_connections));
         }
-        let target = if asked.run.grpc { Target::grpc(&asked.url)? } else { Target::parse(&asked.url)? };
+        let target = if wanted.run.grpc { Target::grpc(&wanted.url)? } else { Target::parse(&wanted.url)? };
         let mut state = self.state();
         if state.active.len() >= self.max_runs {
             return Err(format!("{} runs go on, and this server allows no more (-max-runs)", state.active.len()));
         }
         let number = state.last + 1;
-        asked.run.runid = number;
-        let setup = Setup::new(&target, &asked.request, &asked.run, Audience::Reader)?;
+        wanted.run.runid = number;
+        let setup = Setup::new(&target, &wanted.request, &wanted.run, Audience::Reader)?;
         state.last = number;
         let (started, began) = (OffsetDateTime::now_utc(), OnceLock::new());
-        let run = Arc::new(Run { number, asked, target, setup, started, began });
+        let run = Arc::new(Run { number, wanted, target, setup, started, began });
         state.active.insert(number, run.clone());
         Ok(run)
     }

@@ -23,7 +23,7 @@ const VAGUE_NAMES: [(&str, usize); 13] = [
 ];
 
 /// How many parameters of functions are tuples. A struct names its parts.
-const TUPLE_PARAMETERS: usize = 162;
+const TUPLE_PARAMETERS: usize = 160;
 
 /// Calls on what may be there once: `if let` says so.
 const OPTIONS: [&str; 5] = [".get(", ".get_mut(", ".take(", ".lookup(", ".first("];
