@@ -114,7 +114,7 @@ function draw(latencies) {
   const ranges = latencies.Data || [];
   const chart = element("chart");
   if (ranges.length === 0) return chart.replaceChildren();
-  const [left, right, top, bottom] = [10, 750, 15, 265];
+  const [left, right, top, bottom] = [30, 750, 15, 265];
   const low = Math.floor(Math.log10(Math.max(latencies.Min, 1e-6)));
   const high = Math.max(Math.ceil(Math.log10(Math.max(latencies.Max, 1e-6))), low + 1);
   const x = (seconds) => left + ((Math.log10(Math.max(seconds, 1e-6)) - low) / (high - low)) * (right - left);
