@@ -111,6 +111,7 @@ is_cargo_deny() {
 need_bench() {
     need_build
     need_authz_server
+    need_fortio
     debian wrk:wrk h2load:nghttp2-client nginx:nginx-light haproxy:haproxy taskset:util-linux
     need_envoy
 }

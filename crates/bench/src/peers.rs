@@ -37,6 +37,7 @@ pub struct Setup {
     /// Envoy, from its package.
     pub envoy: PathBuf,
     authz_server: PathBuf,
+    fortio: PathBuf,
     bench: PathBuf,
     folder: tempfile::TempDir,
     wanted: Vec<String>,
@@ -108,12 +109,13 @@ impl Setup {
         let built = bench.parent().context("a folder above this program")?;
         let (evenkeel, envoy) = (built.join("evenkeel"), built.join("../tools/envoy/envoy/_bin/envoy"));
         let authz_server = built.join("../tools/bin/authz-server");
+        let fortio = built.join("../tools/bin/fortio");
         ensure!(
             std::thread::available_parallelism()?.get() > PROXY_CORE,
             "two cores are needed: one for the load and the backend, one for the proxies"
         );
         let folder = tempfile::Builder::new().prefix("evenkeel-bench.").tempdir()?;
-        let setup = Self { evenkeel, envoy, authz_server, bench, folder, wanted: wanted.to_vec() };
+        let setup = Self { evenkeel, envoy, authz_server, fortio, bench, folder, wanted: wanted.to_vec() };
         for (name, program, remedy) in
             [(EVENKEEL, &setup.evenkeel, "cargo build --release"), (ENVOY, &setup.envoy, "scripts/setup.sh bench")]
         {
@@ -122,6 +124,15 @@ impl Setup {
             }
         }
         Ok(setup)
+    }
+
+    /// Fortio.
+    ///
+    /// # Errors
+    /// It is not installed.
+    pub fn fortio(&self) -> Result<&Path> {
+        ensure!(self.fortio.is_file(), "{} does not exist: run scripts/setup.sh bench", self.fortio.display());
+        Ok(&self.fortio)
     }
 
     /// A path in the folder that vanishes.
@@ -365,11 +376,12 @@ pub fn free_address() -> Result<SocketAddr> {
 mod tests {
     use super::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY, program};
     use crate::bars::PROMISES;
+    use crate::scenarios::{FORTIO, WRK};
 
     #[test]
     fn peers_of_bars_name_their_program() {
         for peer in PROMISES.iter().flat_map(|promise| promise.peers()) {
-            let known = [EVENKEEL, ENVOY, HAPROXY, NGINX, RELAY].contains(&program(peer));
+            let known = [EVENKEEL, ENVOY, HAPROXY, NGINX, RELAY, FORTIO, WRK].contains(&program(peer));
             assert!(known || peer == DIRECT, "{peer}");
         }
     }

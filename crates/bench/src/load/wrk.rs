@@ -27,6 +27,7 @@ pub struct Wrk {
     wrk: PathBuf,
     script: PathBuf,
     headers: Vec<String>,
+    core: usize,
 }
 
 impl Wrk {
@@ -34,7 +35,7 @@ impl Wrk {
     pub fn new(folder: &Path) -> Result<Self> {
         let script = folder.join("summary.lua");
         std::fs::write(&script, SCRIPT)?;
-        Ok(Self { wrk: find("wrk")?, script, headers: Vec::new() })
+        Ok(Self { wrk: find("wrk")?, script, headers: Vec::new(), core: LOAD_CORE })
     }
 
     /// Sends this header line with each request.
@@ -43,10 +44,16 @@ impl Wrk {
         self
     }
 
+    /// Runs on another core than that of the loads.
+    pub fn on_core(mut self, core: usize) -> Self {
+        self.core = core;
+        self
+    }
+
     /// Loads `target` over `connections` keep-alive connections, each sending its next request when the answer is there.
     pub fn run(&self, target: SocketAddr, connections: usize, time: Duration) -> Result<Work> {
         let output = Command::new("taskset")
-            .args(["--cpu-list", &LOAD_CORE.to_string()])
+            .args(["--cpu-list", &self.core.to_string()])
             .arg(&self.wrk)
             .args(["--threads", "1", "--connections", &connections.to_string()])
             .args(["--duration", &format!("{}s", time.as_secs().max(1)), "--script"])

@@ -2,6 +2,7 @@
 
 mod authorization;
 mod change;
+mod generators;
 mod handshakes;
 mod hop;
 mod http2;
@@ -16,6 +17,7 @@ mod tcp;
 
 pub use authorization::{CASE as AUTHORIZATION_CASE, ENVOY_ASKS, EVENKEEL_ASKS};
 pub use change::{AT_REST, CHANGING, ENDPOINTS_CASE, EVENKEEL_500, EVENKEEL_10000, REQUESTS_CASE, ROUTES_CASE};
+pub use generators::{CASE as GENERATORS_CASE, EVENKEEL_LOAD, FORTIO, WRK};
 pub use handshakes::{RESUMED_CASE, X25519_CASE};
 pub use http2::{GRPC_CASE, HTTP_CASE};
 pub use jwt::{CASE as TOKENS_CASE, ENVOY_TOKENS, EVENKEEL_TOKENS};
@@ -76,6 +78,7 @@ pub const ALL: &[Scenario] = &[
     jwt::SCENARIO,
     signing::SCENARIO,
     change::SCENARIO,
+    generators::SCENARIO,
 ];
 
 /// Time after readiness at which the memory for starting has been returned.
