@@ -75,10 +75,14 @@ impl Manifests {
 
     /// Reads the objects of a cluster from its API server.
     pub fn of_cluster(cluster: &ClusterOptions) -> anyhow::Result<Self> {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(Self::read_cluster(cluster))
+    }
+
+    /// Reads them on an event loop that runs already.
+    pub async fn read_cluster(cluster: &ClusterOptions) -> anyhow::Result<Self> {
         let mesh = mesh()?;
         let scope = Scope::all(&mesh.root_namespace);
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let read = runtime.block_on(reading::read(cluster, &scope))?;
+        let read = reading::read(cluster, &scope).await?;
         for (kind, reason) in &read.left_out {
             // Nothing can be done if standard error is gone.
             let _ = writeln!(io::stderr(), "warning: {kind} is left out, because RBAC forbids to read it{reason}");

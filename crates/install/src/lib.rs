@@ -12,6 +12,7 @@ mod release;
 mod set;
 pub mod tags;
 mod template;
+pub mod upgrade;
 mod values;
 
 /// Field manager of what `evenkeel install` applies, and the label `app.kubernetes.io/managed-by` of its objects.

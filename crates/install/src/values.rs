@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::chart::{SCHEMA, VALUES};
 use crate::set::{SetError, Setting};
+use crate::upgrade;
 
 /// Why values are refused.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,11 @@ impl Values {
             setting.apply(&mut self.root).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// What differs from the values of the chart, for a file that says the same.
+    pub fn changes(&self) -> Value {
+        upgrade::changes(&Self::default().root, &self.root)
     }
 
     /// Sets the revision.
@@ -132,6 +138,17 @@ mod tests {
         check("pilot: {autoscaleMin: 3}", &[], "/pilot/autoscaleMax", 5.into());
         check("pilot: {resources: {requests: null}}", &[], "/pilot/resources/requests", Value::Null);
         check("", &["meshConfig.accessLogFile=/dev/stdout"], "/meshConfig/accessLogFile", "/dev/stdout".into());
+    }
+
+    #[test]
+    fn what_differs_gives_the_same_values_again() {
+        let values =
+            with("pilot: {resources: {requests: null}}", &["pilot.autoscaleMin=3,revisionTags={a,b}"]).expect("values");
+        let changes = values.changes();
+        assert_eq!(changes["pilot"]["autoscaleMin"], 3);
+        let again = with(&changes.to_string(), &[]).expect("values");
+        assert_eq!(again.root, values.root);
+        assert_eq!(Values::default().changes(), serde_json::json!({}));
     }
 
     #[test]

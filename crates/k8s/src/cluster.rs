@@ -1,6 +1,7 @@
 //! A cluster for commands: objects as JSON are applied, read and deleted by the user's own rights.
 
-use std::time::SystemTime;
+use std::io;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
@@ -11,12 +12,18 @@ use kube::api::{
 use kube::client::Body;
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::client::{ClientError, ClusterOptions, ExecPlugins};
 use crate::reason::reason;
 
 /// Objects in one answer to a list.
 const PAGE: u32 = 500;
+
+/// How long a page may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum size of a page, in bytes: the resources of a proxy in a large mesh have tens of millions.
+const MAX_PAGE_BYTES: u64 = 256 << 20;
 
 /// Kinds without a namespace.
 const CLUSTER_SCOPED: &[&str] = &[
@@ -80,6 +87,21 @@ pub enum Change {
     Unchanged,
 }
 
+/// An object before and after an application.
+struct Applied {
+    before: Option<DynamicObject>,
+    after: DynamicObject,
+}
+
+/// What an application would change.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    /// The object now; `None`: there is none.
+    pub before: Option<Value>,
+    /// The object afterwards.
+    pub after: Value,
+}
+
 /// How objects are applied.
 #[derive(Debug, Clone)]
 pub struct ApplyOptions {
@@ -137,6 +159,17 @@ pub struct LogsOf<'a> {
     pub previous: bool,
 }
 
+/// A program in a Pod with pages.
+#[derive(Debug, Clone, Copy)]
+pub struct PagesOf<'a> {
+    /// The Pod's namespace.
+    pub namespace: &'a str,
+    /// The Pod.
+    pub pod: &'a str,
+    /// The program's port.
+    pub port: u16,
+}
+
 /// A right that a command needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permission<'a> {
@@ -186,6 +219,22 @@ impl Cluster {
 
     /// Applies an object by server-side apply.
     pub async fn apply(&self, object: &Value, options: &ApplyOptions) -> Result<Change, ClusterError> {
+        Ok(match self.applied(object, options).await? {
+            Applied { before: None, .. } => Change::Created,
+            Applied { before: Some(before), after } if same(&before, &after) => Change::Unchanged,
+            Applied { .. } => Change::Configured,
+        })
+    }
+
+    /// Asks the API server what an application would change, and stores nothing; returns the object before and after it.
+    pub async fn preview(&self, object: &Value, options: &ApplyOptions) -> Result<Preview, ClusterError> {
+        let options = ApplyOptions { dry_run: true, ..options.clone() };
+        let Applied { before, after } = self.applied(object, &options).await?;
+        let kind = kind_of(object);
+        Ok(Preview { before: before.map(|before| json(kind, before)), after: json(kind, after) })
+    }
+
+    async fn applied(&self, object: &Value, options: &ApplyOptions) -> Result<Applied, ClusterError> {
         let (kind, name) = (kind_of(object), text(object, "/metadata/name"));
         let api = self.api(kind, object.pointer("/metadata/namespace").and_then(Value::as_str));
         let failed = |error: &kube::Error| ClusterError::of(format!("{} {name}", kind.kind), error);
@@ -194,11 +243,7 @@ impl Cluster {
         parameters.force = options.force;
         parameters.dry_run = options.dry_run;
         let after = api.patch(name, &parameters, &Patch::Apply(object)).await.map_err(|error| failed(&error))?;
-        Ok(match before {
-            None => Change::Created,
-            Some(before) if same(&before, &after) => Change::Unchanged,
-            Some(_) => Change::Configured,
-        })
+        Ok(Applied { before, after })
     }
 
     /// Stores an object by server-side apply in a single call, which is what a loader of many objects needs.
@@ -294,6 +339,21 @@ impl Cluster {
         log.map_err(|error| ClusterError::of(format!("log of {} {}", of.pod, of.container), &error))
     }
 
+    /// Returns a page of a program in a Pod, by port forwarding: it is asked as if over loopback.
+    pub async fn page(&self, of: &PagesOf<'_>, path: &str) -> Result<Vec<u8>, ClusterError> {
+        let what = || format!("{path} of {}", of.pod);
+        let failed = |reason: String| ClusterError::Failed { what: what(), reason };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), of.namespace);
+        let read = async {
+            let forwarded = pods.portforward(of.pod, &[of.port]).await;
+            let mut forwarded = forwarded.map_err(|error| ClusterError::of(what(), &error))?;
+            let stream = forwarded.take_stream(of.port).ok_or_else(|| failed("no stream came".to_owned()))?;
+            exchange(stream, path).await.map_err(|error| failed(error.to_string()))
+        };
+        let limit = tokio::time::timeout(PAGE_TIMEOUT, read).await;
+        limit.unwrap_or_else(|_| Err(failed(format!("no response within {} s", PAGE_TIMEOUT.as_secs()))))
+    }
+
     /// Whether the user has a right.
     pub async fn may(&self, permission: &Permission<'_>) -> Result<bool, ClusterError> {
         let attributes = ResourceAttributes {
@@ -319,6 +379,22 @@ impl Cluster {
             None => Api::all_with(self.client.clone(), &resource),
         }
     }
+}
+
+/// Asks for a page in HTTP/1.0, which has no chunks, and returns its body.
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> io::Result<Vec<u8>> {
+    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut response = Vec::new();
+    stream.take(MAX_PAGE_BYTES).read_to_end(&mut response).await?;
+    let invalid = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
+    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or_else(|| invalid("no HTTP response"))?;
+    let (head, body) = response.split_at(end);
+    let status = String::from_utf8_lossy(head).lines().next().unwrap_or_default().to_owned();
+    if status.split(' ').nth(1) != Some("200") {
+        return Err(invalid(&status));
+    }
+    Ok(body.get(4..).unwrap_or_default().to_vec())
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

@@ -51,6 +51,7 @@ pub mod tls;
 mod tokens;
 mod tracing;
 pub mod view;
+mod view_json;
 
 mod access_log;
 mod failover;

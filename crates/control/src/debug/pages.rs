@@ -401,6 +401,7 @@ impl Pages {
         let resources = report.resources();
         dump.insert("proxy".to_owned(), json!(report.client.node));
         dump.insert("generation".to_owned(), json!(resources.generation));
+        dump.insert("view".to_owned(), report.client.view.to_json());
         for kind in ResourceType::ALL {
             let one = |resource: &Arc<evenkeel_xds::Resource>| {
                 json!({

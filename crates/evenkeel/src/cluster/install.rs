@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use evenkeel_install::checks::{self, Stage};
+use evenkeel_install::checks::{self, Outcome, Stage};
 use evenkeel_install::crds::VERSION_ANNOTATION;
-use evenkeel_install::{MANAGER, Release, Rendered, Values};
+use evenkeel_install::{MANAGER, Release, Rendered, Values, upgrade};
 use evenkeel_k8s::cluster::{ApplyOptions, Change, Cluster, ObjectKind};
 use serde_json::{Value, json};
 
@@ -27,9 +27,9 @@ The values are those of charts/evenkeel.";
 /// Kind of definitions.
 const DEFINITION: &str = "CustomResourceDefinition";
 
-/// Flags of `evenkeel install`.
+/// Flags about a release, of `install` and `upgrade`.
 #[derive(Debug, clap::Args)]
-pub struct InstallArguments {
+pub struct ReleaseArguments {
     /// File with values of the chart; may be repeated.
     #[arg(short = 'f', long = "values", value_name = "FILE")]
     values: Vec<PathBuf>,
@@ -38,72 +38,118 @@ pub struct InstallArguments {
     #[arg(long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
 
+    /// Take over fields that others, such as Helm, have set to other values.
+    #[arg(long)]
+    pub(super) force_conflicts: bool,
+
+    /// Go on even if a check before the installation fails.
+    #[arg(long)]
+    pub(super) skip_checks: bool,
+
+    /// How long to wait until it works, in seconds; 0: do not wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub(super) timeout: u64,
+
+    #[command(flatten)]
+    pub(super) target: Target,
+}
+
+/// Flags of `evenkeel install`.
+#[derive(Debug, clap::Args)]
+pub struct InstallArguments {
     /// Print the objects, and change nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// Take over fields that others, such as Helm, have set to other values.
-    #[arg(long)]
-    force_conflicts: bool,
-
-    /// Install even if a check before the installation fails.
-    #[arg(long)]
-    skip_checks: bool,
-
-    /// How long to wait until it works, in seconds; 0: do not wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=3600))]
-    timeout: u64,
-
     #[command(flatten)]
-    target: Target,
+    release: ReleaseArguments,
 }
 
-impl InstallArguments {
-    fn release(&self, is_first: bool) -> anyhow::Result<Rendered> {
-        let mut values = Values::default();
+/// Objects to apply, and what to do next.
+pub(super) struct Applicable {
+    /// The objects of the release, with its namespace and the record of its values.
+    pub objects: Vec<Value>,
+    /// What differs from the values of the chart.
+    pub changes: Value,
+    /// What is printed at the end.
+    pub notes: String,
+}
+
+impl ReleaseArguments {
+    /// The objects with the values of the flags over others.
+    pub(super) fn objects(&self, mut values: Values, is_first: bool) -> anyhow::Result<Applicable> {
         for path in &self.values {
             let file = path.display().to_string();
             let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
             values.merge_file(&file, &text)?;
         }
         self.set.iter().try_for_each(|setting| values.set(setting))?;
+        let mut changes = values.changes();
+        let revision = changes.as_object_mut().and_then(|fields| fields.remove("revision"));
+        if let Some(revision) = revision.filter(|revision| *revision != self.target.revision()) {
+            bail!("the value `revision` is {revision}: name a revision by --revision, as the checks need it, too");
+        }
         if !self.target.revision().is_empty() {
             values.set_revision(self.target.revision());
         }
-        let release =
-            Release { namespace: self.target.namespace.clone(), manager: MANAGER.to_owned(), is_first, values };
-        Ok(release.render()?)
+        let namespace = self.target.namespace.clone();
+        let record = upgrade::record(&namespace, self.target.revision(), &changes);
+        let release = Release { namespace, manager: MANAGER.to_owned(), is_first, values };
+        let Rendered { objects, notes } = release.render()?;
+        let objects = with_namespace(&self.target, objects.into_iter().chain([record]));
+        Ok(Applicable { objects, changes, notes })
     }
 }
 
 pub async fn run(arguments: &InstallArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
-    if arguments.dry_run {
-        for object in with_namespace(&arguments.target, arguments.release(true)?.objects) {
+    let InstallArguments { dry_run, release } = arguments;
+    if *dry_run {
+        for object in release.objects(Values::default(), true)?.objects {
             writeln!(out, "---\n{}", serde_saphyr::to_string(&object)?.trim_end())?;
         }
         return Ok(0);
     }
-    let cluster = connect(&arguments.target.cluster).await?;
-    if !arguments.skip_checks {
-        let picture = observe::picture(&cluster, &arguments.target, Stage::Before).await;
-        let mut failed = checks::run(Stage::Before, &picture);
-        failed.retain(has_failed);
-        if !failed.is_empty() {
-            bail!("nothing is installed, as checks have failed (--skip-checks installs anyway)\n{}", text(&failed));
-        }
+    let cluster = connect(&release.target.cluster).await?;
+    check_before(&cluster, release, out).await?;
+    let is_first = is_first(&cluster, &release.target).await?;
+    let Applicable { objects, notes, .. } = release.objects(Values::default(), is_first)?;
+    apply_all(&cluster, &objects, release.force_conflicts, out).await?;
+    if release.timeout > 0 {
+        let limit = Duration::from_secs(release.timeout);
+        progress::until_it_works(&cluster, &release.target, limit, out).await?;
     }
-    let rendered = arguments.release(is_first(&cluster, &arguments.target).await?)?;
-    apply_all(&cluster, arguments, rendered.objects, out).await?;
-    if arguments.timeout > 0 {
-        let limit = Duration::from_secs(arguments.timeout);
-        progress::until_it_works(&cluster, &arguments.target, limit, out).await?;
-    }
-    write!(out, "\n{}", rendered.notes)?;
+    write!(out, "\n{notes}")?;
     Ok(0)
 }
 
+/// Fails if a check before the installation fails. Some are never skipped, as users' objects would be lost.
+pub(super) async fn check_before(
+    cluster: &Cluster,
+    release: &ReleaseArguments,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let picture = observe::picture(cluster, &release.target, Stage::Before).await;
+    let mut failed = checks::run(Stage::Before, &picture);
+    failed.retain(has_failed);
+    if release.skip_checks {
+        let is_binding = |outcome: &Outcome| checks::BINDING.contains(&outcome.name.as_str());
+        let (binding, skipped): (Vec<_>, Vec<_>) = failed.into_iter().partition(is_binding);
+        if !skipped.is_empty() {
+            writeln!(out, "checks that have failed are skipped:\n{}", text(&skipped))?;
+        }
+        failed = binding;
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "nothing is changed, as checks have failed (--skip-checks goes on, unless objects would be lost)\n{}",
+        text(&failed)
+    );
+}
+
 /// Whether the control plane has not taken over yet what it owns later: the validating webhook begins with `Ignore`.
-async fn is_first(cluster: &Cluster, target: &Target) -> anyhow::Result<bool> {
+pub(super) async fn is_first(cluster: &Cluster, target: &Target) -> anyhow::Result<bool> {
     let kind = ObjectKind { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingWebhookConfiguration" };
     let suffix = if target.revision().is_empty() { String::new() } else { format!("-{}", target.revision()) };
     let name = format!("istio-validator{suffix}-{}", target.namespace);
@@ -113,7 +159,7 @@ async fn is_first(cluster: &Cluster, target: &Target) -> anyhow::Result<bool> {
 }
 
 /// The objects with their namespace before them.
-fn with_namespace(target: &Target, objects: Vec<Value>) -> Vec<Value> {
+fn with_namespace(target: &Target, objects: impl Iterator<Item = Value>) -> Vec<Value> {
     let namespace = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -122,23 +168,25 @@ fn with_namespace(target: &Target, objects: Vec<Value>) -> Vec<Value> {
     std::iter::once(namespace).chain(objects).collect()
 }
 
-async fn apply_all(
+/// Applies all objects, and says what has changed.
+pub(super) async fn apply_all(
     cluster: &Cluster,
-    arguments: &InstallArguments,
-    objects: Vec<Value>,
+    objects: &[Value],
+    force: bool,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let options = ApplyOptions { manager: MANAGER.to_owned(), dry_run: false, force: arguments.force_conflicts };
-    for object in with_namespace(&arguments.target, objects) {
-        let (kind, name) = (text_of(&object, "/kind"), text_of(&object, "/metadata/name"));
-        if kind == "Namespace" && exists(cluster, &object).await?.is_some() {
-            continue;
+    let options = ApplyOptions { manager: MANAGER.to_owned(), dry_run: false, force };
+    for object in objects {
+        let (kind, name) = (text_of(object, "/kind"), text_of(object, "/metadata/name"));
+        match left_alone(cluster, object).await? {
+            Some(LeftAlone::Namespace) => continue,
+            Some(LeftAlone::OfOthers) => {
+                writeln!(out, "{kind} {name}: stays as it is, as others have installed it")?;
+                continue;
+            }
+            None => {}
         }
-        if kind == DEFINITION && is_of_others(exists(cluster, &object).await?.as_ref()) {
-            writeln!(out, "{kind} {name}: stays as it is, as others have installed it")?;
-            continue;
-        }
-        let changed = cluster.apply(&object, &options).await.with_context(|| {
+        let changed = cluster.apply(object, &options).await.with_context(|| {
             "not installed as a whole; a conflict of field managers names who owns the field (--force-conflicts takes it over)"
         })?;
         let word = match changed {
@@ -151,12 +199,27 @@ async fn apply_all(
     Ok(())
 }
 
-async fn exists(cluster: &Cluster, object: &Value) -> anyhow::Result<Option<Value>> {
-    let kind = ObjectKind { api_version: text_of(object, "/apiVersion"), kind: text_of(object, "/kind") };
-    Ok(cluster.get(kind, None, text_of(object, "/metadata/name")).await?)
+/// Why an object is not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeftAlone {
+    /// The namespace is there.
+    Namespace,
+    /// A definition is there that is not of this program: Istio's accept the same objects.
+    OfOthers,
 }
 
-/// Whether a definition is there that is not of this program: Istio's accept the same objects.
-fn is_of_others(found: Option<&Value>) -> bool {
-    found.is_some_and(|found| found["metadata"]["annotations"][VERSION_ANNOTATION].is_null())
+/// Whether an object stays as it is.
+pub(super) async fn left_alone(cluster: &Cluster, object: &Value) -> anyhow::Result<Option<LeftAlone>> {
+    let kind = text_of(object, "/kind");
+    if kind != "Namespace" && kind != DEFINITION {
+        return Ok(None);
+    }
+    let of = ObjectKind { api_version: text_of(object, "/apiVersion"), kind };
+    let Some(found) = cluster.get(of, None, text_of(object, "/metadata/name")).await? else { return Ok(None) };
+    let is_own = !found["metadata"]["annotations"][VERSION_ANNOTATION].is_null();
+    Ok(match kind {
+        DEFINITION if is_own => None,
+        DEFINITION => Some(LeftAlone::OfOthers),
+        _ => Some(LeftAlone::Namespace),
+    })
 }

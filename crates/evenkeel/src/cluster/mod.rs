@@ -8,6 +8,7 @@ pub mod observe;
 mod progress;
 mod tag;
 mod uninstall;
+mod upgrade;
 
 use std::io::{self, Write};
 
@@ -23,6 +24,9 @@ pub enum ClusterCommand {
     /// Install the control plane into a cluster, or upgrade it, and wait until it works.
     #[command(after_help = install::EXAMPLES)]
     Install(Box<install::InstallArguments>),
+    /// Upgrade an installed control plane to this program's version, in place or as a further revision, after a preview.
+    #[command(after_help = upgrade::EXAMPLES)]
+    Upgrade(Box<upgrade::UpgradeArguments>),
     /// Remove what `install` has created.
     Uninstall(uninstall::UninstallArguments),
     /// Check a cluster before (`--pre`) or after the installation.
@@ -82,6 +86,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<u8> {
     let out = &mut io::stdout().lock();
     match command {
         ClusterCommand::Install(arguments) => block_on(install::run(arguments, out))?,
+        ClusterCommand::Upgrade(arguments) => block_on(upgrade::run(arguments, out))?,
         ClusterCommand::Uninstall(arguments) => block_on(uninstall::run(arguments, out))?,
         ClusterCommand::Check(arguments) => block_on(check::run(arguments, out))?,
         ClusterCommand::Tag(command) => block_on(tag::run(command, out))?,

@@ -50,8 +50,8 @@ pub struct UninstallArguments {
 pub async fn run(arguments: &UninstallArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let target = &arguments.target;
     let cluster = connect(&target.cluster).await?;
-    let labels = format!("app.kubernetes.io/managed-by={MANAGER},istio.io/rev={}", target.label());
-    let mut objects = listed(&cluster, &labels).await?;
+    let labels = labels_of(target);
+    let mut objects = of_revision(&cluster, target).await?;
     if objects.is_empty() && !arguments.purge {
         bail!(
             "nothing of revision {} is labelled {labels}: what Helm has installed, `helm uninstall` removes",
@@ -91,6 +91,15 @@ pub async fn run(arguments: &UninstallArguments, out: &mut dyn Write) -> anyhow:
         )?;
     }
     Ok(0)
+}
+
+fn labels_of(target: &Target) -> String {
+    format!("app.kubernetes.io/managed-by={MANAGER},istio.io/rev={}", target.label())
+}
+
+/// Objects that have the labels of a revision.
+pub(super) async fn of_revision(cluster: &Cluster, target: &Target) -> anyhow::Result<Vec<Value>> {
+    listed(cluster, &labels_of(target)).await
 }
 
 /// Objects of all kinds with these labels.

@@ -87,11 +87,16 @@ fn service(name: &str) -> String {
 }
 
 fn bootstrap(control_planes: &[ControlPlane]) -> String {
-    let endpoint = |plane: &ControlPlane| {
-        let address = json!({"address": "127.0.0.1", "port_value": plane.grpc.port()});
+    gateway_bootstrap(&control_planes.iter().map(|plane| plane.grpc.port()).collect::<Vec<_>>())
+}
+
+/// The bootstrap of the gateway `gateway-0.shop`, whose control planes listen on these ports.
+pub fn gateway_bootstrap(ports: &[u16]) -> String {
+    let endpoint = |port: &u16| {
+        let address = json!({"address": "127.0.0.1", "port_value": port});
         json!({"endpoint": {"address": {"socket_address": address}}})
     };
-    let endpoints: Vec<Value> = control_planes.iter().map(endpoint).collect();
+    let endpoints: Vec<Value> = ports.iter().map(endpoint).collect();
     let http2 = json!({
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": {"http2_protocol_options": {}},

@@ -9,6 +9,7 @@ mod bootstrap_spelling;
 mod certificates_any_order;
 mod cluster;
 mod cluster_objects;
+mod cluster_upgrade;
 mod completion;
 mod control_planes;
 mod describe;

@@ -13,21 +13,14 @@ const GATEWAY_API: &str = ".gateway.networking.k8s.io";
 const BUNDLE: &str = "gateway.networking.k8s.io/bundle-version";
 const CHANNEL: &str = "gateway.networking.k8s.io/channel";
 
+const NOT_NEWER: &str = "no definition is newer than this program";
+const STORED: &str = "stored objects have versions that are served";
+/// Checks that nobody skips: an older definition, or one without a version in which objects are stored, loses what users have stored.
+pub const BINDING: [&str; 2] = [NOT_NEWER, STORED];
+
 pub(super) const CHECKS: &[Check] = &[
-    Check {
-        group: GROUP,
-        name: "no definition is newer than this program",
-        is_early: true,
-        hint: PAGE,
-        run: not_newer,
-    },
-    Check {
-        group: GROUP,
-        name: "stored objects have versions that are served",
-        is_early: true,
-        hint: PAGE,
-        run: stored,
-    },
+    Check { group: GROUP, name: NOT_NEWER, is_early: true, hint: PAGE, run: not_newer },
+    Check { group: GROUP, name: STORED, is_early: true, hint: PAGE, run: stored },
     Check { group: GROUP, name: "the Gateway API is 1.1 or newer", is_early: true, hint: PAGE, run: gateway_api },
     Check {
         group: GROUP,

@@ -10,6 +10,7 @@ mod others;
 mod picture;
 mod webhooks;
 
+pub use definitions::BINDING;
 pub use picture::{Answer, NEEDED, Needed, Picture, RIGHTS, Right};
 
 use serde::Serialize;

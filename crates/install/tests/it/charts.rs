@@ -167,3 +167,46 @@ fn policies_hold_without_a_control_plane() {
         assert_eq!(api.verdicts(&quiet).messages, "", "{quiet}");
     }
 }
+
+/// What the agent of a node may do, and is told to do, follows from the values.
+#[test]
+fn the_agent_of_the_cni_has_the_rights_that_the_values_need() {
+    let chart = chart("cni");
+    let rendered = |settings: &[&str]| {
+        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        helm::template(&[&["cni", &chart, "--namespace", NAMESPACE], &settings[..]].concat())
+            .map(|text| documents(&text))
+    };
+    let check = |settings: &[&str], rights: &[&str], flags: &[&str]| {
+        let objects = rendered(settings).expect("Helm renders");
+        let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind).expect("it is there");
+        let rules = of("ClusterRole")["rules"].as_array().into_iter().flatten();
+        let words = |list: &Value| -> Vec<String> {
+            list.as_array().into_iter().flatten().filter_map(|word| Some(word.as_str()?.to_owned())).collect()
+        };
+        let found: Vec<String> = rules
+            .map(|rule| format!("{}: {}", words(&rule["resources"]).join(","), words(&rule["verbs"]).join(",")))
+            .collect();
+        assert_eq!(found, rights, "{settings:?}");
+        let arguments = words(&of("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"]);
+        flags.iter().for_each(|flag| assert!(arguments.iter().any(|word| word == flag), "{flag}: {arguments:?}"));
+    };
+    let (follow, report) = ("pods: get,list,watch", "events: create");
+    check(&[], &[follow, report], &["--broken-pods=repair", "--netns-dir=/host/netns"]);
+    check(&["repair.enabled=false"], &["pods: get"], &["--broken-pods=ignore"]);
+    check(&["repair.repairPods=false"], &[follow, report], &["--broken-pods=report"]);
+    let deletes = ["repair.repairPods=false", "repair.deletePods=true", "repair.labelPods=true"];
+    check(&deletes, &[follow, report, "pods: delete"], &["--broken-pods=delete"]);
+    let label = "--broken-pod-label=cni.istio.io/uninitialized=true";
+    check(
+        &["repair.repairPods=false", "repair.labelPods=true"],
+        &[follow, report, "pods: patch"],
+        &["--broken-pods=label", label],
+    );
+    check(&["taint.enabled=true"], &[follow, report, "nodes: get,patch"], &["--remove-taint"]);
+    check(&["istioOwnedCNIConfig=true"], &[follow, report], &["--own-config=02-evenkeel-cni.conflist"]);
+    check(&["chained=false"], &[follow, report], &["--standalone-config=YYY-evenkeel-cni.conflist"]);
+    for refused in ["repair.repairPod=true", "cniConfFileName=a.conf", "istioOwnedCNIConfigFileName=../a.conflist"] {
+        assert!(rendered(&[refused]).is_err(), "{refused}");
+    }
+}

@@ -287,7 +287,11 @@ impl ApiServer {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> String {
+    /// Runs kubectl as the administrator with something on standard input, and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails; the message contains its output.
+    pub fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> String {
         let output = self.run_kubectl(arguments, input);
         assert!(
             output.status.success(),
