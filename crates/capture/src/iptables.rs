@@ -26,6 +26,18 @@ pub fn render(ruleset: &Ruleset) -> String {
     [Table::Raw, Table::Mangle, Table::Nat].map(|table| render_table(ruleset, table)).concat()
 }
 
+/// The chains that a listing (`iptables-save`) lacks, does not enter, or has without rules.
+pub fn missing(ruleset: &Ruleset, listed: &str) -> Vec<&'static str> {
+    let has = |wanted: &str| listed.lines().any(|line| line == wanted);
+    let begins = |wanted: &str| listed.lines().any(|line| line.starts_with(wanted));
+    let is_there = |chain: &&Chain| {
+        let own = chain_name(chain.name);
+        has(&format!("-A {} -j {own}", place(chain.hook).1)) && begins(&format!("-A {own} "))
+    };
+    let expected = ruleset.chains.iter().filter(|chain| !chain.rules.is_empty());
+    expected.filter(|chain| !is_there(chain)).map(|chain| chain_name(chain.name)).collect()
+}
+
 /// The chains of one table; nothing if it has none.
 fn render_table(ruleset: &Ruleset, table: Table) -> String {
     let chains: Vec<&Chain> = ruleset.chains.iter().filter(|chain| place(chain.hook).0 == table).collect();

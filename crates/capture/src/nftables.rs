@@ -28,6 +28,28 @@ pub fn replace(ruleset: &Ruleset) -> String {
     format!("{table}\ndelete {table}\n{}", render(ruleset))
 }
 
+/// The arguments of `nft` that list the table of a family.
+pub fn list_arguments(of: Family) -> [&'static str; 4] {
+    ["list", "table", family(of), "evenkeel"]
+}
+
+/// The chains that a listing (`nft list table`) lacks, or has without rules. Single rules are not compared: those of another version of
+/// this program are as good.
+pub fn missing(ruleset: &Ruleset, listed: &str) -> Vec<&'static str> {
+    let is_there = |chain: &&Chain| {
+        let head = format!("chain {} {{", name(chain.name));
+        let mut lines = listed.lines().map(str::trim).skip_while(|line| *line != head);
+        lines.next().is_some() && lines.take_while(|line| *line != "}").any(is_rule)
+    };
+    let expected = ruleset.chains.iter().filter(|chain| !chain.rules.is_empty());
+    expected.filter(|chain| !is_there(chain)).map(|chain| name(chain.name)).collect()
+}
+
+/// Whether a line of a chain is a rule, and not its hook.
+fn is_rule(line: &str) -> bool {
+    !line.is_empty() && !line.starts_with("type ") && !line.starts_with('#')
+}
+
 fn family(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",

@@ -13,7 +13,7 @@ use std::thread;
 use nix::sched::{CloneFlags, setns};
 
 use crate::configuration::PodName;
-use crate::handover::{self, Verdict};
+use crate::handover::{self, Request, Task, Verdict};
 
 /// Maximum number of Pods at a time; a runtime starts few at once, and tries again.
 const MAX_PODS: usize = 64;
@@ -39,6 +39,9 @@ pub trait Rules: Send + Sync + 'static {
 
     /// Loads it in the network namespace of the calling thread.
     fn load(&self, capture: Self::Capture) -> Result<(), String>;
+
+    /// Fails if it is not loaded in the network namespace of the calling thread.
+    fn verify(&self, capture: Self::Capture) -> Result<(), String>;
 }
 
 /// Opens the socket, which only root can use.
@@ -80,10 +83,18 @@ pub fn serve<R: Rules>(listener: &UnixListener, rules: &Arc<R>, counts: &Arc<Cou
 }
 
 fn serve_one<R: Rules>(stream: &UnixStream, rules: &R, counts: &Counts) -> io::Result<()> {
-    let (pod, network) = handover::receive(stream)?;
-    let verdict = capture(rules, &pod, &network);
+    let (request, network) = handover::receive(stream)?;
+    let verdict = serve_request(rules, &request, &network);
+    if request.task == Task::Load {
+        note(&request.pod, &verdict, counts);
+    }
+    handover::answer(stream, &verdict)
+}
+
+/// Counts and logs what has happened to a Pod that starts.
+fn note(pod: &PodName, verdict: &Verdict, counts: &Counts) {
     let (namespace, name) = (&pod.namespace, &pod.name);
-    match &verdict {
+    match verdict {
         Verdict::Captured => {
             counts.captured.fetch_add(1, Relaxed);
             tracing::info!(namespace, name, "the capture rules are loaded");
@@ -97,16 +108,18 @@ fn serve_one<R: Rules>(stream: &UnixStream, rules: &R, counts: &Counts) -> io::R
             tracing::error!(namespace, name, reason, "the capture rules are not loaded; the Pod does not start");
         }
     }
-    handover::answer(stream, &verdict)
 }
 
-fn capture<R: Rules>(rules: &R, pod: &PodName, network: &OwnedFd) -> Verdict {
-    let loaded = match rules.of_pod(pod) {
+fn serve_request<R: Rules>(rules: &R, request: &Request, network: &OwnedFd) -> Verdict {
+    let served = match rules.of_pod(&request.pod) {
         Ok(None) => return Verdict::Skipped,
-        Ok(Some(capture)) => enter(network).and_then(|()| rules.load(capture)),
+        Ok(Some(capture)) => enter(network).and_then(|()| match request.task {
+            Task::Load => rules.load(capture),
+            Task::Verify => rules.verify(capture),
+        }),
         Err(reason) => Err(reason),
     };
-    loaded.map_or_else(Verdict::Failed, |()| Verdict::Captured)
+    served.map_or_else(Verdict::Failed, |()| Verdict::Captured)
 }
 
 /// Changes the network of the calling thread, which serves this Pod alone.

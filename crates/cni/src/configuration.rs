@@ -35,6 +35,9 @@ pub struct Settings {
     /// The namespace of the agent's own Pod.
     #[serde(default)]
     pub agent_namespace: String,
+    /// No other plugin makes the Pod's network before this one, and none has to.
+    #[serde(default)]
+    pub standalone: bool,
     /// What the name of the agent's own Pod begins with. It could not start if it needed itself.
     #[serde(default)]
     pub agent_prefix: String,

@@ -1,5 +1,5 @@
-//! The socket between plugin and agent: a Pod's name and its network namespace, as an open file, in one direction, a verdict in the
-//! other. Both are JSON, and end with the writing half of the connection.
+//! The socket between plugin and agent: what is wanted for which Pod, and its network namespace, as an open file, in one direction, a
+//! verdict in the other. Both are JSON, and end with the writing half of the connection.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -24,11 +24,33 @@ const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the agent waits for a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What the plugin wants for a Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The Pod.
+    #[serde(flatten)]
+    pub pod: PodName,
+    /// What is wanted. A plugin of an earlier version does not say.
+    #[serde(default)]
+    pub task: Task,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Task {
+    /// The rules are loaded.
+    #[default]
+    Load,
+    /// It is verified that they are.
+    Verify,
+}
+
 /// What the agent did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// The rules are loaded.
+    /// The rules are loaded, or were found.
     Captured,
     /// The Pod has no sidecar, or captures nothing.
     Skipped,
@@ -36,12 +58,12 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// Asks the agent to load the rules of a Pod in a network namespace.
-pub fn ask(socket: &Path, pod: &PodName, network: &impl AsFd) -> io::Result<Verdict> {
+/// Asks the agent for something in the network namespace of a Pod.
+pub fn ask(socket: &Path, request: &Request, network: &impl AsFd) -> io::Result<Verdict> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PLUGIN_TIMEOUT))?;
     stream.set_write_timeout(Some(PLUGIN_TIMEOUT))?;
-    let request = serde_json::to_vec(pod)?;
+    let request = serde_json::to_vec(request)?;
     let descriptors = [network.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut carried = SendAncillaryBuffer::new(&mut space);
@@ -54,8 +76,8 @@ pub fn ask(socket: &Path, pod: &PodName, network: &impl AsFd) -> io::Result<Verd
     Ok(serde_json::from_slice(&read_rest(&stream, Vec::new())?)?)
 }
 
-/// Reads a request: the Pod and its network namespace.
-pub(crate) fn receive(stream: &UnixStream) -> io::Result<(PodName, OwnedFd)> {
+/// Reads a request, and the network namespace.
+pub(crate) fn receive(stream: &UnixStream) -> io::Result<(Request, OwnedFd)> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut first = vec![0; 1024];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -68,9 +90,9 @@ pub(crate) fn receive(stream: &UnixStream) -> io::Result<(PodName, OwnedFd)> {
         }
     }
     first.truncate(length);
-    let pod = serde_json::from_slice(&read_rest(stream, first)?)?;
+    let request = serde_json::from_slice(&read_rest(stream, first)?)?;
     let network = network.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no network namespace came"))?;
-    Ok((pod, network))
+    Ok((request, network))
 }
 
 /// Writes the answer.

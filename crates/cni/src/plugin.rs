@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::configuration::{NetworkConfiguration, PodName, VERSIONS};
-use crate::handover::{self, Verdict};
+use crate::configuration::{NetworkConfiguration, PodName, Settings, VERSIONS};
+use crate::handover::{self, Request, Task, Verdict};
 
 /// What the runtime wants, and of which container: the variables `CNI_…`.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +52,24 @@ pub enum PluginError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// The agent does not answer, so no Pod can be added now.
+    #[error(
+        "the agent of this node does not answer at {socket}: {source}; no Pod can be added until its Pod (DaemonSet) runs"
+    )]
+    NotReady {
+        /// Its socket.
+        socket: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The rules are not in the Pod's network.
+    #[error("the capture rules of Pod {}/{} are not in its network: {reason}", pod.namespace, pod.name)]
+    Missing {
+        /// The Pod.
+        pod: PodName,
+        /// What is missing.
+        reason: String,
+    },
     /// The agent could not load the rules.
     #[error("the capture rules of Pod {}/{} are not loaded: {reason}", pod.namespace, pod.name)]
     Refused {
@@ -72,7 +90,10 @@ impl PluginError {
             Self::Network { .. } => 5,
             // "Try again later."
             Self::Agent { .. } => 11,
+            // "The plugin is not available", of STATUS (1.1.0).
+            Self::NotReady { .. } => 50,
             Self::Refused { .. } => 100,
+            Self::Missing { .. } => 101,
         }
     }
 
@@ -113,32 +134,54 @@ impl Invocation {
         match self.command.as_str() {
             "ADD" => self.add(configuration).map(Some),
             "STATUS" => status(&configuration).map(|()| None),
+            "CHECK" => self.check(configuration).map(|()| None),
             // The rules end with the Pod's network namespace; nothing of them is kept elsewhere.
-            "DEL" | "GC" | "CHECK" => Ok(None),
+            "DEL" | "GC" => Ok(None),
             other => Err(PluginError::Command(other.to_owned())),
         }
     }
 
     fn add(&self, configuration: NetworkConfiguration) -> Result<Value, PluginError> {
-        let NetworkConfiguration { prev_result, settings, .. } = configuration;
-        let result = prev_result.ok_or(PluginError::NotChained)?;
+        let NetworkConfiguration { prev_result, settings, cni_version } = configuration;
+        // On its own, as for Multus, it gives a Pod no interface and no address.
+        let alone = settings.standalone.then(|| json!({"cniVersion": cni_version}));
+        let result = prev_result.or(alone).ok_or(PluginError::NotChained)?;
+        match self.ask(&settings, Task::Load)? {
+            Some(Asked { pod, verdict: Verdict::Failed(reason) }) => Err(PluginError::Refused { pod, reason }),
+            _ => Ok(result),
+        }
+    }
+
+    fn check(&self, configuration: NetworkConfiguration) -> Result<(), PluginError> {
+        match self.ask(&configuration.settings, Task::Verify)? {
+            Some(Asked { pod, verdict: Verdict::Failed(reason) }) => Err(PluginError::Missing { pod, reason }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the agent about the Pod; `None`: it is left as it is.
+    fn ask(&self, settings: &Settings, task: Task) -> Result<Option<Asked>, PluginError> {
         let Some(pod) = PodName::of_arguments(&self.arguments).filter(|pod| !settings.skips(pod)) else {
-            return Ok(result);
+            return Ok(None);
         };
         let network =
             File::open(&self.network).map_err(|source| PluginError::Network { path: self.network.clone(), source })?;
-        let socket = settings.socket;
-        match handover::ask(&socket, &pod, &network) {
-            Ok(Verdict::Captured | Verdict::Skipped) => Ok(result),
-            Ok(Verdict::Failed(reason)) => Err(PluginError::Refused { pod, reason }),
-            Err(source) => Err(PluginError::Agent { socket, source }),
-        }
+        let request = Request { pod, task };
+        let verdict = handover::ask(&settings.socket, &request, &network)
+            .map_err(|source| PluginError::Agent { socket: settings.socket.clone(), source })?;
+        Ok(Some(Asked { pod: request.pod, verdict }))
     }
+}
+
+/// What the agent says about a Pod.
+struct Asked {
+    pod: PodName,
+    verdict: Verdict,
 }
 
 /// Whether Pods can be added: the agent listens.
 fn status(configuration: &NetworkConfiguration) -> Result<(), PluginError> {
     let socket = &configuration.settings.socket;
     let connected = UnixStream::connect(socket).map(drop);
-    connected.map_err(|source| PluginError::Agent { socket: socket.clone(), source })
+    connected.map_err(|source| PluginError::NotReady { socket: socket.clone(), source })
 }

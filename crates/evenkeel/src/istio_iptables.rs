@@ -2,17 +2,17 @@
 //! The init container of injected Pods runs it; its flags are those of Istio's command of this name.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_capture::{Capture, Family, Ruleset, iptables, nftables};
 use evenkeel_local::tools::{self, Loader};
 
+use crate::capture_probe;
+
 /// The system's name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// An address of documentation (RFC 5737), which nobody has.
-const UNUSED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// How long a connection to the own machine may take.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Exit status of a Pod without rules, as Istio's: who repairs such Pods finds them by it.
@@ -58,6 +58,7 @@ pub fn run(arguments: &CaptureArguments, out: &mut dyn Write) -> anyhow::Result<
 
 /// Loads the rules in the network of the calling thread.
 pub fn load(capture: &Capture) -> anyhow::Result<()> {
+    let capture = for_network(capture.clone());
     let loader = Loader::find()?;
     for ruleset in capture.rulesets() {
         let is_v6 = ruleset.family == Family::V6;
@@ -67,26 +68,45 @@ pub fn load(capture: &Capture) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether an outbound connection of this process arrives where the proxy will listen.
+/// What is captured in the network of the calling thread: with an IPv6 address there, IPv6 as well, whatever the arguments say. Otherwise
+/// everything by IPv6 would pass the sidecar by.
+pub fn for_network(capture: Capture) -> Capture {
+    Capture { ipv6: capture.ipv6 || capture_probe::has_ipv6(), ..capture }
+}
+
+/// Whether outbound connections of this process arrive where the proxy will listen.
 fn validate(capture: &Capture, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let Some(target) = captured_target(capture) else {
+    let capture = for_network(capture.clone());
+    let mut verified = Vec::new();
+    for family in [Family::V4, Family::V6].into_iter().filter(|family| *family == Family::V4 || capture.ipv6) {
+        let Some(target) = captured_target(&capture, family) else { continue };
+        let name = if family == Family::V4 { "IPv4" } else { "IPv6" };
+        if !is_captured(&capture, target)? {
+            let reason = "outbound connections are not captured: the CNI plugin has not loaded the Pod's rules. Does its agent \
+                          (DaemonSet) run on this node, and is `evenkeel-cni` in the node's /etc/cni/net.d/*.conflist? The agent \
+                          repairs the Pod, unless `repair` is off in the chart `cni`; then the Pod has to be deleted";
+            writeln!(out, "error: {name}: {reason}")?;
+            return Ok(VALIDATION_FAILED);
+        }
+        verified.push(name);
+    }
+    if verified.is_empty() {
         writeln!(out, "not verified: the Pod captures no outbound connection")?;
-        return Ok(0);
-    };
-    let place = SocketAddr::from((Ipv4Addr::UNSPECIFIED, capture.ports.outbound));
+    } else {
+        writeln!(out, "verified: outbound connections are captured ({})", verified.join(", "))?;
+    }
+    Ok(0)
+}
+
+/// Whether a connection to an address arrives where the proxy will listen.
+fn is_captured(capture: &Capture, target: SocketAddr) -> anyhow::Result<bool> {
+    let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let place = SocketAddr::from((any, capture.ports.outbound));
     let listener = TcpListener::bind(place).with_context(|| format!("cannot listen on {place}"))?;
     match TcpStream::connect_timeout(&target, VALIDATION_TIMEOUT) {
-        Ok(stream) if arrives(&listener, stream.local_addr()?)? => {
-            writeln!(out, "verified: outbound connections are captured")?;
-            Ok(0)
-        }
-        _ => {
-            let reason = "outbound connections are not captured: the CNI plugin has not loaded the Pod's rules. Does its agent \
-                          (DaemonSet) run on this node, and is `evenkeel-cni` in the node's /etc/cni/net.d/*.conflist? The Pod has to be \
-                          deleted, as the rules are loaded before its first container starts";
-            writeln!(out, "error: {reason}")?;
-            Ok(VALIDATION_FAILED)
-        }
+        Ok(stream) => Ok(arrives(&listener, stream.local_addr()?)?),
+        // Without a route nothing leaves the Pod by IPv6.
+        Err(error) => Ok(target.is_ipv6() && error.kind() == io::ErrorKind::NetworkUnreachable),
     }
 }
 
@@ -103,13 +123,8 @@ fn arrives(listener: &TcpListener, from: SocketAddr) -> io::Result<bool> {
 }
 
 /// An address, with nobody behind it, to which connections are captured.
-fn captured_target(capture: &Capture) -> Option<SocketAddr> {
-    let excluded = |address: IpAddr| capture.rules.except_outbound_ranges.iter().any(|range| range.contains(&address));
-    let candidates: Vec<IpAddr> = match &capture.rules.outbound_ranges {
-        None => vec![UNUSED.into()],
-        Some(ranges) => ranges.iter().map(|range| range.addr()).filter(IpAddr::is_ipv4).collect(),
-    };
-    let address = candidates.into_iter().find(|address| !excluded(*address))?;
+fn captured_target(capture: &Capture, family: Family) -> Option<SocketAddr> {
+    let address = capture_probe::address(capture, family)?;
     let port = (1..).find(|port| !capture.rules.except_outbound_ports.contains(port))?;
     Some((address, port).into())
 }

@@ -7,6 +7,7 @@ mod apply;
 mod authz;
 mod bug_report;
 mod ca;
+mod capture_probe;
 mod cluster;
 mod cni;
 mod commands;

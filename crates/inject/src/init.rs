@@ -8,8 +8,8 @@ use crate::container::{Capabilities, Container, Resources, SecurityContext};
 use crate::pod::Pod;
 use crate::settings::ProxySettings;
 
-/// Its name, as in Istio.
-pub(crate) const NAME: &str = "istio-init";
+/// Name of the container that loads the rules, as in Istio.
+pub const NAME: &str = "istio-init";
 /// The container that stands in its place where a CNI plugin loads the rules, as in Istio. Its arguments are those of the rules, and the
 /// plugin's agent reads them there.
 pub const VALIDATION: &str = "istio-validation";

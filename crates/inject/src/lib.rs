@@ -30,7 +30,7 @@ pub use agent::{
 pub use apply::{Subject, inject_json};
 pub use decision::{GATEWAY_TEMPLATE, PROXY_CONTAINER, TEMPLATES_ANNOTATION, is_gateway, is_injected};
 pub use document::Mesh;
-pub use init::{VALIDATION, VALIDATION_FLAGS};
+pub use init::{NAME as INIT, VALIDATION, VALIDATION_FLAGS};
 pub use injection::{Injection, inject};
 pub use labels::{canonical_name, canonical_revision};
 pub use pod::{Owner, Pod};

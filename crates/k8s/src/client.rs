@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kube::Client;
+pub use kube::Client;
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 /// Which cluster to use: flags of the same names as kubectl's.

@@ -11,6 +11,7 @@ pub mod gateways;
 pub mod last_objects;
 pub mod lease;
 mod localities;
+pub mod node_pods;
 pub mod ownership;
 pub mod pod_rules;
 pub mod reading;

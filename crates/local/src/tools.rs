@@ -91,6 +91,8 @@ pub enum Loader {
     },
 }
 
+/// What `ip` says of a route or an address that is there already; newer ones say the latter of an address of IPv6.
+const IS_THERE: [&str; 2] = ["File exists", "already assigned"];
 /// A chain of the rules, by which loaded ones are recognized.
 const IPTABLES_CHAIN: &str = ":ISTIO_OUTPUT ";
 
@@ -120,6 +122,24 @@ impl Loader {
         }
     }
 
+    /// The loaded rules of this program as text; empty: there are none. `arguments`: those of `nft` that list them.
+    pub fn listed(&self, arguments: &[&str], is_v6: bool) -> Result<String, ToolError> {
+        let nft = match self {
+            Self::Nftables { nft, .. } => nft,
+            Self::Iptables { save, .. } => return saved(&of_family(save, is_v6)),
+        };
+        let output = Command::new(nft).args(arguments).stdin(Stdio::null()).output();
+        let output = output.map_err(|source| ToolError::Spawn { program: nft.clone(), source })?;
+        let message = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join("; ");
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else if message.contains("No such file or directory") {
+            Ok(String::new())
+        } else {
+            Err(ToolError::Failed { program: nft.clone(), message })
+        }
+    }
+
     /// Runs the lines of `script` as `ip` commands. What is there already stays.
     pub fn add_routes(&self, script: &str, is_v6: bool) -> Result<(), ToolError> {
         let (Self::Nftables { ip, .. } | Self::Iptables { ip, .. }) = self;
@@ -130,7 +150,7 @@ impl Loader {
                 let _ = feed(Command::new(ip).args([family, "-batch", "-"]), &format!("rule del {rule}"));
             }
             match feed(Command::new(ip).args([family, "-batch", "-"]), line) {
-                Err(ToolError::Failed { message, .. }) if message.contains("File exists") => {}
+                Err(ToolError::Failed { message, .. }) if IS_THERE.iter().any(|text| message.contains(text)) => {}
                 result => result?,
             }
         }

@@ -4,3 +4,4 @@ mod arguments;
 mod kernel;
 mod network;
 mod texts;
+mod user_namespaces;

@@ -175,3 +175,22 @@ fn iptables_has_istios_decisions_in_istios_order() {
         ],
     );
 }
+
+#[test]
+fn chains_that_are_not_loaded_are_named() {
+    let capture = Capture { mode: InterceptionMode::Tproxy, dns: DnsCapture::All, ..Capture::default() };
+    for ruleset in capture.rulesets() {
+        let (nft, iptables) = (nftables::render(&ruleset), iptables::render(&ruleset));
+        assert_eq!((nftables::missing(&ruleset, &nft), iptables::missing(&ruleset, &iptables)), (vec![], vec![]));
+        assert_eq!(nftables::missing(&ruleset, "").len(), ruleset.chains.len());
+        assert_eq!(iptables::missing(&ruleset, "").len(), ruleset.chains.len());
+        // A chain that somebody has emptied, and one that nothing enters.
+        let start = nft.find("chain outbound {").expect("the chain");
+        let (before, after) = nft.split_at(start);
+        let emptied =
+            format!("{before}chain outbound {{\n    type nat hook output priority -100; policy accept;\n  }}\n{after}");
+        assert_eq!(nftables::missing(&ruleset, &emptied), ["outbound"]);
+        let detached = iptables.replace("-A OUTPUT -j ISTIO_OUTPUT\n", "");
+        assert_eq!(iptables::missing(&ruleset, &detached), ["ISTIO_OUTPUT"]);
+    }
+}

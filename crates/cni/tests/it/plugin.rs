@@ -34,6 +34,12 @@ impl Rules for Recorded {
         self.0.lock().expect("no panic").push(inode("/proc/thread-self/ns/net"));
         Ok(())
     }
+
+    fn verify(&self, _: u8) -> Result<(), String> {
+        let here = inode("/proc/thread-self/ns/net");
+        let is_loaded = self.0.lock().expect("no panic").contains(&here);
+        if is_loaded { Ok(()) } else { Err("there is no table".to_owned()) }
+    }
 }
 
 fn inode(path: impl AsRef<Path>) -> u64 {
@@ -125,7 +131,8 @@ fn a_pod_whose_rules_are_not_known_does_not_start() {
     let mut elsewhere = complete;
     elsewhere["socket"] = json!(node.folder.path().join("absent.sock"));
     check("ADD", "mesh/captured", &elsewhere, 11, "the agent of this node does not answer");
-    check("STATUS", "", &elsewhere, 11, "the agent of this node does not answer");
+    check("CHECK", "mesh/captured", &elsewhere, 11, "the agent of this node does not answer");
+    check("STATUS", "", &elsewhere, 50, "the agent of this node does not answer");
 }
 
 #[test]
@@ -136,9 +143,39 @@ fn other_commands_need_nothing() {
         assert_eq!(found, (expected, true), "{command} {version}");
     };
     for version in VERSIONS {
-        ["DEL", "CHECK", "GC", "STATUS"].iter().for_each(|command| check(command, version, None));
+        ["DEL", "GC", "STATUS"].iter().for_each(|command| check(command, version, None));
     }
     check("VERSION", "1.1.0", Some(json!({"cniVersion": "1.1.0", "supportedVersions": VERSIONS})));
     let socket = fs::metadata(node.folder.path().join("agent.sock")).expect("it");
     assert_eq!(socket.mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_check_finds_rules_that_are_gone() {
+    let node = Node::new();
+    let input = node.configuration("1.0.0", Some(json!({"cniVersion": "1.0.0"})));
+    let check = |pod: &str, expected: Option<u64>| {
+        let (printed, succeeded) = node.invoke("CHECK", pod, &input);
+        let code = printed.as_ref().and_then(|printed| printed["code"].as_u64());
+        assert_eq!((code, succeeded), (expected, expected.is_none()), "{pod}: {printed:?}");
+    };
+    check("mesh/captured", Some(101));
+    check("mesh/plain", None);
+    check("kube-system/captured", None);
+    check("istio-system/evenkeel-cni-node-x7k2p", None);
+    node.invoke("ADD", "mesh/captured", &input);
+    check("mesh/captured", None);
+    node.rules.0.lock().expect("no panic").clear();
+    check("mesh/captured", Some(101));
+    let counted = [&node.counts.captured, &node.counts.skipped, &node.counts.failed].map(|count| count.load(Relaxed));
+    assert_eq!(counted, [1, 0, 0], "checks are no Pods that start");
+}
+
+#[test]
+fn alone_it_needs_no_result_of_others() {
+    let node = Node::new();
+    let mut input = node.configuration("1.0.0", None);
+    input["standalone"] = true.into();
+    assert_eq!(node.invoke("ADD", "mesh/captured", &input), (Some(json!({"cniVersion": "1.0.0"})), true));
+    assert_eq!(node.rules.0.lock().expect("no panic").len(), 1);
 }

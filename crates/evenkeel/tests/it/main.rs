@@ -10,6 +10,7 @@ mod certificates_any_order;
 mod cluster;
 mod cluster_objects;
 mod cluster_upgrade;
+mod cni_node;
 mod completion;
 mod control_planes;
 mod describe;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_api::istio::ProxyConfig;
 use evenkeel_base::Span;
-use evenkeel_inject::{Mesh, SidecarForm, Template};
+use evenkeel_inject::{InitContainer, Mesh, SidecarForm, Template};
 use serde_json::{Value, json};
 
 use crate::support::mesh;
@@ -53,6 +53,37 @@ fn difference(before: &Value, after: &Value) -> String {
     let (before, after) = (format!("{before:#}"), format!("{after:#}"));
     let differ = before.lines().zip(after.lines()).filter(|(before, after)| before != after);
     differ.map(|(before, after)| format!("- {before}\n+ {after}\n")).collect()
+}
+
+/// Ids of the Pod's users are below 65536, a container with all privileges has none of its own users, and not all volumes can be mounted
+/// with mapped ids.
+#[test]
+fn pods_with_users_of_their_own_get_nothing_that_needs_those_of_the_node() {
+    for init in [InitContainer::Rules, InitContainer::Cni] {
+        for mode in ["REDIRECT", "TPROXY"] {
+            let metadata = json!({"name": "web", "annotations": {"sidecar.istio.io/interceptionMode": mode}});
+            let mut pod = pod(metadata, json!({"hostUsers": false, "containers": [{"name": "web"}]}));
+            assert_eq!(inject(&mut pod, &Template { init, ..mesh() }), 1);
+            let spec = &pod["spec"];
+            assert_eq!(spec["hostUsers"], false);
+            for container in ["initContainers", "containers"].iter().filter_map(|list| spec[list].as_array()).flatten()
+            {
+                let context = &container["securityContext"];
+                assert_ne!(context["privileged"], true, "{container}");
+                assert!(context["runAsUser"].as_u64().unwrap_or_default() < 65536, "{container}");
+                let added = context.pointer("/capabilities/add").and_then(Value::as_array).into_iter().flatten();
+                let is_of_network = |name: &Value| name == "NET_ADMIN" || name == "NET_RAW";
+                assert!(added.into_iter().all(is_of_network), "a capability over the Pod's own network: {container}");
+            }
+            const MAPPED: [&str; 4] = ["emptyDir", "configMap", "downwardAPI", "projected"];
+            let volumes = spec["volumes"].as_array().expect("volumes");
+            let is_mapped = |volume: &Value| MAPPED.iter().any(|kind| !volume[kind].is_null());
+            assert!(volumes.iter().all(is_mapped), "{volumes:?}");
+            for field in ["hostNetwork", "hostPID", "hostIPC"] {
+                assert!(spec[field].is_null(), "{field}");
+            }
+        }
+    }
 }
 
 #[test]
