@@ -147,20 +147,20 @@ impl Invocation {
         let alone = settings.standalone.then(|| json!({"cniVersion": cni_version}));
         let result = prev_result.or(alone).ok_or(PluginError::NotChained)?;
         match self.ask(&settings, Task::Load)? {
-            Some(Asked { pod, verdict: Verdict::Failed(reason) }) => Err(PluginError::Refused { pod, reason }),
+            Some(PodVerdict { pod, verdict: Verdict::Failed(reason) }) => Err(PluginError::Refused { pod, reason }),
             _ => Ok(result),
         }
     }
 
     fn check(&self, configuration: NetworkConfiguration) -> Result<(), PluginError> {
         match self.ask(&configuration.settings, Task::Verify)? {
-            Some(Asked { pod, verdict: Verdict::Failed(reason) }) => Err(PluginError::Missing { pod, reason }),
+            Some(PodVerdict { pod, verdict: Verdict::Failed(reason) }) => Err(PluginError::Missing { pod, reason }),
             _ => Ok(()),
         }
     }
 
     /// Asks the agent about the Pod; `None`: it is left as it is.
-    fn ask(&self, settings: &Settings, task: Task) -> Result<Option<Asked>, PluginError> {
+    fn ask(&self, settings: &Settings, task: Task) -> Result<Option<PodVerdict>, PluginError> {
         let Some(pod) = PodName::of_arguments(&self.arguments).filter(|pod| !settings.skips(pod)) else {
             return Ok(None);
         };
@@ -169,12 +169,12 @@ impl Invocation {
         let request = Request { pod, task };
         let verdict = handover::ask(&settings.socket, &request, &network)
             .map_err(|source| PluginError::Agent { socket: settings.socket.clone(), source })?;
-        Ok(Some(Asked { pod: request.pod, verdict }))
+        Ok(Some(PodVerdict { pod: request.pod, verdict }))
     }
 }
 
 /// What the agent says about a Pod.
-struct Asked {
+struct PodVerdict {
     pod: PodName,
     verdict: Verdict,
 }

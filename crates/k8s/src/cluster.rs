@@ -340,7 +340,7 @@ impl Cluster {
     }
 
     /// Returns a page of a program in a Pod, by port forwarding: it is asked as if over loopback.
-    pub async fn page(&self, of: &PagesOf<'_>, path: &str) -> Result<Vec<u8>, ClusterError> {
+    pub async fn page_of(&self, of: &PagesOf<'_>, path: &str) -> Result<Vec<u8>, ClusterError> {
         let what = || format!("{path} of {}", of.pod);
         let failed = |reason: String| ClusterError::Failed { what: what(), reason };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), of.namespace);

@@ -17,7 +17,7 @@ fn network(folder: &Path, name: &str, addresses: &[&str]) -> u64 {
     let up = ["link", "set", "lo", "up"].map(str::to_owned).to_vec();
     let add = |address: &&str| ["addr", "add", address, "dev", "lo"].map(str::to_owned).to_vec();
     let commands: Vec<Vec<String>> = std::iter::once(up).chain(addresses.iter().map(add)).collect();
-    let made = std::thread::spawn(move || {
+    let created = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("a network");
         for command in commands {
             assert!(Command::new("ip").args(&command).status().expect("ip runs").success(), "{command:?}");
@@ -26,7 +26,7 @@ fn network(folder: &Path, name: &str, addresses: &[&str]) -> u64 {
         mount(Some(here), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is bound");
         std::fs::metadata(here).expect("a network").ino()
     });
-    made.join().expect("a network")
+    created.join().expect("a network")
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Pages<'_> {
                 let read = move || admin::get(admin::CONTROL_PLANE, address, &path);
                 tokio::task::spawn_blocking(read).await??
             }
-            Self::Of(cluster, namespace, pod) => cluster.page(&PagesOf { namespace, pod, port: PORT }, path).await?,
+            Self::Of(cluster, namespace, pod) => cluster.page_of(&PagesOf { namespace, pod, port: PORT }, path).await?,
         };
         serde_json::from_slice(&body).with_context(|| format!("{path} is not the page of a control plane of this kind"))
     }
