@@ -6,6 +6,7 @@
 //! | which of Istio's codes is a finding, and which codes do not apply here? | `codes.rs` |
 //! | what does an analysis look for beyond the model? | `checks/` |
 //! | what would a mesh of Istio do differently here, and in which order can it move? | `migration.rs` |
+//! | which routes of the Gateway API are the equal of VirtualServices and Ingresses? | `routes/` |
 //! | which findings did the user suppress? | `suppress.rs` |
 //! | the findings as istioctl's JSON, and as SARIF | `report.rs` |
 
@@ -17,6 +18,7 @@ mod checks;
 pub mod codes;
 pub mod migration;
 pub mod report;
+pub mod routes;
 mod suppress;
 
 use evenkeel_api::Object;

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!  Gateways, their classes and parameters ──► blueprint (objects) ──► with parameters ──► reconcile: server-side apply of what is
-//!  what was deployed (if somebody changes it)                                              ours, deletion of what is ours no more
+//!  ListenerSets, what was deployed (if somebody changes it)                                ours, deletion of what is ours no more
 //! ```
 //!
 //! What is deployed belongs to its Gateway (`ownerReferences`): Kubernetes deletes it with the Gateway.
 
+mod listener_sets;
 mod objects;
 mod parameters;
 mod reconcile;
@@ -19,7 +20,9 @@ use std::time::{Duration, Instant};
 use evenkeel_api::gateway_api::GROUP;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -95,12 +98,18 @@ impl GatewayDeployments {
         let (store, again) = (controller.store(), gateways.clone());
         let everything = move || all_of(&store, &again);
         let for_class = everything.clone();
+        // A ListenerSet may have had another parent, which only Gateways that take some can be.
+        let (sets, open) = (kind("ListenerSet"), controller.store());
+        let for_sets = move || listener_sets::gateways_with_some(&open, &kind("Gateway"));
         let defaults = Api::<ConfigMap>::namespaced(self.client.clone(), &self.options.root);
         let reconciler = Reconciler::new(self.client.clone(), self.options.clone(), self.statuses.clone());
         controller
             .owns(Api::<Deployment>::all(self.client.clone()), ours())
             .owns(Api::<Service>::all(self.client.clone()), ours())
             .owns(Api::<ServiceAccount>::all(self.client.clone()), ours())
+            .owns(Api::<HorizontalPodAutoscaler>::all(self.client.clone()), ours())
+            .owns(Api::<PodDisruptionBudget>::all(self.client.clone()), ours())
+            .watches_with(self.all(&sets), sets, watcher::Config::default(), move |_| for_sets())
             .watches_with(self.all(&classes), classes, watcher::Config::default(), move |_| for_class())
             .watches(defaults, watcher::Config::default().labels(CLASS_DEFAULTS), move |_| everything())
             .run(
@@ -143,6 +152,7 @@ impl GatewayDeployments {
 fn kind(name: &str) -> ApiResource {
     let plural = match name {
         "GatewayClass" => "gatewayclasses",
+        "ListenerSet" => "listenersets",
         _ => "gateways",
     };
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", name), plural)

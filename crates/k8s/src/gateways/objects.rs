@@ -84,6 +84,11 @@ impl Blueprint {
         })
     }
 
+    /// Adds the listeners of ListenerSets after the Gateway's own.
+    pub(super) fn add_listeners(&mut self, listeners: Vec<Value>) {
+        self.listeners.extend(listeners);
+    }
+
     fn metadata(&self, name: &str) -> Value {
         json!({
             "name": name,
@@ -120,7 +125,7 @@ impl Blueprint {
             let is_served = matches!(protocol, "HTTP" | "HTTPS" | "TLS" | "TCP" | "UDP");
             let transport = if protocol == "UDP" { "UDP" } else { "TCP" };
             if is_served && !ports.iter().any(|port| port["port"] == *number && port["protocol"] == transport) {
-                let name = port_name(listener["name"].as_str().unwrap_or_default(), number);
+                let name = port_name(listener["name"].as_str().unwrap_or_default(), number, transport, &ports);
                 let mut port = json!({"name": name, "port": number, "protocol": transport});
                 if transport == "TCP" {
                     port["appProtocol"] = protocol.to_lowercase().into();
@@ -231,15 +236,21 @@ fn extra(written: &Value, own: Option<&BTreeMap<String, String>>) -> BTreeMap<St
     own
 }
 
-/// The name of a Service's port: at most 15 small letters, digits and hyphens.
-fn port_name(listener: &str, number: &Value) -> String {
+/// The name of a Service's port: at most 15 small letters, digits and hyphens, and none of another port.
+fn port_name(listener: &str, number: &Value, transport: &str, others: &[Value]) -> String {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_name = listener.len() <= 15
         && listener.chars().all(is_plain)
         && listener.starts_with(|c: char| c.is_ascii_lowercase())
         && !listener.ends_with('-')
         && listener != "status-port";
-    if is_name { listener.to_owned() } else { format!("port-{number}") }
+    let is_taken = |name: &str| others.iter().any(|port| port["name"] == name);
+    let by_number = format!("port-{number}");
+    match () {
+        () if is_name && !is_taken(listener) => listener.to_owned(),
+        () if !is_taken(&by_number) => by_number,
+        () => format!("{}-{number}", transport.to_lowercase()),
+    }
 }
 
 #[cfg(test)]
@@ -316,6 +327,15 @@ mod tests {
         check(json!({"listeners": two}), "status-port:15021:tcp web:80:http port-443:443:https");
         let both = [listener("dns", 53, "UDP"), listener("dns-tcp", 53, "TCP"), listener("more", 53, "UDP")];
         check(json!({"listeners": both}), "status-port:15021:tcp dns:53:null dns-tcp:53:tcp");
+        // Those of ListenerSets may have the names of the Gateway's own.
+        let mut with_sets = blueprint(json!({}), json!({"listeners": [listener("web", 80, "HTTP")]}));
+        with_sets.add_listeners(vec![
+            listener("web", 8080, "HTTP"),
+            listener("web", 8080, "UDP"),
+            listener("x", 80, "HTTP"),
+        ]);
+        let names: Vec<Value> = with_sets.ports().iter().map(|port| port["name"].clone()).collect();
+        assert_eq!(names, ["status-port", "web", "port-8080", "udp-8080"]);
         let service = blueprint(json!({}), json!({"addresses": [{"value": "192.0.2.1"}]})).service();
         assert_eq!(
             (&service["spec"]["loadBalancerIP"], &service["spec"]["type"]),

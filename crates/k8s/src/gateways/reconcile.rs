@@ -12,6 +12,7 @@ use kube::runtime::controller::Action;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::listener_sets;
 use super::objects::{Blueprint, GATEWAY_NAME, is_deployed};
 use super::parameters::{self, Overlays};
 use super::{DeploymentOptions, MANAGER};
@@ -85,7 +86,8 @@ impl Reconciler {
             return Ok(Action::await_change());
         }
         let blueprint = Blueprint::of(gateway, &controller, &self.options.revision);
-        let Some(blueprint) = blueprint.filter(|_| is_deployed(spec)) else { return self.leave(gateway).await };
+        let Some(mut blueprint) = blueprint.filter(|_| is_deployed(spec)) else { return self.leave(gateway).await };
+        blueprint.add_listeners(listener_sets::listeners(&self.client, gateway).await?);
         let refusal = self.deploy(gateway, &blueprint).await?;
         self.report(gateway, refusal.map_or(Report::Deployed, Report::Refused)).await?;
         let has_parameters = !spec["infrastructure"]["parametersRef"].is_null();

@@ -66,7 +66,10 @@ async fn what_is_deployed_follows_its_gateway() {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: parameters, namespace: {shop}}}\ndata: {{{data}}}\n"
         ));
     };
-    parameters("deployment: 'spec: {replicas: 3}', horizontalPodAutoscaler: 'spec: {minReplicas: 2, maxReplicas: 5}'");
+    parameters(
+        "deployment: 'spec: {replicas: 3}', horizontalPodAutoscaler: 'spec: {minReplicas: 2, maxReplicas: 5}', \
+         podDisruptionBudget: 'spec: {minAvailable: 1}'",
+    );
     let of_class = "labels: {gateway.istio.io/defaults-for-class: istio}";
     server.apply(&format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: of-class, namespace: {shop}, {of_class}}}\n\
@@ -106,8 +109,24 @@ async fn what_is_deployed_follows_its_gateway() {
     server.kubectl(&["delete", "deployment", "edge-istio", "-n", &shop, "--wait=false"]);
     until(async || cluster.get("deployment", "edge-istio")["metadata"]["uid"] != deployment["metadata"]["uid"]).await;
     until(async || cluster.get("deployment", "edge-istio").is_object()).await;
+    for kind in ["hpa", "pdb"] {
+        let before = cluster.get(kind, "edge-istio")["metadata"]["uid"].clone();
+        server.kubectl(&["delete", kind, "edge-istio", "-n", &shop]);
+        let is_new = |object: &Value| object.is_object() && object["metadata"]["uid"] != before;
+        until(async || is_new(&cluster.get(kind, "edge-istio"))).await;
+    }
+    // What is edited becomes what it was.
+    let edits = [
+        ("hpa", r#"{"spec": {"maxReplicas": 50}}"#, "maxReplicas", 5),
+        ("pdb", r#"{"spec": {"minAvailable": 7}}"#, "minAvailable", 1),
+    ];
+    for (kind, edit, field, expected) in edits {
+        server.kubectl(&["patch", kind, "edge-istio", "-n", &shop, "--type=merge", "-p", edit]);
+        until(async || cluster.get(kind, "edge-istio")["spec"][field] == expected).await;
+    }
     cluster.gateway("edge", annotations, "");
     until(async || cluster.get("hpa", "edge-istio").is_null()).await;
+    until(async || cluster.get("pdb", "edge-istio").is_null()).await;
     until(async || cluster.get("deployment", "edge-istio")["spec"]["replicas"] == 9).await;
     cluster.gateway("edge", annotations, ", addresses: [{type: Hostname, value: other}]");
     for kind in ["deployment", "service", "serviceaccount"] {
@@ -144,4 +163,49 @@ async fn what_belongs_to_others_is_left_alone_and_bad_parameters_are_named() {
     cluster.gateway("taken", ", annotations: {again: now}", "");
     until(async || cluster.deployed("taken") == "True Deployed").await;
     assert_eq!(cluster.get("service", "taken-istio")["spec"]["type"], "LoadBalancer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_has_the_ports_of_the_listener_sets_that_the_gateway_takes() {
+    let server = ApiServer::start();
+    server.install(CustomResources::GatewayApi);
+    let shop = server.namespace("shop");
+    let other = server.namespace("other");
+    let cluster = Cluster { server: &server, namespace: &shop };
+    let set = |namespace: &str, name: &str, port: u16| {
+        server.apply(&format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: ListenerSet\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{parentRef: {{name: edge, namespace: {shop}}}, listeners: [{{name: http, port: {port}, protocol: HTTP}}]}}\n"
+        ));
+    };
+    let ports = || -> Vec<u64> {
+        let service = cluster.get("service", "edge-istio");
+        let all = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
+        // Two ListenerSets of one second have the order of their namespaces.
+        let mut ports: Vec<u64> = all.iter().filter_map(|port| port["port"].as_u64()).collect();
+        ports.sort_unstable();
+        ports
+    };
+    let selector = |label: &str| {
+        format!(
+            ", allowedListeners: {{namespaces: {{from: Selector, selector: {{matchLabels: {{kubernetes.io/metadata.name: {label}}}}}}}}}"
+        )
+    };
+    cluster.gateway("edge", "", ", allowedListeners: {namespaces: {from: Same}}");
+    set(&shop, "own", 8080);
+    set(&other, "theirs", 9090);
+    let _tasks = start(&server, &shop).await;
+    until(async || ports() == [80, 8080, 15021]).await;
+    set(&shop, "own", 8081);
+    until(async || ports() == [80, 8081, 15021]).await;
+    cluster.gateway("edge", "", ", allowedListeners: {namespaces: {from: All}}");
+    until(async || ports() == [80, 8081, 9090, 15021]).await;
+    cluster.gateway("edge", "", &selector(&other));
+    until(async || ports() == [80, 9090, 15021]).await;
+    server.kubectl(&["delete", "listenerset", "theirs", "-n", &other]);
+    until(async || ports() == [80, 15021]).await;
+    cluster.gateway("edge", "", &selector(&shop));
+    until(async || ports() == [80, 8081, 15021]).await;
+    cluster.gateway("edge", "", "");
+    until(async || ports() == [80, 15021]).await;
 }

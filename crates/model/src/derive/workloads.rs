@@ -246,8 +246,19 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, labels: &Labels, namespace: &Arc
 
 /// Whether a Pod is a gateway proxy, which serves the ports of Gateways and not mutual TLS on the ports of Services.
 fn is_router(cx: &Cx<'_>, pod: &Object) -> bool {
-    !pod.labels.contains_key(TLS_MODE_LABEL) && !cx.selecting(Kind::Gateway, &pod.namespace, &pod.labels).is_empty()
+    // Gateways of the Gateway API are served by Pods that the webhook has given a gateway proxy.
+    let is_injected = || {
+        let templates = pod.annotations.get(TEMPLATES).map(|value| value.as_str()).unwrap_or_default();
+        templates.split(',').any(|template| template.trim() == GATEWAY_TEMPLATE)
+    };
+    let is_selected = || !cx.selecting(Kind::Gateway, &pod.namespace, &pod.labels).is_empty();
+    !pod.labels.contains_key(TLS_MODE_LABEL) && (is_injected() || is_selected())
 }
+
+/// Istio's annotation with the templates of what is injected.
+const TEMPLATES: &str = "inject.istio.io/templates";
+/// The template of a gateway proxy.
+const GATEWAY_TEMPLATE: &str = "gateway";
 
 /// The services that select a workload, ordered by host.
 fn services_of(cx: &Cx<'_>, object: &Object, labels: &Labels) -> Vec<Arc<Service>> {

@@ -32,7 +32,13 @@ pub fn placed_routes(
         }
         let applies = |m: &&HttpMatch| m.applies_to(gateway, &context) && m.port.is_none_or(|p| p == port);
         let held = http.matches.iter().filter(applies);
-        all.extend(held.map(|m| (place, route(route_context, route_set, http, Some(m)))));
+        for condition in held {
+            all.push((place, route(route_context, route_set, http, Some(condition))));
+            // As in Istio, nothing after it is reached, not even by a gateway, which puts it last.
+            if all.last().is_some_and(|(_, route)| holds_always(route)) {
+                break;
+            }
+        }
         if all.last().is_some_and(|(_, route)| holds_always(route)) {
             break;
         }

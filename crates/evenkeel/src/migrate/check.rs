@@ -1,9 +1,9 @@
-//! `evenkeel migrate`: from Istio to Evenkeel.
+//! `evenkeel migrate check`: what differs, and in which order namespaces move.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use evenkeel_analyze::analyze;
 use evenkeel_analyze::migration::{self, Difference, Impact, Migration, Step};
 use evenkeel_base::{Diagnostics, Sources};
@@ -14,22 +14,8 @@ use crate::formats::Output;
 use crate::manifests::Manifests;
 use crate::validate::counted;
 
-/// Shown below the options.
-pub const EXAMPLES: &str = "\
-Examples:
-  evenkeel migrate check --context prod
-  evenkeel migrate check -f manifests/ -o json";
-
 /// The exit status if an object has to change before its namespace moves.
 const BLOCKED: u8 = 2;
-
-#[derive(Debug, Subcommand)]
-pub enum MigrateCommand {
-    /// Show object by object what will differ from Istio, and in which order to move the namespaces. Exits with 2 if something
-    /// has to change first.
-    #[command(after_help = EXAMPLES)]
-    Check(CheckArguments),
-}
 
 #[derive(Debug, Args)]
 pub struct CheckArguments {
@@ -51,8 +37,7 @@ pub struct CheckArguments {
 }
 
 /// Reads the objects and prints the plan.
-pub fn run(command: &MigrateCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let MigrateCommand::Check(arguments) = command;
+pub fn run(arguments: &CheckArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let manifests = if arguments.files.is_empty() {
         Manifests::of_cluster(&arguments.cluster)?
     } else {
