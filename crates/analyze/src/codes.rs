@@ -199,6 +199,7 @@ pub const ALL: &[Code] = &[
     code("IST0167", "IneffectivePolicy", Warning, NotApplicable("there is no ambient mode")),
     code("IST0173", "DestinationRuleSubsetNotSelectPods", Error, Codes(&[("selects-nothing", &["DestinationRule"])])),
     code("IST0174", "UnknownDestinationRuleHost", Warning, Codes(&[("missing-service", &["DestinationRule"])])),
+    code("IST0177", "ConflictingServiceEntryProtocol", Warning, Codes(&[("conflicting-protocol", &[])])),
 ];
 
 /// Findings for which Istio has no code, because they do not concern an object's schema.

@@ -100,8 +100,8 @@ layout! {
     /// `udp.PREFIX.`
     pub mod udp {
         counters {
-            downstream_sess_no_route, downstream_sess_overflow, downstream_sess_rx_bytes, downstream_sess_rx_datagrams,
-            downstream_sess_rx_datagrams_dropped, downstream_sess_rx_errors, downstream_sess_total, downstream_sess_tx_bytes,
+            downstream_sess_evicted, downstream_sess_no_route, downstream_sess_overflow, downstream_sess_rx_bytes,
+            downstream_sess_rx_datagrams, downstream_sess_rx_datagrams_dropped, downstream_sess_rx_errors, downstream_sess_total, downstream_sess_tx_bytes,
             downstream_sess_tx_datagrams, downstream_sess_tx_errors, idle_timeout
         }
         gauges { downstream_sess_active }

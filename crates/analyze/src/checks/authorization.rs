@@ -5,7 +5,7 @@ use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::suggest::instead;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_model::authz_provider::AuthzProvider;
-use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, Protocol, Service, Snapshot};
+use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, Protocol, ServerProtocol, Service, Snapshot};
 
 /// Reports CUSTOM policies whose provider is not declared, or whose service does not exist. Proxies deny requests that they
 /// match.
@@ -92,6 +92,29 @@ pub fn requests_on_tcp_ports(objects: &[&Object], snapshot: &Snapshot, found: &m
         let help = "name the ports that the rule is about (`to[].operation.ports`), or write one rule for each kind";
         let finding = Diagnostic::warning("http-on-tcp", place, message).with_help(help);
         found.push(about(objects, policy, finding.with_related(service.origin.clone(), "this Service")));
+    }
+}
+
+/// Policies for gateways with listeners of UDP. They judge connections and requests, and cannot judge datagrams, so such a listener is
+/// closed.
+pub fn closed_datagrams(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
+    for gateway in snapshot.gateways.iter() {
+        let Some(server) = gateway.servers.iter().find(|server| server.protocol == ServerProtocol::Udp) else {
+            continue;
+        };
+        let namespace = gateway.proxy_namespace.as_ref().unwrap_or(&gateway.namespace);
+        let mut policies = snapshot.policies_for(namespace, &gateway.selector);
+        for pod in snapshot.workloads.iter().filter(|pod| gateway.selects(&***pod)) {
+            policies.extend(snapshot.policies_for(&pod.namespace, &**pod));
+        }
+        let Some(policy) = policies.first() else { continue };
+        let message = format!(
+            "AuthorizationPolicy {}/{} selects a gateway that serves datagrams at port {}: it cannot judge them, so all are dropped",
+            policy.namespace, policy.name, server.port
+        );
+        let help = "serve UDP by a Gateway of its own, whose Pods no policy selects, and guard it by a NetworkPolicy";
+        let finding = Diagnostic::warning("closed-datagrams", policy.origin.clone(), message).with_help(help);
+        found.push(about(objects, policy, finding.with_related(server.origin.clone(), "the listener")));
     }
 }
 

@@ -18,6 +18,7 @@ pub type Check = fn(&[&Object], &Snapshot, &mut Diagnostics);
 
 /// All checks.
 pub const ALL: &[Check] = &[
+    authorization::closed_datagrams,
     authorization::providers,
     authorization::requests_on_tcp_ports,
     claims::without_tokens,
@@ -32,6 +33,7 @@ pub const ALL: &[Check] = &[
     services::port_names,
     services::external_names,
     services::addresses_required,
+    services::conflicting_protocols,
     services::other_protocols,
     workloads::injection_labels,
     workloads::reserved_users,

@@ -1,11 +1,13 @@
 //! Services and ServiceEntries.
 
+use std::collections::BTreeMap;
+
 use evenkeel_api::decode::IntOrString;
-use evenkeel_api::istio::Resolution;
+use evenkeel_api::istio::{Resolution, ServiceEntryPort};
 use evenkeel_api::kubernetes::{ServiceType, TransportProtocol};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics};
-use evenkeel_model::{Protocol, Snapshot};
+use evenkeel_model::{MeshConfig, Protocol, Snapshot, Visibility};
 
 /// Ports whose protocol is detected, because neither name nor `appProtocol` says it (IST0118). One that clients name
 /// costs the first bytes of each connection, and servers that speak first wait for the detection's time limit.
@@ -72,6 +74,59 @@ pub fn other_protocols(objects: &[&Object], _: &Snapshot, found: &mut Diagnostic
             found.push(finding.with_help("name it `tcp` or `tcp-…` if it is not HTTP").about(object.reference()));
         }
     }
+}
+
+/// A port of a host, as a ServiceEntry defines it.
+struct Defined<'a> {
+    object: &'a Object,
+    port: &'a ServiceEntryPort,
+    seen_by: Visibility,
+}
+
+/// ServiceEntries that some namespace sees together, and that give one port of a host different protocols (IST0177): only one of them
+/// counts.
+pub fn conflicting_protocols(objects: &[&Object], snapshot: &Snapshot, found: &mut Diagnostics) {
+    let mut defined: BTreeMap<(&str, u16), Vec<Defined<'_>>> = BTreeMap::new();
+    for object in objects {
+        let Resource::ServiceEntry(entry) = &object.resource else { continue };
+        let written = entry.spec.export_to.iter().map(|entry| entry.as_str());
+        let seen_by = MeshConfig::visibility(written, &snapshot.mesh.service_export_to, &object.namespace);
+        for host in &entry.spec.hosts {
+            for port in &entry.spec.ports {
+                let own = Defined { object, port, seen_by: seen_by.clone() };
+                defined.entry((host.as_str(), port.number.0)).or_default().push(own);
+            }
+        }
+    }
+    for ((host, number), all) in &defined {
+        for (at, own) in all.iter().enumerate() {
+            let differs = |other: &&Defined<'_>| {
+                protocol_of(other.port) != protocol_of(own.port) && other.seen_by.overlaps(&own.seen_by)
+            };
+            let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| other);
+            let Some(other) = others.into_iter().find(differs) else { continue };
+            let message = format!(
+                "{}: port {number} of `{host}` is {} here and {} in {}; only one of them counts",
+                own.object,
+                protocol_of(own.port),
+                protocol_of(other.port),
+                other.object
+            );
+            let finding = Diagnostic::warning("conflicting-protocol", own.object.origin.clone(), message)
+                .with_help("give the port one protocol, or define the host in one ServiceEntry")
+                .with_related(other.object.origin.clone(), "the other one");
+            found.push(finding.about(own.object.reference()));
+        }
+    }
+}
+
+/// The protocol of a port; detected if none is written.
+fn protocol_of(port: &ServiceEntryPort) -> &'static str {
+    let protocol = match &port.protocol {
+        Some(written) => Protocol::from_name(written).unwrap_or(Protocol::Tcp),
+        None => Protocol::detect(false, None, &port.name.0),
+    };
+    protocol.as_str()
 }
 
 /// Ports of ExternalName Services that carry bytes (IST0150): such a Service has no address that tells its connections

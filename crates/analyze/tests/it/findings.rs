@@ -457,3 +457,48 @@ fn providers_that_cannot_be_called_are_found_where_they_are_named() {
         check("", "AuthorizationPolicy", &spec, &["unknown-provider mesh.yaml:14"]);
     }
 }
+
+#[test]
+fn a_port_of_a_host_has_one_protocol() {
+    let entry = |name: &str, namespace: &str, fields: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{hosts: [api.test], resolution: DNS{fields}}}\n---\n"
+        )
+    };
+    let http = ", ports: [{number: 443, name: http, protocol: HTTP}]";
+    let tls = ", ports: [{number: 443, name: tls, protocol: TLS}]";
+    let conflicts = |text: &str| {
+        let all = findings(text, &[]);
+        all.iter().filter(|finding| finding.istio.is_some_and(|code| code.code == "IST0177")).count()
+    };
+    let private = ", exportTo: ['.']";
+    assert_eq!(conflicts(&[entry("a", "shop", http), entry("b", "data", tls)].concat()), 2);
+    assert_eq!(conflicts(&[entry("a", "shop", http), entry("b", "shop", http)].concat()), 0);
+    assert_eq!(conflicts(&[entry("a", "shop", http), entry("b", "data", &format!("{tls}{private}"))].concat()), 2);
+    let apart = [entry("a", "shop", &format!("{http}{private}")), entry("b", "data", &format!("{tls}{private}"))];
+    assert_eq!(conflicts(&apart.concat()), 0, "no namespace sees both");
+    let other_port = ", ports: [{number: 444, name: tls, protocol: TLS}]";
+    assert_eq!(conflicts(&[entry("a", "shop", http), entry("b", "shop", other_port)].concat()), 0);
+}
+
+#[test]
+fn policies_that_close_datagrams_are_named() {
+    let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\n\
+                   spec: {gatewayClassName: istio, listeners: [{name: dns, port: 53, protocol: UDP}]}\n---\n";
+    let policy = |namespace: &str, selector: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: {namespace}}}\n\
+             spec: {{{selector}action: DENY, rules: [{{from: [{{source: {{namespaces: [x]}}}}]}}]}}\n"
+        )
+    };
+    let closed = |policy: String| {
+        let all = findings(&format!("{gateway}{policy}"), &[]);
+        all.iter().filter(|finding| finding.diagnostic.code == "closed-datagrams").count()
+    };
+    assert_eq!(closed(policy("shop", "")), 1);
+    assert_eq!(closed(policy("istio-system", "")), 1);
+    assert_eq!(closed(policy("shop", "selector: {matchLabels: {gateway.networking.k8s.io/gateway-name: edge}}, ")), 1);
+    assert_eq!(closed(policy("shop", "selector: {matchLabels: {app: web}}, ")), 0);
+    assert_eq!(closed(policy("other", "")), 0);
+}

@@ -2,7 +2,9 @@
 //! client to the same socket of the listener, so that no session is known to two workers, and none moves.
 
 mod datagrams;
+mod order;
 mod session;
+mod share;
 mod table;
 
 use std::rc::Rc;

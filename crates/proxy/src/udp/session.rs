@@ -1,7 +1,7 @@
 //! One UDP session: a client and the host that it talks to.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use evenkeel_upstream::udp::UdpUpstream;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::order::Occupant;
 use crate::access_log::Lines;
 use crate::connection_record::record_of_connection;
 use crate::observers;
@@ -41,6 +42,11 @@ pub(super) struct Session {
     last: Cell<Instant>,
     bytes_received: Cell<u64>,
     bytes_sent: Cell<u64>,
+    /// The client has sent again after an answer, so it is there.
+    is_known: Cell<bool>,
+    /// It has its place among those of such clients.
+    queued_as_known: Cell<bool>,
+    has_ended: Cell<bool>,
     /// The task that reads what the host sends.
     task: Cell<Option<AbortHandle>>,
 }
@@ -65,6 +71,9 @@ impl Session {
             last: Cell::new(now),
             bytes_received: Cell::new(0),
             bytes_sent: Cell::new(0),
+            is_known: Cell::new(false),
+            queued_as_known: Cell::new(false),
+            has_ended: Cell::new(false),
             task: Cell::new(None),
         })
     }
@@ -78,6 +87,7 @@ impl Session {
     pub(super) fn forward(&self, datagram: &[u8]) {
         let bytes = datagram.len() as u64;
         self.last.set(turn::now());
+        self.is_known.set(self.is_known.get() || self.bytes_sent.get() > 0);
         self.bytes_received.set(self.bytes_received.get() + bytes);
         self.stats.inc(Counter::downstream_sess_rx_datagrams);
         self.stats.add(Counter::downstream_sess_rx_bytes, bytes);
@@ -103,6 +113,7 @@ impl Session {
 
     /// Ends it: nothing is sent in either direction any more.
     pub(super) fn end(&self, worker: &Worker, listener: &Arc<Listener>) {
+        self.has_ended.set(true);
         if let Some(task) = self.task.take() {
             task.abort();
             self.stats.shift(Gauge::downstream_sess_active, -1);
@@ -126,5 +137,31 @@ impl Session {
         stream.upstream_local = self.upstream.local;
         let end = record_of_connection(&stream, &info);
         observers::show(&end, &mut [&mut Lines { log: &worker.log, logs: self.proxy.access_logs.iter() }]);
+    }
+}
+
+impl Occupant for Session {
+    fn client(&self) -> IpAddr {
+        self.key.peer.ip()
+    }
+
+    fn last_used(&self) -> Instant {
+        self.last.get()
+    }
+
+    fn is_known(&self) -> bool {
+        self.is_known.get()
+    }
+
+    fn is_queued_as_known(&self) -> bool {
+        self.queued_as_known.get()
+    }
+
+    fn queue_as_known(&self) {
+        self.queued_as_known.set(true);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.get()
     }
 }

@@ -1,7 +1,7 @@
 //! The sessions of one socket: which host a datagram goes to, and when a session ends.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,13 @@ use evenkeel_stats::Writer;
 use evenkeel_upstream::{Cluster, Host};
 
 use super::datagrams::{Arrived, ClientSocket};
+use super::order::{Occupant as _, Order};
 use super::session::{Session, SessionKey};
+use super::share::Share;
 use crate::http::affinity::address_hash;
 use crate::listener::socket::ListenerKey;
 use crate::stats::udp::{self, Counter};
 use crate::worker::{Generation, Worker};
-
-/// Sessions of one socket at most; datagrams of further clients are dropped. Each has a socket of its own.
-const MAX_SESSIONS: usize = 16_384;
 
 /// The sessions of one socket of a listener.
 pub(super) struct Sessions {
@@ -29,6 +28,10 @@ pub(super) struct Sessions {
     socket: ClientSocket,
     serving: RefCell<Rc<Serving>>,
     sessions: RefCell<FastMap<SessionKey, Rc<Session>>>,
+    /// Which of them give their places to new ones.
+    order: RefCell<Order<Session>>,
+    /// How many there may be.
+    share: Share,
     /// What hosts send is read into it.
     upstream_buffer: RefCell<Box<[u8]>>,
     /// A refused session was logged; the next ones only count.
@@ -68,6 +71,8 @@ impl Sessions {
             socket,
             serving: RefCell::new(Rc::new(serving)),
             sessions: RefCell::default(),
+            order: RefCell::default(),
+            share: Share::new(),
             upstream_buffer: RefCell::new(buffer),
             warned: Cell::new(false),
         }))
@@ -159,16 +164,12 @@ impl Sessions {
 
     fn begin(&self, serving: &Serving, key: SessionKey, host: Rc<Host>, datagram: &[u8]) -> Option<Rc<Session>> {
         let cluster = serving.cluster.as_ref()?;
-        if self.sessions.borrow().len() >= MAX_SESSIONS {
-            serving.stats.inc(Counter::downstream_sess_overflow);
-            self.warn(&"there are too many sessions");
-            return None;
-        }
         if host.socket_addr().is_some_and(|host| self.is_own(host, key.local)) {
             serving.stats.inc(Counter::downstream_sess_no_route);
             self.warn(&"the host of the cluster is this listener itself");
             return None;
         }
+        self.make_room(serving, key.peer.ip());
         let upstream = match cluster.open_udp(host) {
             Ok(upstream) => upstream,
             Err(error) => {
@@ -179,8 +180,29 @@ impl Sessions {
         };
         let session = Session::new(key, upstream, &serving.proxy, &serving.stats);
         self.sessions.borrow_mut().insert(key, Rc::clone(&session));
+        self.order.borrow_mut().add(&session);
         session.forward(datagram);
         Some(session)
+    }
+
+    /// Ends a session if there is no place for another one of this client. What is silent gives its place, and newcomers are served.
+    fn make_room(&self, serving: &Serving, client: IpAddr) {
+        let silent = self.order.borrow_mut().gives_place(client, self.share.sessions());
+        if let Some(session) = silent {
+            serving.stats.inc(Counter::downstream_sess_evicted);
+            self.warn_of_flood(client);
+            self.end(&session);
+        }
+    }
+
+    fn warn_of_flood(&self, client: IpAddr) {
+        if !self.warned.replace(true) {
+            let places = self.share.sessions();
+            tracing::warn!(
+                listener = %self.key, %client, places,
+                "UDP sessions end early, because there are too many of all clients or of this one; further ones are only counted"
+            );
+        }
     }
 
     /// Whether datagrams to this address come back to the socket.
@@ -212,6 +234,13 @@ impl Sessions {
             .filter(|session| session.is_idle() || !is_current(session))
             .cloned()
             .collect();
+        // Further listeners make the share smaller.
+        while self.sessions.borrow().len() > self.share.sessions() {
+            let client = IpAddr::from([0, 0, 0, 0]);
+            let Some(session) = self.order.borrow_mut().gives_place(client, self.share.sessions()) else { break };
+            serving.stats.inc(Counter::downstream_sess_evicted);
+            self.end(&session);
+        }
         for session in over {
             if session.is_idle() {
                 serving.stats.inc(Counter::idle_timeout);
@@ -228,6 +257,9 @@ impl Sessions {
     }
 
     fn end(&self, session: &Rc<Session>) {
+        if !session.has_ended() {
+            self.order.borrow_mut().remove(session);
+        }
         self.sessions.borrow_mut().remove(&session.key);
         session.end(&self.worker, &self.serving().listener);
     }
