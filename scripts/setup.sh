@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|protojson-reference|re2-reference|kubernetes|nodes|conformance|image|browser|spire]...      (default: build)
+#   scripts/setup.sh [build|demo|test|clippy|lint|bench|profile|order|envoy|h2spec|fortio|grpc-xds-client|authz-server|otel-collector|protojson-reference|re2-reference|kubernetes|nodes|conformance|image|browser|spire]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, Kubernetes, h2spec, the programs in Go and cargo-deny go below target/tools and vanish with it.
@@ -23,8 +23,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | protojson-reference | re2-reference | kubernetes | nodes | conformance | image | browser | spire) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, protojson-reference, re2-reference, kubernetes, nodes, conformance, image, browser or spire" ;;
+            build | demo | test | clippy | lint | bench | profile | order | envoy | h2spec | fortio | grpc-xds-client | authz-server | otel-collector | protojson-reference | re2-reference | kubernetes | nodes | conformance | image | browser | spire) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, clippy, lint, bench, profile, order, envoy, h2spec, fortio, grpc-xds-client, authz-server, otel-collector, protojson-reference, re2-reference, kubernetes, nodes, conformance, image, browser or spire" ;;
         esac
     done
 }
@@ -53,6 +53,7 @@ need_test() {
     need_fortio
     need_grpc_xds_client
     need_authz_server
+    need_otel_collector
     need_protojson_reference
     need_re2_reference
     need_browser
@@ -188,6 +189,14 @@ need_authz_server() {
     find_go
     say "building authz-server"
     (cd "$root/scripts/authz-server" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
+}
+
+# A collector of OpenTelemetry with two receivers and one exporter: a minute of CPU, once.
+need_otel_collector() {
+    [ "$tools/bin/otel-collector" -nt "$root/scripts/otel-collector/main.go" ] && return
+    find_go
+    say "building otel-collector"
+    (cd "$root/scripts/otel-collector" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
 }
 
 # How Go reads the JSON form of messages.

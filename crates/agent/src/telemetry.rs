@@ -18,6 +18,12 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 const ZIPKIN: &str = "zipkin";
 const ACCESS_LOG_SERVICE: &str = "envoy_accesslog_service";
 const METRICS_SERVICE: &str = "envoy_metrics_service";
+/// The cluster of a collector that gets metrics.
+const METRICS_COLLECTOR: &str = "opentelemetry_metrics";
+/// OpenTelemetry's own variable for it (`proxyMetadata` of ProxyConfig, or the agent's environment): `http://HOST:PORT`.
+const METRICS_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+/// The port of collectors for gRPC.
+const OTLP_PORT: u16 = 4317;
 
 /// The fields of ProxyConfig that are read here.
 #[derive(Debug, Default, Deserialize)]
@@ -109,6 +115,15 @@ pub(crate) fn add_to(bootstrap: &mut Value, options: &Options) {
         clusters.push(grpc_cluster(METRICS_SERVICE, address, metrics));
         sinks.push(metrics_service());
     }
+    if let Some(endpoint) = metrics_endpoint(options)
+        && let Some(collector) = Endpoint::parse(&endpoint)
+    {
+        let tls = collector.tls.then(|| ClientTls { mode: Mode::Simple, ..ClientTls::default() });
+        let mut cluster = cluster(METRICS_COLLECTOR, (&collector.host, collector.port), tls.as_ref(), None);
+        cluster["typed_extension_protocol_options"] = http2();
+        clusters.push(cluster);
+        sinks.push(metrics_collector(&bootstrap["node"]));
+    }
     let logs = said.envoy_access_log_service.as_ref();
     if let Some(address) = place("envoyAccessLogService.address", logs.and_then(|service| service.address.as_deref())) {
         clusters.push(grpc_cluster(ACCESS_LOG_SERVICE, address, logs));
@@ -119,6 +134,62 @@ pub(crate) fn add_to(bootstrap: &mut Value, options: &Options) {
     if !sinks.is_empty() {
         bootstrap["stats_sinks"] = sinks.into();
     }
+}
+
+/// The collector that the user has asked for; an empty text is none.
+fn metrics_endpoint(options: &Options) -> Option<String> {
+    let metadata = options.proxy_config.get("proxyMetadata").and_then(|metadata| metadata.get(METRICS_ENDPOINT));
+    let named = metadata.and_then(Value::as_str).map(str::to_owned);
+    named.or_else(|| std::env::var(METRICS_ENDPOINT).ok()).filter(|endpoint| !endpoint.is_empty())
+}
+
+/// Where a collector takes metrics over gRPC.
+struct Endpoint {
+    host: String,
+    port: u16,
+    tls: bool,
+}
+
+impl Endpoint {
+    /// Parses `http://HOST:PORT`; an invalid one is logged.
+    fn parse(text: &str) -> Option<Self> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+        let address = rest.trim_end_matches('/');
+        let parsed = split_address(address)
+            .or_else(|| (!address.contains(':') && !address.is_empty()).then_some((address, OTLP_PORT)));
+        match parsed.filter(|_| ["http", "https"].contains(&scheme) && !address.contains('/')) {
+            Some((host, port)) => Some(Self { host: host.to_owned(), port, tls: scheme == "https" }),
+            None => {
+                tracing::warn!(
+                    "{METRICS_ENDPOINT}: `{text}` is not http://HOST:PORT of a collector's gRPC; no metrics are sent there"
+                );
+                None
+            }
+        }
+    }
+}
+
+/// `node`: this proxy, which its metrics name.
+fn metrics_collector(node: &Value) -> Value {
+    json!({
+        "name": "envoy.stat_sinks.open_telemetry",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.stat_sinks.open_telemetry.v3.SinkConfig",
+            "grpc_service": { "envoy_grpc": { "cluster_name": METRICS_COLLECTOR } },
+            "resource_detectors": [{
+                "name": "envoy.tracers.opentelemetry.resource_detectors.static_config",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.tracers.opentelemetry.resource_detectors.v3.StaticConfigResourceDetectorConfig",
+                    "attributes": { "service.name": node["cluster"], "service.instance.id": node["id"] },
+                },
+            }, {
+                "name": "envoy.tracers.opentelemetry.resource_detectors.environment",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.tracers.opentelemetry.resource_detectors.v3.EnvironmentResourceDetectorConfig",
+                },
+            }],
+        },
+    })
 }
 
 /// Parses HOST:PORT; an invalid address is logged.

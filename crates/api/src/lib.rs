@@ -11,6 +11,7 @@ mod applied_from;
 #[macro_use]
 pub mod decode;
 mod foreign;
+pub mod formats;
 pub mod gateway_api;
 pub mod istio;
 pub mod kubernetes;

@@ -28,6 +28,7 @@ mod http;
 mod info;
 pub mod istio_stats;
 pub mod jwt_authn;
+mod local_ratelimit;
 pub mod network;
 pub mod peer_metadata;
 pub mod rbac;
@@ -35,6 +36,7 @@ mod remark;
 mod resolution;
 pub mod stateful_session;
 pub mod tracing;
+mod uuid;
 mod verdict;
 mod wire;
 
@@ -48,7 +50,9 @@ pub use http::{
     TrailersContext, Wait, Woken,
 };
 pub use info::edges;
-pub use info::{ConnectionInfo, EXEMPLAR, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times};
+pub use info::{
+    ConnectionInfo, EXEMPLAR, EarlierTry, Form, Hello, HostOverride, ResponseFlags, StateObject, StreamInfo, Times,
+};
 pub use network::NetworkFilters;
 pub use network::verdict as network_verdict;
 pub use remark::Remark;

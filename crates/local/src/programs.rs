@@ -101,6 +101,9 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
     let mut program = evenkeel_program(plan, agent.arguments(), plan.state.log(&pod.name, "proxy"));
     program.notify = Some(folder.join(NOTIFY_FILE));
     program.environment.extend(agent.environment());
+    // As in a Pod; others could change what the process is, and it has more rights here than there.
+    let telemetry = pod.proxy.metadata.iter().filter(|(name, _)| name.starts_with("OTEL_"));
+    program.environment.extend(telemetry.map(|(name, value)| (name.clone(), value.clone())));
     Some(program)
 }
 

@@ -13,7 +13,7 @@ use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
 use crate::filters::{
     alpn, buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
-    jwt_authn, peer_metadata, rbac, stateful_session,
+    jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
 };
 use crate::route_filters::PerRoute;
 use crate::support::message::MessageSupport;
@@ -134,6 +134,9 @@ http_filters! {
     /// `envoy.filters.http.jwt_authn`.
     JwtAuthn = jwt_authn::JwtAuthn, messages::jwt_authn::v3::JwtAuthentication, compile::jwt_authn,
         per route messages::jwt_authn::v3::PerRouteConfig, compile::per_route;
+    /// `envoy.filters.http.local_ratelimit`.
+    LocalRateLimit = local_ratelimit::LocalRateLimit, messages::local_ratelimit::v3::LocalRateLimit, local_ratelimit,
+        per route messages::local_ratelimit::v3::LocalRateLimit, per_route;
     /// Istio's `envoy.filters.http.peer_metadata`.
     PeerMetadata = peer_metadata::PeerMetadata, evenkeel_xds::istio::peer_metadata::Config, peer_metadata;
     /// `envoy.filters.http.rbac`.

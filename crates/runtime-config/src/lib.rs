@@ -11,7 +11,6 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod access_log;
-pub mod access_log_format;
 pub mod address;
 pub mod bind;
 pub mod bootstrap;
@@ -61,7 +60,8 @@ pub mod stats_matcher;
 pub mod stats_sinks;
 pub mod stats_tags;
 pub mod string_match;
-pub mod substitution_format;
+/// Format strings.
+pub use evenkeel_format as substitution_format;
 pub mod support;
 pub mod tracing;
 pub mod udp_proxy;
@@ -78,7 +78,7 @@ pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
 pub use filters::{
     alpn, buffer, connection_limit, cors, custom, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, istio_stats, jwt_authn, metadata_exchange, peer_metadata, rbac, stateful_session,
+    header_mutation, istio_stats, jwt_authn, local_ratelimit, metadata_exchange, peer_metadata, rbac, stateful_session,
 };
 
 pub use compile::source::{InitialMetadata, Reference, Source};

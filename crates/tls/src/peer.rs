@@ -13,6 +13,8 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::X509Name;
 
+use crate::pem_form::pem_urlencoded;
+
 /// A parsed leaf certificate, with the chain it came in. Parsing proves nothing: the chain must be verified separately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {
@@ -131,6 +133,27 @@ impl PeerCertificate {
         self.sha256.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// SHA-256 of each certificate of the chain, in lower-case hexadecimal.
+    pub fn chain_sha256(&self) -> Vec<String> {
+        self.chain.iter().map(|der| hex(digest::digest(&digest::SHA256, der).as_ref())).collect()
+    }
+
+    /// SHA-1 of each certificate of the chain, in lower-case hexadecimal: a name for it in logs, and no more.
+    pub fn chain_sha1(&self) -> Vec<String> {
+        self.chain.iter().map(|der| hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, der).as_ref())).collect()
+    }
+
+    /// The serial number of each certificate of the chain.
+    pub fn chain_serials(&self) -> Vec<String> {
+        let parsed = self.chain.iter().filter_map(|der| X509Certificate::from_der(der).ok());
+        parsed.map(|(_, certificate)| hex(certificate.raw_serial())).collect()
+    }
+
+    /// The certificate as PEM, percent-encoded; empty if it is not known.
+    pub fn encoded_pem(&self) -> String {
+        self.chain.first().map(|der| pem_urlencoded(der)).unwrap_or_default()
+    }
+
     /// A name for messages: the first URI or DNS name, else the subject.
     pub fn display_name(&self) -> String {
         match self.uri_sans.first().or(self.dns_sans.first()) {
@@ -158,6 +181,10 @@ impl PeerCertificate {
 fn ip_text(bytes: &[u8]) -> Option<String> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Makes text from a peer safe for messages: escapes control characters, which could end a line or move a terminal's

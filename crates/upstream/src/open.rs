@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evenkeel_stats::Writer;
 use evenkeel_tls::Session;
@@ -19,6 +20,8 @@ use crate::turn;
 /// The times at which the steps of connecting happened, and what came of it.
 #[derive(Debug, Clone)]
 pub struct ConnectTimes {
+    /// The connection's ID in this process (`%UPSTREAM_CONNECTION_ID%`).
+    pub id: u64,
     /// Connecting began.
     pub begin: Instant,
     /// The TCP connection was established.
@@ -31,10 +34,20 @@ pub struct ConnectTimes {
     pub edge: OnceCell<Rc<Writer<edge::Stats>>>,
 }
 
+/// IDs of all workers' connections; clients' connections have IDs of their own.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
 impl ConnectTimes {
     /// A connection made between these times, without TLS.
     pub(super) fn new(begin: Instant, end: Instant) -> Self {
-        Self { begin, end, handshake_end: None, session: None, edge: OnceCell::new() }
+        Self {
+            id: LAST_ID.fetch_add(1, Relaxed) + 1,
+            begin,
+            end,
+            handshake_end: None,
+            session: None,
+            edge: OnceCell::new(),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use evenkeel_base::yaml::Node;
 use super::limits::at_most;
 use super::reference::{LocalReference, MirrorBackendRef};
 use crate::decode::{Context, HeaderName, Port};
+use crate::formats;
 
 object! {
     /// A filter of requests or responses.
@@ -74,6 +75,7 @@ object! {
         /// Its value.
         value: String = "value",
     }
+    check: check_value;
 }
 
 object! {
@@ -208,6 +210,11 @@ fn check_headers(headers: &HeaderModifier, node: &Node, cx: &mut Context) {
         let message = format!("`{}` is not the name of a header", name.0);
         cx.error("bad-header", &node.span, message, "expected letters, digits and dashes, such as `x-user`");
     }
+}
+
+fn check_value(header: &HeaderValue, node: &Node, cx: &mut Context) {
+    let span = node.get("value").map_or(&node.span, |value| &value.span);
+    cx.at_field("value", |cx| formats::check_header(&header.value, span, cx));
 }
 
 fn check_mirror(mirror: &RequestMirror, _: &Node, cx: &mut Context) {

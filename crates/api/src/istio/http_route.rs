@@ -14,6 +14,7 @@ use super::destination::{Destination, check_weights};
 use super::gateway::check_gateways;
 use super::http_policy::{CorsPolicy, HttpFaultInjection, HttpMirrorPolicy, Percent, check_whole_percent};
 use crate::decode::{Context, Decode, HeaderName, Label, MatchName, Port, RegexText, Schema};
+use crate::formats;
 
 object! {
     /// One HTTP route.
@@ -132,6 +133,16 @@ object! {
         add: BTreeMap<HeaderName, String> = "add",
         /// Remove.
         remove: Vec<HeaderName> = "remove",
+    }
+    check: check_operations;
+}
+
+fn check_operations(_: &HeaderOperations, node: &Node, cx: &mut Context) {
+    for field in ["set", "add"] {
+        for entry in node.get(field).and_then(Node::as_mapping).into_iter().flat_map(|mapping| mapping.iter()) {
+            let value = entry.value.as_str().unwrap_or_default();
+            cx.at_field(field, |cx| cx.at_key(&entry.key, |cx| formats::check_header(value, &entry.value.span, cx)));
+        }
     }
 }
 

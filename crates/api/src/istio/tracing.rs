@@ -8,6 +8,7 @@ use evenkeel_base::yaml::Node;
 use super::destination_rule::ClientTlsSettings;
 use super::remote_service::{check_address, check_tls};
 use crate::decode::{Context, Decimal, HeaderName};
+use crate::formats;
 
 object! {
     /// Which requests are traced, and where their spans go.
@@ -94,48 +95,16 @@ object! {
 }
 
 fn check_formatter(tag: &FormatterTag, _: &Node, cx: &mut Context) {
-    if !is_format(&tag.value) {
-        let message = format!("`{}` is not a format string; the tag is left out", tag.value.value);
-        let help = "e.g. `%REQ(:METHOD)%`; a percent sign by itself is written `%%`";
-        cx.at_field("value", |cx| cx.warning("bad-value", &tag.value.span, message, help));
-    }
-}
-
-/// Whether a text is well-formed as Envoy's format strings are: `%NAME(argument):length%` with text between. A proxy refuses the whole
-/// listener of one that is not. Which operators there are, only the proxy knows.
-fn is_format(text: &str) -> bool {
-    let mut rest = text;
-    while let Some((_, operator)) = rest.split_once('%') {
-        rest = match operator.strip_prefix('%') {
-            Some(after) => after,
-            None => match after_operator(operator) {
-                Some(after) => after,
-                None => return false,
-            },
-        };
-    }
-    !text.is_empty()
-}
-
-/// What comes after `NAME(argument):length%`.
-fn after_operator(text: &str) -> Option<&str> {
-    let after = text.trim_start_matches(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
-    if after.len() == text.len() {
-        return None;
-    }
-    let after = match after.strip_prefix('(') {
-        Some(inside) => inside.split_once(')')?.1,
-        None => after,
-    };
-    let after = match after.strip_prefix(':') {
-        Some(length) => {
-            let after = length.trim_start_matches(|c: char| c.is_ascii_digit());
-            length[..length.len() - after.len()].parse::<usize>().ok()?;
-            after
-        }
-        None => after,
-    };
-    after.strip_prefix('%')
+    let effect = "the tag is left out";
+    cx.at_field("value", |cx| match tag.value.as_str() {
+        "" => cx.warning(
+            "bad-value",
+            &tag.value.span,
+            format!("an empty format string; {effect}"),
+            "e.g. `%REQ(:METHOD)%`",
+        ),
+        text => formats::check(text, &tag.value.span, effect, cx),
+    });
 }
 
 /// The source of a tag's value.
@@ -194,12 +163,12 @@ impl TagSource<'_> {
         (source.has_value() && sources.next().is_none()).then_some(source)
     }
 
-    /// Whether it names something; a format string: whether it is well-formed.
+    /// Whether it names something; a format string: whether proxies can read it.
     fn has_value(self) -> bool {
         match self {
             Self::Literal(text) | Self::Environment(text, _) => !text.is_empty(),
             Self::Header(name, _) => !name.0.is_empty(),
-            Self::Format(text) => is_format(text),
+            Self::Format(text) => !text.is_empty() && formats::is_format(text),
         }
     }
 }

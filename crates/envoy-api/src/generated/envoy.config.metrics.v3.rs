@@ -159,6 +159,37 @@ impl ::prost::Name for StatsdSink {
         "/envoy.config.metrics.v3.StatsdSink".into()
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DogStatsdSink {
+    #[prost(string, tag = "3")]
+    pub prefix: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub max_bytes_per_datagram: ::core::option::Option<
+        super::super::super::super::google::protobuf::UInt64Value,
+    >,
+    #[prost(oneof = "dog_statsd_sink::DogStatsdSpecifier", tags = "1")]
+    pub dog_statsd_specifier: ::core::option::Option<
+        dog_statsd_sink::DogStatsdSpecifier,
+    >,
+}
+/// Nested message and enum types in `DogStatsdSink`.
+pub mod dog_statsd_sink {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum DogStatsdSpecifier {
+        #[prost(message, tag = "1")]
+        Address(super::super::super::core::v3::Address),
+    }
+}
+impl ::prost::Name for DogStatsdSink {
+    const NAME: &'static str = "DogStatsdSink";
+    const PACKAGE: &'static str = "envoy.config.metrics.v3";
+    fn full_name() -> ::prost::alloc::string::String {
+        "envoy.config.metrics.v3.DogStatsdSink".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/envoy.config.metrics.v3.DogStatsdSink".into()
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MetricsServiceConfig {
     #[prost(message, optional, tag = "1")]

@@ -495,6 +495,13 @@ pub mod envoy {
                 }
             }
         }
+        pub mod stat_sinks {
+            pub mod open_telemetry {
+                pub mod v3 {
+                    include!("envoy.extensions.stat_sinks.open_telemetry.v3.rs");
+                }
+            }
+        }
         pub mod tracers {
             pub mod opentelemetry {
                 pub mod resource_detectors {

@@ -16,18 +16,39 @@ use crate::info::Form;
 
 /// The value of an expression for a request or connection.
 pub fn evaluate(expression: &Expression, record: &Record<'_>) -> Result<Value, Failure> {
-    expression.compiled.evaluate(&OfRecord { record, node: &expression.node })
+    expression.compiled.evaluate(&OfRecord { record, node: Node::of(&expression.node) })
+}
+
+/// As [`evaluate`], for a proxy with this id and cluster.
+pub(crate) fn evaluate_for(
+    expression: &evenkeel_cel::Expression,
+    [id, cluster]: &[String; 2],
+    record: &Record<'_>,
+) -> Result<Value, Failure> {
+    expression.evaluate(&OfRecord { record, node: Node { id, cluster } })
 }
 
 /// Whether an expression is true for a request or connection. One that has no value is not.
 pub fn holds(expression: &Expression, record: &Record<'_>) -> bool {
-    expression.compiled.holds(&OfRecord { record, node: &expression.node })
+    expression.compiled.holds(&OfRecord { record, node: Node::of(&expression.node) })
 }
 
 /// The attributes of a record.
 struct OfRecord<'r> {
     record: &'r Record<'r>,
-    node: &'r OwnNode,
+    node: Node<'r>,
+}
+
+/// This proxy.
+struct Node<'r> {
+    id: &'r str,
+    cluster: &'r str,
+}
+
+impl<'r> Node<'r> {
+    fn of(node: &'r OwnNode) -> Self {
+        Self { id: &node.id, cluster: &node.cluster }
+    }
 }
 
 impl Attributes for OfRecord<'_> {
@@ -75,8 +96,8 @@ impl OfRecord<'_> {
 
     fn of_node(&self, field: &str) -> Option<Value> {
         match field {
-            "id" => Some(Value::text(&self.node.id)),
-            "cluster" => Some(Value::text(&self.node.cluster)),
+            "id" => Some(Value::text(self.node.id)),
+            "cluster" => Some(Value::text(self.node.cluster)),
             _ => None,
         }
     }

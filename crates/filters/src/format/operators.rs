@@ -1,18 +1,22 @@
 //! The value of each operator.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
+use evenkeel_base::cidr::IpNet;
 use evenkeel_base::grpc::{STATUS_NAMES, is_grpc, status_of_http};
 use evenkeel_runtime_config::metadata::MetadataValue;
 use evenkeel_runtime_config::substitution_format::{
-    FilterStateFormat, GrpcStatusFormat, Operator, Precision, TimePoint,
+    AddressOf, AddressPart, Conversion, FilterStateFormat, GrpcStatusFormat, HeadOf, HostSource, Operator, PathSource,
+    Precision, TimePoint,
 };
-use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, ORIGINAL_PATH, Record};
 use super::sink::{Sink, join, write_address, write_ip};
-use super::time;
+use super::{certificates, expressions, time, tries};
 use crate::info::{ConnectionInfo, Form, ResponseFlags};
+use crate::uuid::uuid;
 
 /// The gRPC status of a gRPC request: from the trailers, else from the headers, else mapped from the HTTP status.
 fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Sink) {
@@ -49,9 +53,29 @@ pub(super) fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Si
         Operator::Resp(name, other) => header_value(record.response, name, other.as_deref(), sink),
         Operator::Trailer(name, other) => header_value(record.trailers, name, other.as_deref(), sink),
         Operator::GrpcStatus(format) => grpc_status(*format, record, sink),
+        Operator::EmitTime(format) => {
+            let at = record.start + record.duration();
+            sink.text(|out| match format {
+                None => time::write_default(at, out),
+                Some(format) => time::write_custom(at, format, out),
+            });
+        }
+        Operator::HeadBytes(HeadOf::Request) => sink.number(record.request.bytes()),
+        Operator::HeadBytes(HeadOf::Response) => sink.number(record.response.bytes()),
+        Operator::HeadBytes(HeadOf::Trailers) => sink.number(record.trailers.bytes()),
+        Operator::Path { source, query } => match path(*source, record) {
+            Some(path) => sink.bytes(if *query { path } else { without_query(path) }),
+            None => sink.absent(),
+        },
+        Operator::QueryParam(name) => query_param(name, record, sink),
+        Operator::QueryParams => match query(record) {
+            Some(query) => sink.bytes(query),
+            None => sink.absent(),
+        },
         Operator::Protocol => sink.string(stream.protocol),
         Operator::ResponseCode => sink.number(u64::from(record.status)),
-        Operator::ResponseCodeDetails => sink.non_empty(&stream.details),
+        Operator::ResponseCodeDetails(Conversion::Verbatim) => sink.non_empty(&stream.details),
+        Operator::ResponseCodeDetails(Conversion::OneWord) => one_word(&stream.details, sink),
         Operator::ConnectionTerminationDetails => sink.non_empty(&stream.termination),
         Operator::ResponseFlags => {
             flags(record, sink, |flags, out| join(flags.short_names(), out));
@@ -63,6 +87,7 @@ pub(super) fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Si
         Operator::BytesSent => sink.number(stream.bytes_sent),
         Operator::Duration => millis(sink, Some(record.duration())),
         Operator::RequestDuration => millis(sink, times.since_start(TimePoint::DownstreamRxEnd)),
+        Operator::RequestTxDuration => millis(sink, times.since_start(TimePoint::UpstreamTxEnd)),
         Operator::ResponseDuration => millis(sink, times.since_start(TimePoint::UpstreamRxBegin)),
         Operator::ResponseTxDuration => {
             let first = times.since_start(TimePoint::UpstreamRxBegin);
@@ -72,13 +97,10 @@ pub(super) fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Si
             sink.number_of(times.between(*start, *end).map(|passed| in_units(passed, *precision)));
         }
         Operator::UpstreamHost => sink.string(stream.host.as_deref()),
-        // The address that it is connected to, not one that it is to be.
-        Operator::UpstreamRemoteAddress => {
-            let connected = times.get(TimePoint::UpstreamConnectEnd).is_some();
-            sink.string(stream.host.as_deref().filter(|_| connected));
-        }
+        Operator::UpstreamHostName { port } => sink.string(tries::host_name(record, *port)),
+        Operator::Attempted(what) => tries::attempted(*what, record, sink),
+        Operator::UpstreamProtocol => sink.string(stream.upstream_protocol),
         Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(stream.cluster_name.as_deref()),
-        Operator::UpstreamLocalAddress => sink.text_of(stream.upstream_local, write_address),
         Operator::UpstreamTransportFailureReason => one_word(&stream.transport_failure, sink),
         Operator::UpstreamRequestAttemptCount => sink.number(u64::from(stream.attempts)),
         Operator::RouteName => sink.non_empty(stream.route_name.as_deref().unwrap_or_default()),
@@ -90,57 +112,127 @@ pub(super) fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Si
         Operator::LocalReplyBody => sink.bytes(record.local_reply_body),
         Operator::TunnelHeaders => json_of(stream.tunnel_headers.as_deref(), sink),
         Operator::TunnelTrailers => json_of(stream.tunnel_trailers.as_deref(), sink),
-        Operator::VirtualClusterName | Operator::Unset => sink.absent(),
+        Operator::Cel { .. } => expressions::value(operator, record, sink),
+        Operator::UniqueId => sink.bytes(&unique_id()),
+        Operator::TraceId => {
+            sink.text_of(record.trace, |ids, out| out.extend_from_slice(format!("{:032x}", ids.trace).as_bytes()))
+        }
+        Operator::SpanId => {
+            sink.text_of(record.trace, |ids, out| out.extend_from_slice(format!("{:016x}", ids.span).as_bytes()))
+        }
+        Operator::Zero => sink.number(0),
+        Operator::VirtualClusterName | Operator::Unset | Operator::Coalesce(_) => sink.absent(),
         of_connection => connection_value(of_connection, record, sink),
     }
 }
 
-/// As [`value`], for the operators about the client's connection.
+/// As [`value`], for the operators about connections.
 fn connection_value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
-    let ConnectionInfo { view, session, .. } = record.connection;
-    let session = session.as_deref();
-    let peer = session.and_then(|session| session.peer.as_deref());
-    let client = record.stream.client.unwrap_or(view.remote);
-    let socket = record.connection.socket_path();
+    let connection = record.connection;
     match operator {
         Operator::DownstreamTransportFailureReason => {
             one_word(record.stream.handshake_failure.as_deref().unwrap_or_default(), sink);
         }
-        Operator::DownstreamLocalAddress | Operator::DownstreamLocalAddressWithoutPort if socket.is_some() => {
-            sink.string(socket);
-        }
-        // The client of a Unix socket has no address.
-        Operator::DownstreamLocalPort
-        | Operator::DownstreamRemotePort
-        | Operator::DownstreamRemoteAddress
-        | Operator::DownstreamRemoteAddressWithoutPort
-        | Operator::DownstreamDirectRemoteAddress
-        | Operator::DownstreamDirectRemoteAddressWithoutPort
-            if socket.is_some() =>
-        {
-            sink.absent();
-        }
-        Operator::DownstreamLocalAddress => sink.text(|out| write_address(view.local, out)),
-        Operator::DownstreamLocalAddressWithoutPort => sink.text(|out| write_ip(view.local, out)),
-        Operator::DownstreamLocalPort => sink.number(view.local.port().into()),
-        Operator::DownstreamRemoteAddress => sink.text(|out| write_address(client, out)),
-        Operator::DownstreamRemoteAddressWithoutPort => sink.text(|out| write_ip(client, out)),
-        Operator::DownstreamRemotePort => sink.number(client.port().into()),
-        Operator::DownstreamDirectRemoteAddress => sink.text(|out| write_address(view.direct_remote, out)),
-        Operator::DownstreamDirectRemoteAddressWithoutPort => sink.text(|out| write_ip(view.direct_remote, out)),
-        Operator::DownstreamPeerUriSan => list(peer.map(|peer| &*peer.uri_sans).unwrap_or_default(), sink),
-        Operator::DownstreamLocalUriSan => {
-            let local = session.and_then(|session| session.local.as_deref());
-            list(local.map(|local| &*local.uri_sans).unwrap_or_default(), sink);
-        }
-        Operator::DownstreamPeerSubject => sink.non_empty(peer.map(|peer| &*peer.subject).unwrap_or_default()),
-        Operator::DownstreamTlsVersion => sink.non_empty(session.map(|session| session.version).unwrap_or_default()),
-        Operator::DownstreamTlsCipher => sink.non_empty(session.map(|session| session.cipher).unwrap_or_default()),
-        Operator::RequestedServerName => sink.string(view.server_name.as_deref()),
-        Operator::FilterChainName => sink.string(record.connection.filter_chain_name()),
-        Operator::ConnectionId => sink.number(record.connection.id),
+        Operator::Address(of, part) => address(*of, *part, record, sink),
+        Operator::Certificate(wanted) => certificates::certificate(wanted, record, sink),
+        Operator::Tls(side, field) => certificates::tls(*side, *field, record, sink),
+        Operator::RequestedServerName(source) => server_name(*source, record, sink),
+        Operator::FilterChainName => sink.string(connection.filter_chain_name()),
+        Operator::ConnectionId => sink.number(connection.id),
+        Operator::UpstreamConnectionId => sink.number(record.stream.upstream_connection.unwrap_or_default()),
         _ => sink.absent(),
     }
+}
+
+fn address(of: AddressOf, part: AddressPart, record: &Record<'_>, sink: &mut impl Sink) {
+    let ConnectionInfo { view, .. } = record.connection;
+    let stream = record.stream;
+    let address = match (of, record.connection.socket_path()) {
+        // The client of a Unix socket has no address, and the socket no port.
+        (AddressOf::DownstreamLocal, path @ Some(_)) if part != AddressPart::Port => return sink.string(path),
+        (AddressOf::DownstreamLocal | AddressOf::DownstreamRemote | AddressOf::DownstreamDirectRemote, Some(_)) => None,
+        (AddressOf::DownstreamLocal, None) => Some(view.local),
+        (AddressOf::DownstreamRemote, None) => Some(stream.client.unwrap_or(view.remote)),
+        (AddressOf::DownstreamDirectRemote, None) => Some(view.direct_remote),
+        (AddressOf::UpstreamLocal, _) => stream.upstream_local,
+        // The address that it is connected to, not one that it is to be.
+        (AddressOf::UpstreamRemote, _) => {
+            let connected = stream.times.get(TimePoint::UpstreamConnectEnd).is_some();
+            let host = stream.host.as_deref().filter(|_| connected);
+            match host.map(|host| (host, host.parse())) {
+                Some((_, Ok(address))) => Some(address),
+                Some((path, Err(_))) if part != AddressPart::Port => return sink.string(Some(path)),
+                _ => None,
+            }
+        }
+    };
+    let Some(address) = address else { return sink.absent() };
+    match part {
+        AddressPart::Whole => sink.text(|out| write_address(address, out)),
+        AddressPart::WithoutPort => sink.text(|out| write_ip(address, out)),
+        AddressPart::Masked(bits) => {
+            let ip = address.ip().to_canonical();
+            // More bits than it has are all of them.
+            let net = IpNet::new(ip, bits).unwrap_or_else(|_| IpNet::from(ip));
+            sink.bytes(net.trunc().to_string().as_bytes());
+        }
+        AddressPart::Port => sink.number(address.port().into()),
+    }
+}
+
+fn server_name(source: HostSource, record: &Record<'_>, sink: &mut impl Sink) {
+    if let Some(name) = record.connection.view.server_name.as_deref().filter(|_| source.sni) {
+        return sink.bytes(name.as_bytes());
+    }
+    let (original, current) = (record.original_host(), record.request.lookup(":authority"));
+    let host = match source.host {
+        None => None,
+        Some(PathSource::Original) => original,
+        Some(PathSource::Current) => current,
+        Some(PathSource::OriginalOrCurrent) => original.or(current),
+    };
+    match host {
+        Some(host) => sink.bytes(host),
+        None => sink.absent(),
+    }
+}
+
+fn path<'r>(source: PathSource, record: &Record<'r>) -> Option<&'r [u8]> {
+    let current = || record.request.lookup(":path");
+    match source {
+        PathSource::Original => record.original_path(),
+        PathSource::Current => current(),
+        PathSource::OriginalOrCurrent => record.original_path().or_else(current),
+    }
+}
+
+/// The query of the path, without the `?`.
+fn query<'r>(record: &Record<'r>) -> Option<&'r [u8]> {
+    let path = record.request.lookup(":path")?;
+    let at = path.iter().position(|byte| *byte == b'?')?;
+    path.get(at + 1..).filter(|query| !query.is_empty())
+}
+
+fn query_param(name: &str, record: &Record<'_>, sink: &mut impl Sink) {
+    let pairs = query(record).unwrap_or_default().split(|byte| *byte == b'&');
+    let mut pairs = pairs.map(|pair| match pair.iter().position(|byte| *byte == b'=') {
+        Some(at) => (&pair[..at], &pair[at + 1..]),
+        None => (pair, &b""[..]),
+    });
+    match pairs.find(|(known, _)| *known == name.as_bytes()) {
+        Some((_, value)) => {
+            let decoded: Vec<u8> = percent_encoding::percent_decode(value).collect();
+            // A client must not be able to end a line of a log.
+            sink.bytes(if decoded.iter().any(u8::is_ascii_control) { value } else { &decoded });
+        }
+        None => sink.absent(),
+    }
+}
+
+/// Version 4 of RFC 9562.
+fn unique_id() -> [u8; 36] {
+    // Each state has other random keys.
+    uuid(|| RandomState::new().build_hasher().finish())
 }
 
 fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink: &mut impl Sink) {
@@ -250,18 +342,6 @@ fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseF
         ResponseFlags::NONE => sink.bytes(b"-"),
         flags => sink.text(|out| write(flags, out)),
     }
-}
-
-/// Names from a certificate. Control characters that its CA allowed must not split a log line.
-pub(super) fn list(items: &[String], sink: &mut impl Sink) {
-    sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
-        let plain = |item: &String| !item.bytes().any(|byte| byte.is_ascii_control());
-        if items.iter().all(plain) {
-            join(items.iter().map(String::as_str), out)
-        } else {
-            out.extend_from_slice(printable(&items.join(",")).as_bytes())
-        }
-    });
 }
 
 fn hostname() -> Option<&'static str> {

@@ -189,10 +189,21 @@ pub struct Record<'a> {
     pub status: u16,
     /// The body of a reply of the proxy's own, while `local_reply_config` rewrites it.
     pub local_reply_body: &'a [u8],
+    /// The span of the request; `None`: it is not traced.
+    pub trace: Option<TraceIds>,
     /// The host of the last try; `None`: none was chosen.
     pub upstream: Option<UpstreamPeer<'a>>,
     /// The request, its response or the connection is incomplete, whichever side caused that. Known at the end only.
     pub cut_off: bool,
+}
+
+/// The IDs of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceIds {
+    /// Of its trace.
+    pub trace: u128,
+    /// Its own.
+    pub span: u64,
 }
 
 /// The host of a request's last try, or of a connection.
@@ -221,9 +232,15 @@ impl<'a> Record<'a> {
             trailers: &NoHead,
             status: 0,
             local_reply_body: b"",
+            trace: None,
             upstream: None,
             cut_off: false,
         }
+    }
+
+    /// The authority that this proxy received, if it has replaced it.
+    pub fn original_host(&self) -> Option<&'a [u8]> {
+        self.request.lookup("x-envoy-original-host")
     }
 
     /// The path that this proxy received, if it has replaced it. What a client says in `x-envoy-original-path` is none: logs and traces

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
+use evenkeel_tls::printable;
+
 use crate::info::Form;
 
 /// Receives the value of an operator with its type.
@@ -184,4 +186,16 @@ pub(super) fn join<'a>(items: impl Iterator<Item = &'a str>, out: &mut Vec<u8>) 
         }
         out.extend_from_slice(item.as_bytes());
     }
+}
+
+/// Names from a certificate. Control characters that its CA allowed must not split a log line.
+pub(super) fn list(items: &[String], sink: &mut impl Sink) {
+    sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
+        let plain = |item: &String| !item.bytes().any(|byte| byte.is_ascii_control());
+        if items.iter().all(plain) {
+            join(items.iter().map(String::as_str), out)
+        } else {
+            out.extend_from_slice(printable(&items.join(",")).as_bytes())
+        }
+    });
 }

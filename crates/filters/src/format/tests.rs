@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use evenkeel_runtime_config::substitution_format::TimePoint;
 
-use super::operators::list;
+use super::sink::list;
 use super::*;
 use crate::info::{ConnectionInfo, ResponseFlags, StreamInfo};
 
@@ -63,6 +63,7 @@ impl Known {
             trailers: &NoHead,
             status: 503,
             local_reply_body: b"",
+            trace: None,
             upstream: None,
             cut_off: false,
         }

@@ -27,7 +27,7 @@ use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 use crate::{
     alpn, buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
-    jwt_authn, peer_metadata, rbac, stateful_session,
+    jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
 };
 
 pub(crate) use chain::FilterDecision;
@@ -135,6 +135,8 @@ filters! {
     IstioStats => istio_stats::HttpFilter,
     /// `envoy.filters.http.jwt_authn`.
     JwtAuthn => jwt_authn::HttpFilter,
+    /// `envoy.filters.http.local_ratelimit`.
+    LocalRateLimit => local_ratelimit::HttpFilter,
     /// `envoy.filters.http.peer_metadata`.
     PeerMetadata => peer_metadata::HttpFilter,
     /// `envoy.filters.http.rbac`.

@@ -8,5 +8,5 @@ mod times;
 
 pub use connection::{ConnectionInfo, Hello};
 pub use flags::ResponseFlags;
-pub use stream::{EXEMPLAR, Form, HostOverride, MessageCounts, StateObject, StreamInfo};
+pub use stream::{EXEMPLAR, EarlierTry, Form, HostOverride, MessageCounts, StateObject, StreamInfo};
 pub use times::Times;

@@ -46,8 +46,14 @@ pub struct StreamInfo {
     pub service: Option<Arc<DestinationService>>,
     /// The host of the last try: `ADDRESS:PORT`.
     pub host: Option<Arc<str>>,
+    /// The tries before the last one.
+    pub earlier_tries: Vec<EarlierTry>,
     /// The local address of the upstream connection.
     pub upstream_local: Option<SocketAddr>,
+    /// The ID of the upstream connection.
+    pub upstream_connection: Option<u64>,
+    /// `HTTP/1.1`: what the upstream connection speaks; `None` for TCP.
+    pub upstream_protocol: Option<&'static str>,
     /// Why connecting upstream, or the handshake, failed.
     pub transport_failure: String,
     /// Why the client's TLS handshake failed (`%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`).
@@ -74,6 +80,17 @@ pub struct StreamInfo {
     pub undecided: bool,
     /// Objects for logs, by their keys (`%FILTER_STATE%`).
     objects: Vec<(Cow<'static, str>, Rc<dyn StateObject>)>,
+}
+
+/// A try that was not the last one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierTry {
+    /// Its host: `ADDRESS:PORT`.
+    pub host: Arc<str>,
+    /// The host's name; empty: it has none.
+    pub hostname: Arc<str>,
+    /// The ID of the connection; `None`: there was none.
+    pub connection: Option<u64>,
 }
 
 /// The host that a filter selected for a request.
@@ -179,7 +196,10 @@ impl StreamInfo {
             cluster_name: None,
             service: None,
             host: None,
+            earlier_tries: Vec::new(),
             upstream_local: None,
+            upstream_connection: None,
+            upstream_protocol: None,
             transport_failure: String::new(),
             handshake_failure: None,
             attempts: 0,
@@ -212,7 +232,10 @@ impl StreamInfo {
             cluster_name,
             service,
             host,
+            earlier_tries,
             upstream_local,
+            upstream_connection,
+            upstream_protocol,
             transport_failure,
             handshake_failure,
             attempts,
@@ -231,6 +254,8 @@ impl StreamInfo {
         (*details, *termination) = (Cow::Borrowed(""), Cow::Borrowed(""));
         (*bytes_received, *bytes_sent, *attempts) = (0, 0, 0);
         (*route_name, *cluster_name, *host, *upstream_local) = (None, None, None, None);
+        earlier_tries.clear();
+        (*upstream_connection, *upstream_protocol) = (None, None);
         if service.is_some() {
             *service = None;
         }

@@ -16,7 +16,7 @@ use super::span::Span;
 use super::tags::Facts;
 use super::try_end::TryEnd;
 use super::{otlp, w3c, zipkin};
-use crate::format::Record;
+use crate::format::{Record, TraceIds};
 use crate::http::Services;
 use crate::info::ResponseFlags;
 
@@ -258,6 +258,12 @@ impl Trace {
         {
             headers.set(HeaderId::EnvoyDecoratorOperation, operation.as_bytes());
         }
+    }
+
+    /// The trace and the request's span in it; `None`: there is no collector, or the caller's context is malformed.
+    pub fn ids(&self) -> Option<TraceIds> {
+        let context = self.span.as_ref().map(|span| &span.context)?;
+        Some(TraceIds { trace: context.trace_id, span: context.span_id })
     }
 
     /// The request's span, for the values that statistics record of it; `None`: it is not recorded.

@@ -8,6 +8,7 @@ use evenkeel_api::istio::{
     ProviderKind, ProviderLog, TraceContextOption,
 };
 
+use evenkeel_api::formats::{are_formats, is_format};
 use evenkeel_base::Spanned;
 
 use super::shared;
@@ -30,11 +31,16 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
     if let Some(file) = &said.access_log_file {
         mesh.access_log_file = text(file);
     }
-    if let Some(format) = &said.access_log_format {
-        mesh.access_log_format = text(format);
-    }
     if let Some(encoding) = said.access_log_encoding {
         mesh.access_log_json = encoding == AccessLogEncoding::Json;
+    }
+    if let Some(format) = &said.access_log_format {
+        let is_json = mesh.access_log_json;
+        let is_readable = |format: &Arc<str>| match serde_json::from_str(format) {
+            Ok(keys) if is_json => are_formats(&keys),
+            _ => is_json || is_format(format),
+        };
+        mesh.access_log_format = text(format).filter(is_readable);
     }
     mesh.logs_unmatched = !said.disable_envoy_listener_log.unwrap_or(!mesh.logs_unmatched);
     let telemetry = &mut mesh.telemetry;
@@ -133,8 +139,11 @@ fn otlp_log(log: &OtelAccessLog) -> OtlpLog {
         service: ProviderService::parse(&log.service, log.port.0),
         log_name: log.log_name.as_deref().filter(|name| !name.is_empty()).map(shared),
         filter_state: log.filter_state_objects_to_log.clone(),
-        body: format.and_then(|format| format.text.as_deref()).filter(|text| !text.is_empty()).map(shared),
-        attributes: labels.map(|labels| shared(&labels.to_string())),
+        body: format
+            .and_then(|format| format.text.as_deref())
+            .filter(|text| !text.is_empty() && is_format(text))
+            .map(shared),
+        attributes: labels.filter(|labels| are_formats(labels)).map(|labels| shared(&labels.to_string())),
     }
 }
 
@@ -156,11 +165,14 @@ fn file_log(log: &FileAccessLog) -> AccessLogFile {
         path: shared(log.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(STDOUT)),
         format: match format.and_then(|format| format.labels.as_ref()) {
             // Istio uses its own keys if there are none.
-            Some(labels) if labels.0.as_object().is_some_and(|keys| !keys.is_empty()) => {
+            Some(labels) if labels.0.as_object().is_some_and(|keys| !keys.is_empty()) && are_formats(&labels.0) => {
                 AccessLogFormat::Json(Some(shared(&labels.0.to_string())))
             }
             Some(_) => AccessLogFormat::Json(None),
-            None => AccessLogFormat::Text(format.and_then(|format| format.text.as_deref()).map(shared)),
+            None => {
+                let text = format.and_then(|format| format.text.as_deref());
+                AccessLogFormat::Text(text.filter(|text| is_format(text)).map(shared))
+            }
         },
         omit_empty_values: log.omit_empty_values.unwrap_or_default(),
     }

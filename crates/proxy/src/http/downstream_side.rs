@@ -132,6 +132,7 @@ impl ClientSide for DownstreamSide<'_, '_, '_> {
     fn connected(&mut self, host: &Rc<Host>, up: &Upstream) {
         let (conn, request) = (self.active.conn, &mut *self.active.request);
         request.connected(up.local_addr(), up.connect_times());
+        request.stream.upstream_protocol = Some(up.version().as_str());
         let peer = (&**host, up.connect_times());
         request.edge = conn.worker.edges.of_server(&conn.info, peer, turn::now()).cloned();
     }

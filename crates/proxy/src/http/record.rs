@@ -42,6 +42,7 @@ impl Request {
             response: &response,
             trailers: &trailers,
             local_reply_body: b"",
+            trace: self.trace.as_ref().and_then(|trace| trace.ids()),
             // While headers are edited, the response's status is known but not sent.
             status: if stream.status == 0 { self.response.status } else { stream.status },
             upstream: endpoint.as_deref().map(|endpoint| UpstreamPeer { endpoint, session }),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_filters::tracing::Trace;
-use evenkeel_filters::{FilterStreams, HeadView, StreamInfo, Times};
+use evenkeel_filters::{EarlierTry, FilterStreams, HeadView, StreamInfo, Times};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::substitution_format::TimePoint;
 use evenkeel_stats::Writer;
@@ -246,15 +246,29 @@ impl Request {
     /// Records the local address and the connect times of its upstream connection.
     pub(super) fn connected(&mut self, local: Option<SocketAddr>, made: &ConnectTimes) {
         self.stream.upstream_local = local;
+        self.stream.upstream_connection = Some(made.id);
         self.session.clone_from(&made.session);
         set_connect_times(&mut self.stream.times, made);
     }
 
     /// Sets the host of the current try.
     pub(super) fn set_host(&mut self, host: &Rc<Host>) {
+        if self.host.is_some() {
+            self.note_earlier_try();
+        }
         self.stream.host = Some(Arc::clone(&host.label));
         self.host = Some(Rc::clone(host));
         self.session = None;
+    }
+
+    /// Moves the host of the try before to those that were tried.
+    #[cold]
+    fn note_earlier_try(&mut self) {
+        let Some((host, label)) = self.host.as_ref().zip(self.stream.host.take()) else { return };
+        let hostname = Arc::clone(&host.endpoint().hostname);
+        let connection = self.stream.upstream_connection.take();
+        self.stream.upstream_protocol = None;
+        self.stream.earlier_tries.push(EarlierTry { host: label, hostname, connection });
     }
 
     /// Clears an invalid head, except for the version.

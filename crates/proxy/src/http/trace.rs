@@ -6,7 +6,6 @@ use std::sync::Arc;
 use evenkeel_filters::ResponseFlags;
 use evenkeel_filters::format::Record;
 use evenkeel_filters::tracing::{Trace, Tracer, TryEnd};
-use evenkeel_http::Version;
 use evenkeel_runtime_config::listener::TrafficDirection;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::turn;
@@ -48,11 +47,7 @@ impl ActiveStream<'_> {
     pub(super) fn send_traced(&mut self, up: &Upstream) {
         let request = &mut *self.request;
         if let Some(trace) = &mut request.trace {
-            let protocol = match up.codec() {
-                Upstream::Http2(_) => Version::Http2,
-                Upstream::Http1(_) | Upstream::Filtered(_) => Version::Http11,
-            };
-            trace.send(&mut request.head, protocol.as_str());
+            trace.send(&mut request.head, up.version().as_str());
         }
     }
 

@@ -9,11 +9,10 @@ use evenkeel_filters::{ConnectionInfo, Hello};
 use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::PeerIdentity;
-use evenkeel_tls::{PeerCertificate, Session};
+use evenkeel_tls::{PeerCertificate, Session, pem_urlencoded};
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::stream::Stream;
 use evenkeel_upstream::turn;
-use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 
 use super::connection::{Counted, Downstream};
@@ -191,42 +190,5 @@ fn identity(peer: &PeerCertificate, session: &Session, forwarded: ClientCertDeta
         local_uri_sans: session.local.as_ref().map(|local| local.uri_sans.clone()).unwrap_or_default(),
         cert_pem_urlencoded: leaf.map(|leaf| pem_urlencoded(leaf)),
         chain_pem_urlencoded: forwarded.chain.then(chain),
-    }
-}
-
-/// A certificate as PEM, escaping the characters that Envoy escapes in `Cert=`.
-fn pem_urlencoded(der: &[u8]) -> String {
-    let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
-    let text = pem::encode_config(&Pem::new("CERTIFICATE", der), lines);
-    let mut escaped = String::with_capacity(text.len() + text.len() / 8);
-    for character in text.chars() {
-        match character {
-            '\n' => escaped.push_str("%0A"),
-            ' ' => escaped.push_str("%20"),
-            '+' => escaped.push_str("%2B"),
-            '/' => escaped.push_str("%2F"),
-            '=' => escaped.push_str("%3D"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_certificate_is_escaped_pem() {
-        // Bytes whose base64 has every character that is escaped: `++//` and padding, and a second line.
-        let mut der = vec![0xfb, 0xef, 0xff];
-        der.resize(49, 0);
-        assert_eq!(
-            pem_urlencoded(&der),
-            format!(
-                "-----BEGIN%20CERTIFICATE-----%0A%2B%2B%2F%2F{}%0AAA%3D%3D%0A-----END%20CERTIFICATE-----%0A",
-                "A".repeat(60)
-            )
-        );
     }
 }

@@ -2,17 +2,20 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use evenkeel_runtime_config::stats_sinks::{MetricsService, StatsSink, Statsd};
+use evenkeel_runtime_config::stats_sinks::{MetricsService, OtlpMetrics, StatsSink, Statsd};
 use evenkeel_stats::{Registry, TaggedSample};
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::io::prometheus::client::MetricFamily;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::change::Previous;
-use super::statsd::Datagrams;
-use super::{Counters, metrics, stats_sinks};
+use super::otlp_message::{Batch, Moments};
+use super::statsd::{Datagrams, Series};
+use super::{Counters, metrics, otlp, service, stats_sinks};
+use crate::state::Shared;
 
 /// Maximum wait for room in the socket's buffer, for each datagram.
 const SEND_LIMIT: Duration = Duration::from_millis(100);
@@ -23,6 +26,9 @@ pub(super) struct Flusher {
     counters: Counters,
     servers: Vec<Server>,
     services: Vec<Service>,
+    collectors: Vec<Collector>,
+    /// Since 1970: when totals began to count, and the last flush.
+    moments: (Duration, Duration),
 }
 
 struct Server {
@@ -38,22 +44,32 @@ struct Service {
     snapshots: mpsc::Sender<Vec<MetricFamily>>,
 }
 
+struct Collector {
+    config: Arc<OtlpMetrics>,
+    previous: Previous,
+    /// To the task that sends.
+    batches: mpsc::Sender<Batch>,
+}
+
 impl Flusher {
     pub(super) fn new(registry: Arc<Registry>, counters: Counters) -> Self {
-        Self { registry, counters, servers: Vec::new(), services: Vec::new() }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (servers, services, collectors) = (Vec::new(), Vec::new(), Vec::new());
+        Self { registry, counters, servers, services, collectors, moments: (now, now) }
     }
 
-    /// Adds a sink. `start` starts the task of a service.
-    pub(super) fn add(
-        &mut self,
-        sink: &StatsSink,
-        start: impl FnOnce(&Arc<MetricsService>) -> mpsc::Sender<Vec<MetricFamily>>,
-    ) {
+    /// Adds a sink, and starts the task of a service or collector. `node`: this proxy.
+    pub(super) fn add(&mut self, sink: &StatsSink, node: &Node, shared: &Shared) {
         let previous = Previous::default();
         match sink {
             StatsSink::Statsd(config) => self.servers.push(Server { config: config.clone(), socket: None, previous }),
             StatsSink::MetricsService(config) => {
-                self.services.push(Service { config: Arc::clone(config), previous, snapshots: start(config) });
+                let snapshots = service::start(config, node, shared, &self.counters);
+                self.services.push(Service { config: Arc::clone(config), previous, snapshots });
+            }
+            StatsSink::OpenTelemetry(config) => {
+                let batches = otlp::start(config, shared, &self.counters);
+                self.collectors.push(Collector { config: Arc::clone(config), previous, batches });
             }
         }
     }
@@ -71,6 +87,13 @@ impl Flusher {
                 self.counters.add(stats_sinks::Counter::metrics_service_skipped, 1);
             }
         }
+        let (start, last) = self.moments;
+        for collector in &mut self.collectors {
+            if !collector.flush(&samples, Moments { start, last, now }) {
+                self.counters.add(stats_sinks::Counter::open_telemetry_skipped, 1);
+            }
+        }
+        self.moments.1 = now;
     }
 }
 
@@ -86,9 +109,20 @@ impl Server {
             dropped += if sent { 0 } else { metrics };
         });
         let prefix = &self.config.prefix;
-        self.previous.update(samples, |sample, change| datagrams.add(prefix, &sample.full_name, &change));
+        let tagged = self.config.tags;
+        self.previous.update(samples, |sample, change| datagrams.add(prefix, &series(tagged, sample), &change));
         datagrams.finish();
         dropped
+    }
+}
+
+/// The series of a metric: its full name, or one without its tags, and these.
+fn series(tagged: bool, sample: &TaggedSample) -> Series<'_> {
+    if tagged {
+        let tags = sample.labels.iter().map(|(name, value)| (metrics::tag_name(name), value.as_str()));
+        Series { name: &sample.name, tags: tags.collect() }
+    } else {
+        Series { name: &sample.full_name, tags: Vec::new() }
     }
 }
 
@@ -112,6 +146,22 @@ impl Service {
         let (mut families, config) = (Vec::new(), &self.config);
         self.previous.update(samples, |sample, change| metrics::add(config, sample, &change, now, &mut families));
         place.send(families);
+        true
+    }
+}
+
+impl Collector {
+    /// As [`Service::flush`].
+    fn flush(&mut self, samples: &[TaggedSample], at: Moments) -> bool {
+        let place = match self.batches.try_reserve() {
+            Ok(place) => place,
+            Err(TrySendError::Full(())) => return false,
+            // The process ends.
+            Err(TrySendError::Closed(())) => return true,
+        };
+        let (mut batch, config) = (Batch::default(), &self.config);
+        self.previous.update(samples, |sample, change| batch.add(config, sample, &change, at));
+        place.send(batch);
         true
     }
 }

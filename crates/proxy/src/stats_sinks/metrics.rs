@@ -60,9 +60,12 @@ fn family(
 }
 
 /// Envoy's own tags have a point after `envoy`, which Prometheus does not allow in labels.
+pub(super) fn tag_name(label: &str) -> String {
+    label.strip_prefix("envoy_").map_or_else(|| label.to_owned(), |name| format!("envoy.{name}"))
+}
+
 fn label(name: &str, value: &str) -> prometheus::LabelPair {
-    let name = name.strip_prefix("envoy_").map_or_else(|| name.to_owned(), |name| format!("envoy.{name}"));
-    prometheus::LabelPair { name: Some(name), value: Some(value.to_owned()) }
+    prometheus::LabelPair { name: Some(tag_name(name)), value: Some(value.to_owned()) }
 }
 
 fn histogram(interval: &Interval) -> prometheus::Histogram {

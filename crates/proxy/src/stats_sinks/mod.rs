@@ -1,5 +1,5 @@
-//! Sinks of statistics (`stats_sinks` of the bootstrap): every `stats_flush_interval`, all metrics go to StatsD servers and metrics
-//! services.
+//! Sinks of statistics (`stats_sinks` of the bootstrap): every `stats_flush_interval`, all metrics go to StatsD servers, metrics
+//! services and collectors of OpenTelemetry.
 //!
 //! A separate thread reads the registry and encodes datagrams and messages ([`flush`]); it sends the former, and the control
 //! thread the latter ([`service`]). No worker takes part.
@@ -7,6 +7,8 @@
 mod change;
 mod flush;
 mod metrics;
+mod otlp;
+mod otlp_message;
 mod service;
 mod statsd;
 
@@ -34,6 +36,10 @@ layout! {
             metrics_service_skipped,
             /// Metric families that no metrics service got, because its stream had ended or could not be opened.
             metrics_service_dropped,
+            /// Flushes that were left out because a collector of OpenTelemetry had not taken those before.
+            open_telemetry_skipped,
+            /// Metrics that no collector of OpenTelemetry got, because it refused them or could not be reached.
+            open_telemetry_dropped,
         }
         gauges {}
         histograms {}
@@ -67,7 +73,7 @@ impl Sinks {
         let counters: Counters = Arc::new(SharedWriter::of(scope.writer()));
         let mut flusher = Flusher::new(registry, Arc::clone(&counters));
         for sink in &sinks.sinks {
-            flusher.add(sink, |service| service::start(service, node, shared, &counters));
+            flusher.add(sink, node, shared);
         }
         let flusher = Arc::new(Mutex::new(flusher));
         let flushes = Rc::new(Flushes { flusher, shared: shared.clone(), log });

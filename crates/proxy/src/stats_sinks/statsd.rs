@@ -7,6 +7,8 @@
 //! shared by all requests since the last flush: there is a line for each bucket with new values, with a value of the bucket,
 //! and a sample rate that says how many values there were (`:7.5|ms|@0.25` are four). With one such bucket the value is the
 //! mean of the new values, so that the sum is exact; otherwise it is the bucket's middle.
+//!
+//! In DogStatsD's form, tags are no part of names, but behind the type: `|#envoy.cluster_name:a`.
 
 use std::fmt::Write;
 
@@ -15,6 +17,13 @@ use super::change::{Change, Interval};
 /// Maximum size of a datagram in bytes: an Ethernet packet, less the headers of IPv6 and UDP and some room for tunnels.
 /// StatsD's own documentation recommends it, and all servers read several lines from a datagram.
 const MAX_DATAGRAM_BYTES: usize = 1432;
+
+/// A name, and its tags in DogStatsD's form.
+#[derive(Debug)]
+pub(super) struct Series<'s> {
+    pub(super) name: &'s str,
+    pub(super) tags: Vec<(String, &'s str)>,
+}
 
 /// Packs lines into datagrams. `send` gets a datagram and the number of its lines.
 pub(super) struct Datagrams<S> {
@@ -31,10 +40,10 @@ impl<S: FnMut(&[u8], u64)> Datagrams<S> {
     }
 
     /// Adds a metric.
-    pub(super) fn add(&mut self, prefix: &str, name: &str, change: &Change) {
+    pub(super) fn add(&mut self, prefix: &str, series: &Series<'_>, change: &Change) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        append(prefix, name, change, &mut scratch);
+        append(prefix, series, change, &mut scratch);
         scratch.lines().for_each(|line| self.add_line(line));
         self.scratch = scratch;
     }
@@ -66,13 +75,20 @@ impl<S: FnMut(&[u8], u64)> Datagrams<S> {
 }
 
 /// Appends the lines of a metric.
-fn append(prefix: &str, name: &str, change: &Change, out: &mut String) {
+fn append(prefix: &str, series: &Series<'_>, change: &Change, out: &mut String) {
     let mut line = |value: &dyn std::fmt::Display, kind: &str| {
         push_name(prefix, out);
         out.push('.');
-        push_name(name, out);
+        push_name(series.name, out);
         // Writing to a String cannot fail.
-        let _ = writeln!(out, ":{value}|{kind}");
+        let _ = write!(out, ":{value}|{kind}");
+        for (number, (name, value)) in series.tags.iter().enumerate() {
+            out.push_str(if number == 0 { "|#" } else { "," });
+            push_tag(name, out);
+            out.push(':');
+            push_tag(value, out);
+        }
+        out.push('\n');
     };
     match change {
         Change::Counter { delta, .. } => line(delta, "c"),
@@ -92,6 +108,12 @@ fn append(prefix: &str, name: &str, change: &Change, out: &mut String) {
 fn push_name(name: &str, out: &mut String) {
     let is_kept = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, ':' | '|' | '@');
     out.extend(name.chars().map(|c| if is_kept(c) { c } else { '_' }));
+}
+
+/// A tag ends at a comma; what ends metrics and lines ends it, too.
+fn push_tag(text: &str, out: &mut String) {
+    let is_kept = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, ',' | '|' | '#');
+    out.extend(text.chars().map(|c| if is_kept(c) { c } else { '_' }));
 }
 
 /// Values that stand for those of an interval, each with their number.
@@ -140,8 +162,21 @@ mod tests {
             ("h", histogram(&[3, 0, 0, 0], 1.0), "envoy.h:0.333|ms|@0.3333333333333333\n"),
         ] {
             let mut lines = String::new();
-            append("envoy", name, &change, &mut lines);
+            append("envoy", &Series { name, tags: Vec::new() }, &change, &mut lines);
             assert_eq!(lines, expected, "{name} {change:?}");
+        }
+    }
+
+    #[test]
+    fn tags_are_behind_the_type() {
+        for (tags, expected) in [
+            (vec![("envoy.cluster_name", "outbound|80||a,b")], "envoy.n:4|c|#envoy.cluster_name:outbound_80__a_b\n"),
+            (vec![("a", "b:1"), ("c", "")], "envoy.n:4|c|#a:b:1,c:\n"),
+        ] {
+            let tags = tags.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            let mut lines = String::new();
+            append("envoy", &Series { name: "n", tags }, &Change::Counter { value: 9, delta: 4 }, &mut lines);
+            assert_eq!(lines, expected);
         }
     }
 

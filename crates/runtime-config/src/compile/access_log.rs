@@ -16,8 +16,7 @@ use super::expression::expression;
 use super::runtime::whole_number;
 use super::{Cx, extension_type, grpc_access_log, matcher, otlp_access_log, type_name};
 use crate::access_log::{AccessLog, Comparison, JsonFormat, LogFilter, LogFormat, LogSink, Operation};
-use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
-use crate::substitution_format::Format;
+use crate::substitution_format::ENVOY_DEFAULT_FORMAT;
 
 /// The operator is always available, so the formatter needs no support of its own.
 const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";
@@ -36,7 +35,10 @@ pub(crate) fn access_logs(
     logs: &[accesslog::AccessLog],
     written: AccessLogType,
 ) -> Vec<Arc<AccessLog>> {
-    cx.each(field, logs, |cx, log| access_log(cx, log, written).map(Arc::new))
+    let around = std::mem::replace(&mut cx.log_type, written.as_str_name());
+    let compiled = cx.each(field, logs, |cx, log| access_log(cx, log, written).map(Arc::new));
+    cx.log_type = around;
+    compiled
 }
 
 /// The logs of the admin port: `access_log`, and `access_log_path` in Envoy's default format.
@@ -226,8 +228,7 @@ pub(super) fn substitution_format(cx: &mut Cx<'_>, format: &core::SubstitutionFo
 }
 
 fn text(cx: &mut Cx<'_>, field: &str, format: &str) -> Option<LogFormat> {
-    let parsed = Format::parse(format, &cx.env.variable);
-    cx.check(field, parsed).map(LogFormat::Text)
+    cx.format(field, format).map(LogFormat::Text)
 }
 
 /// Sorted by key: protobuf maps have no order.
@@ -243,13 +244,10 @@ fn json_object(cx: &mut Cx<'_>, object: &Struct) -> Option<JsonFormat> {
 
 fn json_value(cx: &mut Cx<'_>, value: &Value) -> Option<JsonFormat> {
     match &value.kind {
-        Some(Kind::StringValue(format)) => {
-            let parsed = Format::parse(format, &cx.env.variable);
-            match parsed {
-                Ok(format) => Some(JsonFormat::Value(format)),
-                Err(error) => cx.fail(error.to_string()),
-            }
-        }
+        Some(Kind::StringValue(format)) => match cx.parse_format(format) {
+            Ok(format) => Some(JsonFormat::Value(format)),
+            Err(error) => cx.fail(error.to_string()),
+        },
         Some(Kind::StructValue(object)) => json_object(cx, object),
         Some(Kind::ListValue(list)) => {
             let values = list.values.iter().enumerate();

@@ -7,7 +7,6 @@ use evenkeel_xds::pb::envoy::config::core::v3::http1_protocol_options::header_ke
 
 use super::{Cx, matcher};
 use crate::header_edits::{AppendAction, HeaderAddition, HeaderEdits, HeaderMutation};
-use crate::substitution_format::Format;
 
 /// The four header fields that every level of a route configuration has.
 pub(crate) struct HeaderFields<'m> {
@@ -67,8 +66,7 @@ pub(crate) fn addition(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Opt
         if header.value.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
             return cx.fail_at("value", "must not contain CR, LF or NUL");
         }
-        let parsed = Format::parse(&header.value, &cx.env.variable);
-        let value = cx.check("value", parsed)?;
+        let value = cx.format("value", &header.value)?;
         Some((name, value))
     })
     .zip(append_action(cx, option))

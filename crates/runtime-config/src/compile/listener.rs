@@ -32,7 +32,6 @@ use crate::listener::{
     Tunneling, WeightedTcpCluster,
 };
 use crate::network_filters::{self, MAX_NETWORK_FILTERS, NetworkFilterConfig};
-use crate::substitution_format::Format;
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
 const ORIGINAL_SRC: &str = "envoy.extensions.filters.listener.original_src.v3.OriginalSrc";
@@ -459,8 +458,7 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
 
 fn tunneling(cx: &mut Cx<'_>, config: &tcp_proxy::tcp_proxy::TunnelingConfig) -> Option<Tunneling> {
     let hostname = cx.non_empty("hostname", &config.hostname)?;
-    let parsed = Format::parse(hostname, &cx.env.variable);
-    let hostname = cx.check("hostname", parsed)?;
+    let hostname = cx.format("hostname", hostname)?;
     let path = match config.post_path.as_str() {
         "" => "/",
         _ if !config.use_post => return cx.fail_at("post_path", "is of use only with use_post"),

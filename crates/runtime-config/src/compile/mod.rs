@@ -59,6 +59,7 @@ use crate::dns::DnsResolver;
 use crate::filters::custom::CustomFilterKind;
 use crate::rejection::Problem;
 use crate::runtime::Runtime;
+use crate::substitution_format::{Format, FormatError, Surroundings};
 
 /// External inputs: files, environment variables, and defaults from the bootstrap.
 pub struct Environment {
@@ -141,6 +142,8 @@ pub(crate) struct Cx<'e> {
     pub extensions: Option<&'e FastMap<std::sync::Arc<str>, std::sync::Arc<Any>>>,
     /// RDS, SDS and ECDS names the resource refers to.
     pub references: source::References,
+    /// The kind of access log that is compiled (`%ACCESS_LOG_TYPE%`); empty: none is.
+    pub log_type: &'static str,
 }
 
 impl<'e> Cx<'e> {
@@ -155,7 +158,22 @@ impl<'e> Cx<'e> {
             reads_files: false,
             extensions: None,
             references: source::References::default(),
+            log_type: "",
         }
+    }
+
+    /// Compiles a format string.
+    pub fn format(&mut self, field: &str, text: &str) -> Option<Format> {
+        let parsed = self.parse_format(text);
+        self.check(field, parsed)
+    }
+
+    /// Parses a format string with what is known here.
+    pub fn parse_format(&self, text: &str) -> Result<Format, FormatError> {
+        let node = &self.env.tracing.node;
+        let node = std::sync::Arc::new([node.id.clone(), node.cluster.clone()]);
+        let surroundings = Surroundings { variable: &self.env.variable, node, log_type: self.log_type };
+        Format::parse_in(text, &surroundings)
     }
 
     /// Runs `f` with the path extended by a field.

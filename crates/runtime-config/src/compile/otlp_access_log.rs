@@ -14,7 +14,6 @@ use super::Cx;
 use super::grpc_access_log::{collector, tag};
 use crate::ext_authz::GrpcTarget;
 use crate::grpc_access_log::{Collector, EntryKind, GrpcLog, OtlpRecord, OtlpValue};
-use crate::substitution_format::Format;
 
 /// Time limit of an export whose configuration has none: a collector that does not answer must not hold entries for ever.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -105,10 +104,7 @@ fn resource(cx: &Cx<'_>, config: &OpenTelemetryAccessLogConfig, log_name: &str) 
 /// A value with operators; as in Envoy, texts, lists and maps of them.
 fn value(cx: &mut Cx<'_>, any: &AnyValue) -> Option<OtlpValue> {
     match &any.value {
-        Some(Value::StringValue(text)) => {
-            let parsed = Format::parse(text, &cx.env.variable);
-            cx.check("string_value", parsed).map(OtlpValue::Text)
-        }
+        Some(Value::StringValue(text)) => cx.format("string_value", text).map(OtlpValue::Text),
         Some(Value::KvlistValue(list)) => cx.at("kvlist_value", |cx| values(cx, Some(list))).map(OtlpValue::Map),
         Some(Value::ArrayValue(list)) => {
             let items = cx.at("array_value", |cx| cx.each("values", &list.values, value));

@@ -18,7 +18,6 @@ use super::fraction::fraction;
 use super::router::router;
 use super::{Cx, type_name};
 use crate::fraction::Fraction;
-use crate::substitution_format::Format;
 use crate::tracing::{
     CustomTag, Exporter, MetadataOf, OpenTelemetry, Provider, RouteTracing, Sampling, TagValue, Tracing, Zipkin,
 };
@@ -160,7 +159,7 @@ fn known_sampler(cx: &mut Cx<'_>, sampler: &core::TypedExtensionConfig) -> Optio
 }
 
 /// The attributes that a detector finds.
-fn detected(cx: &mut Cx<'_>, detector: &core::TypedExtensionConfig) -> Option<Vec<(Box<str>, Box<str>)>> {
+pub(crate) fn detected(cx: &mut Cx<'_>, detector: &core::TypedExtensionConfig) -> Option<Vec<(Box<str>, Box<str>)>> {
     let any = cx.required("typed_config", detector.typed_config.as_ref())?;
     cx.at("typed_config", |cx| match type_name(&any.type_url) {
         ENVIRONMENT_DETECTOR => {
@@ -307,8 +306,7 @@ fn tag_value(cx: &mut Cx<'_>, tag: &WireTag) -> Option<TagValue> {
         Some(custom_tag::Type::Metadata(metadata)) => cx.at("metadata", |cx| metadata_value(cx, metadata)),
         Some(custom_tag::Type::Value(text)) => {
             let text = cx.non_empty("value", text)?;
-            let parsed = Format::parse(text, &cx.env.variable);
-            cx.check("value", parsed).map(TagValue::Format)
+            cx.format("value", text).map(TagValue::Format)
         }
         None => cx.fail("one of literal, environment, request_header, metadata, value is required"),
     }

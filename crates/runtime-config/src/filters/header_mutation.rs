@@ -112,8 +112,7 @@ fn query_mutation(cx: &mut Cx<'_>, mutation: &core::KeyValueMutation) -> Option<
                 let Some(Kind::StringValue(text)) = record.value.as_ref().and_then(|value| value.kind.as_ref()) else {
                     return cx.fail_at("value", "must be a string");
                 };
-                let parsed = Format::parse(text, &cx.env.variable);
-                let value = cx.check("value", parsed)?;
+                let value = cx.format("value", text)?;
                 Some(QueryMutation::Add { key, value, action })
             })
         }),

@@ -14,6 +14,7 @@ pub mod grpc_web;
 pub mod header_mutation;
 pub mod istio_stats;
 pub mod jwt_authn;
+pub mod local_ratelimit;
 pub mod metadata_exchange;
 pub(crate) mod passive;
 pub mod peer_metadata;

@@ -6,7 +6,6 @@ mod changes;
 mod discovered_filters;
 mod fields;
 mod filter_chains;
-mod formats;
 mod http2;
 mod http_filters;
 mod input;

@@ -93,7 +93,7 @@ fn warm(builder: &mut Builder, path: &Path) {
 }
 
 /// What istiod sends for extensions that users have asked for, and that this proxy does not have.
-const ABSENT: [&str; 4] = ["DatadogConfig", "LocalRateLimit", "lua.v3.Lua", "RedisProxy"];
+const ABSENT: [&str; 3] = ["DatadogConfig", "lua.v3.Lua", "RedisProxy"];
 
 /// `EVENKEEL_ISTIOD_CAPTURES=DIR cargo test -p evenkeel-runtime-config istiod`, where DIR holds folders of `CDS.json`, `EDS.json`,
 /// `LDS.json`, `RDS.json` as istiod sent them.

@@ -245,7 +245,7 @@ const BAD_ROUTES: [BadRoute; 15] = [
         "route: { cluster: c }, request_headers_to_add: [{ header: { key: \"a b\", value: x } }, { header: { key: a, value: \"%NO%\" } }]",
         &[
             ".request_headers_to_add[0].header.key: \"a b\" is no header name",
-            ".request_headers_to_add[1].header.value: at byte 0: operator %NO% is not supported",
+            ".request_headers_to_add[1].header.value: at byte 0: there is no operator %NO%",
         ],
     ),
     (

@@ -278,7 +278,7 @@ fn what_cannot_be_done_is_rejected_by_name() {
         ),
         (
             "custom_tags: [ { tag: t, value: \"%NO_SUCH_OPERATOR%\" } ]".into(),
-            "custom_tags[0].value: at byte 0: operator %NO_SUCH_OPERATOR% is not supported",
+            "custom_tags[0].value: at byte 0: there is no operator %NO_SUCH_OPERATOR%",
         ),
         ("custom_tags: [ { tag: t, value: \"\" } ]".into(), "custom_tags[0].value: must not be empty"),
         (provider(OPEN_TELEMETRY), "provider.typed_config: exactly one of grpc_service, http_service is required"),

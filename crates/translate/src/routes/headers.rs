@@ -1,5 +1,6 @@
 //! Changes to headers.
 
+use evenkeel_format::operator_at;
 use evenkeel_model::HeaderOperations;
 
 use crate::pb::core::header_value_option::HeaderAppendAction;
@@ -36,42 +37,19 @@ fn option(name: &str, value: &str, action: HeaderAppendAction) -> HeaderValueOpt
 }
 
 /// Envoy reads header values as formats and refuses a route configuration with a stray `%`. Operators (`%START_TIME%`,
-/// `%REQ(a)%`) and `%%` stay; any other `%` is doubled.
+/// `%REQ(a)%`) and `%%` stay; any other `%` is doubled, also that of an operator which proxies do not have.
 fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     let mut rest = value;
     while let Some((before, after)) = rest.split_once('%') {
         escaped.push_str(before);
-        match operator_len(after) {
-            Some(len) => {
-                let (operator, tail) = after.split_at(len);
-                escaped.push('%');
-                escaped.push_str(operator);
-                rest = tail;
-            }
-            None => {
-                escaped.push_str("%%");
-                rest = after;
-            }
-        }
+        let operator = if after.starts_with('%') { Some(1) } else { operator_at(after).and_then(Result::ok) };
+        let (unchanged, tail) = after.split_at(operator.unwrap_or_default());
+        escaped.push_str(if unchanged.is_empty() { "%%" } else { "%" });
+        escaped.push_str(unchanged);
+        rest = tail;
     }
     escaped + rest
-}
-
-/// Length of the operator after a `%`, including the closing `%`.
-fn operator_len(after: &str) -> Option<usize> {
-    if after.starts_with('%') {
-        return Some(1);
-    }
-    let name_end = after.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'))?;
-    let arguments_end = match after.as_bytes().get(name_end)? {
-        b'(' => name_end + after.get(name_end..)?.find(')')? + 1,
-        _ => name_end,
-    };
-    let tail = after.get(arguments_end..)?;
-    let close = tail.find('%')?;
-    let length_only = tail.get(..close)?.chars().all(|c| c == ':' || c.is_ascii_digit());
-    (name_end > 0 && length_only).then_some(arguments_end + close + 1)
 }
 
 #[cfg(test)]
@@ -90,6 +68,8 @@ mod tests {
         check("%20", "%%20");
         check("%not%", "%%not%%");
         check("%REQ(", "%%REQ(");
+        check("%NOPE% %PROTOCOL%", "%%NOPE%% %PROTOCOL%");
+        check("%CEL(size('a)b'))%", "%CEL(size('a)b'))%");
         check("ü%", "ü%%");
     }
 }

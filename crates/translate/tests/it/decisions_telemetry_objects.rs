@@ -288,9 +288,15 @@ fn expressions_and_tags_that_cannot_be_used_are_findings() {
     check(tag, "`request` has no `hast`; it has path,");
     let tag = |value: &str| format!("{{tracing: [{{customTags: {{a: {value}}}}}]}}");
     let format = |text: &str| tag(&format!("{{formatter: {{value: {text:?}}}}}"));
-    for wrong in ["", "50%", "%a%", "%REQ(:METHOD%", "%REQ(:METHOD)", "%DURATION:x%", "%%%"] {
-        check(&format(wrong), &format!("`{wrong}` is not a format string; the tag is left out"));
+    check(&format(""), "an empty format string; the tag is left out");
+    for wrong in ["50%", "%a%", "%REQ(:METHOD%", "%REQ(:METHOD)", "%DURATION:x%", "%%%"] {
+        check(
+            &format(wrong),
+            "\"%\" starts no operator; a literal percent sign is written \"%%\"; the tag is left out",
+        );
     }
+    let unknown = "there is no operator %RESPONSE_COD%; did you mean %RESPONSE_CODE%?; the tag is left out";
+    check(&format("a %RESPONSE_COD%"), unknown);
     check(&tag("{}"), "a tag has one of `literal`, `environment`, `header` and `formatter`");
     check(&tag("{literal: {value: b}, formatter: {value: c}}"), "a tag has one of");
     for right in ["%%", "a", "50 %% of %DURATION%", "%REQ(X-A?Y):12%%PROTOCOL%"] {

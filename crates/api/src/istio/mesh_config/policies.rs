@@ -9,6 +9,7 @@ use super::super::destination_rule::{ClientTlsSettings, ConnectionPool, OutlierD
 use super::super::sidecar::check_egress_proxy;
 use super::MeshConfig;
 use crate::decode::Context;
+use crate::formats;
 
 object! {
     /// How calls of unknown hosts are handled.
@@ -258,15 +259,20 @@ impl TlsConfig {
 
 /// With `accessLogEncoding: JSON` the format is a JSON object. Istio falls back to its own keys if it is not.
 pub(super) fn check_access_log(config: &MeshConfig, cx: &mut Context) {
-    let (Some(format), Some(AccessLogEncoding::Json)) = (&config.access_log_format, config.access_log_encoding) else {
-        return;
-    };
-    if format.is_empty() {
-        return;
+    let Some(format) = config.access_log_format.as_ref().filter(|format| !format.is_empty()) else { return };
+    if config.access_log_encoding != Some(AccessLogEncoding::Json) {
+        return cx.at_field("accessLogFormat", |cx| {
+            formats::check(format, &format.span, "Istio's default format is used", cx);
+        });
     }
-    if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(format) {
-        let message = format!("it is not a JSON object ({error}); Istio's default keys are used");
-        let help = "write `{\"key\": \"%OPERATOR%\"}`, or `accessLogEncoding: TEXT`";
-        cx.at_field("accessLogFormat", |cx| cx.warning("bad-value", &format.span, message, help));
-    }
+    cx.at_field("accessLogFormat", |cx| {
+        match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(format) {
+            Ok(keys) => formats::check_json(&keys.into(), &format.span, "Istio's default keys are used", cx),
+            Err(error) => {
+                let message = format!("it is not a JSON object ({error}); Istio's default keys are used");
+                let help = "write `{\"key\": \"%OPERATOR%\"}`, or `accessLogEncoding: TEXT`";
+                cx.warning("bad-value", &format.span, message, help);
+            }
+        }
+    });
 }

@@ -9,6 +9,7 @@ use evenkeel_base::yaml::Node;
 
 use super::{AccessLogService, MeshConfig, OpenTelemetry, ServiceAttributeEnrichment, Tracer};
 use crate::decode::{AnyFields, Context, Port, QuotedPort};
+use crate::formats;
 
 object! {
     /// A service that proxies call. AuthorizationPolicies (`CUSTOM`), Telemetry objects and `defaultProviders` name it.
@@ -153,6 +154,7 @@ object! {
         /// The keys of a JSON object.
         labels: Option<AnyFields> = "labels",
     }
+    check: check_file_format;
 }
 
 object! {
@@ -179,6 +181,7 @@ object! {
         /// The attributes.
         labels: Option<AnyFields> = "labels",
     }
+    check: check_otel_format;
 }
 
 object! {
@@ -243,6 +246,22 @@ impl ExtensionProvider {
     /// Returns its purpose.
     pub fn kind(&self) -> Option<ProviderKind> {
         self.kinds().first().copied()
+    }
+}
+
+fn check_file_format(_: &FileLogFormat, node: &Node, cx: &mut Context) {
+    check_format(node, ["Istio's default format is used", "Istio's default keys are used"], cx);
+}
+
+fn check_otel_format(_: &OtelLogFormat, node: &Node, cx: &mut Context) {
+    check_format(node, ["Istio's default format is used", "no attributes are sent"], cx);
+}
+
+fn check_format(node: &Node, effects: [&str; 2], cx: &mut Context) {
+    for (field, effect) in ["text", "labels"].into_iter().zip(effects) {
+        if let Some(value) = node.get(field) {
+            cx.at_field(field, |cx| formats::check_all(value, effect, cx));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod bad_input;
 mod bug_report;
 mod changes;
 mod check;
+mod collector;
 mod confinement;
 mod crashes;
 mod dashboard;

@@ -170,6 +170,7 @@ fn with_record<T>(then: impl FnOnce(&Record<'_>) -> T) -> T {
         trailers: &Trailers(&trailers),
         status: 503,
         local_reply_body: b"",
+        trace: None,
         upstream: None,
         cut_off: false,
     })

@@ -10,7 +10,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use evenkeel_http::{Headers, ResponseInfo};
+use evenkeel_http::{Headers, ResponseInfo, Version};
 use evenkeel_upstream::{Cluster, ConnectTimes, Connection, Host, PooledConnection};
 use tokio::time::Instant;
 
@@ -68,6 +68,14 @@ impl Upstream {
         match self {
             Self::Filtered(filtered) => &filtered.inner,
             codec => codec,
+        }
+    }
+
+    /// What it speaks.
+    pub(super) fn version(&self) -> Version {
+        match self.codec() {
+            Self::Http2(_) => Version::Http2,
+            Self::Http1(_) | Self::Filtered(_) => Version::Http11,
         }
     }
 

@@ -1,0 +1,3 @@
+//! How format strings are read.
+
+mod formats;
