@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_ca::external::ExternalRequest;
 use evenkeel_ca::rotation::{EXTERNAL, Record, Signing};
-use evenkeel_ca::tokens::{ACCOUNT_PREFIX, GROUP_PREFIX};
+use evenkeel_ca::tokens::{ACCOUNT_PREFIX, GROUP_PREFIX, MAX_TOKEN_BYTES};
 use evenkeel_ca::{CsrError, DEFAULT_TTL, IssuedCertificate, SignError, Workload};
 use evenkeel_model::ExternalSigner;
 use evenkeel_tls::TrustBundle;
@@ -57,6 +57,16 @@ impl Caller {
         } else {
             format!("{pod}.{namespace}")
         }
+    }
+}
+
+/// The token of an xDS stream without a client certificate, which has not been verified.
+#[derive(Clone)]
+pub struct StreamToken(Arc<str>);
+
+impl std::fmt::Debug for StreamToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StreamToken")
     }
 }
 
@@ -130,6 +140,50 @@ impl Certificates {
         Ok(())
     }
 
+    /// Checks that the head of an xDS stream without a client certificate has a token, and stores it in `extensions` for
+    /// [`Self::identify`], which verifies it before anything is served.
+    pub fn admit_stream(&self, peer: &Peer, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+        let token = bearer(metadata).ok_or_else(|| {
+            Status::unauthenticated(
+                "xDS over TLS needs the workload's certificate (istio.v1.auth.IstioCertificateService issues it), or `authorization: Bearer TOKEN` with its token for the audience `istio-ca`",
+            )
+        })?;
+        let address = host(peer.address.ip());
+        if peer.refused.load(Ordering::Relaxed) > 0 && self.refusals.is_over(&address, Instant::now()) {
+            return Err(Status::resource_exhausted("too many calls without a valid token; come again later"));
+        }
+        // What nobody has to be asked about is refused before any byte of the stream is buffered.
+        let refused = match self.tokens.verdict(token, SystemTime::now()) {
+            _ if token.len() > MAX_TOKEN_BYTES => Some(format!("the token has more than {MAX_TOKEN_BYTES} bytes")),
+            Some(Err(TokenRefusal::Invalid(reason))) => Some(format!("the token is not accepted: {reason}")),
+            _ => None,
+        };
+        if let Some(reason) = refused {
+            let status = Status::unauthenticated(reason);
+            self.note_refusal(peer, &status, Instant::now());
+            return Err(status);
+        }
+        extensions.insert(StreamToken(token.into()));
+        Ok(())
+    }
+
+    /// Returns the identity that the token of an xDS stream proves.
+    pub async fn identify(&self, peer: &Peer, token: &StreamToken) -> Result<SpiffeId, Status> {
+        let now = SystemTime::now();
+        let verdict = match self.tokens.verdict(&token.0, now) {
+            Some(verdict) => verdict,
+            None => self.tokens.review(&token.0, now).await,
+        };
+        let workload = self.verified(verdict).inspect_err(|status| self.note_refusal(peer, status, Instant::now()));
+        let workload = workload?;
+        let identity = self.identity(&workload)?;
+        // A token that is bound to a Pod is worth nothing once the Pod is gone.
+        if !workload.pod.starts_with(ACCOUNT_PREFIX) {
+            self.runs(&workload).await?;
+        }
+        Ok(identity)
+    }
+
     /// Verifies the token of a call about which [`Self::admit`] could not decide.
     async fn review(&self, request: &Request<IstioCertificateRequest>) -> Result<Caller, Status> {
         let peer = request.extensions().get::<Peer>();
@@ -160,19 +214,27 @@ impl Certificates {
 
     /// Returns the caller that a verdict about its token identifies.
     fn caller(&self, address: IpAddr, verdict: Result<Workload, TokenRefusal>, now: Instant) -> Result<Caller, Status> {
-        let workload = verdict.map_err(|refusal| match refusal {
-            TokenRefusal::Invalid(reason) => Status::unauthenticated(format!("the token is not accepted: {reason}")),
-            TokenRefusal::Unavailable(reason) => Status::unavailable(format!("the token cannot be verified: {reason}")),
-        })?;
-        let identity = workload
-            .spiffe_id(&self.trust_domain)
-            .inspect_err(|_| self.metrics.plane.inc(plane::Counter::citadel_server_id_extraction_err_count))
-            .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))?;
+        let workload = self.verified(verdict)?;
+        let identity = self.identity(&workload)?;
         if !self.issued.note((workload.namespace.clone(), workload.pod.clone()), now) {
             self.metrics.plane.inc(plane::Counter::evenkeel_csr_throttled);
             return Err(Status::resource_exhausted("too many certificate requests of this pod; come again later"));
         }
         Ok(Caller { identity, workload, address })
+    }
+
+    fn verified(&self, verdict: Result<Workload, TokenRefusal>) -> Result<Workload, Status> {
+        verdict.map_err(|refusal| match refusal {
+            TokenRefusal::Invalid(reason) => Status::unauthenticated(format!("the token is not accepted: {reason}")),
+            TokenRefusal::Unavailable(reason) => Status::unavailable(format!("the token cannot be verified: {reason}")),
+        })
+    }
+
+    fn identity(&self, workload: &Workload) -> Result<SpiffeId, Status> {
+        workload
+            .spiffe_id(&self.trust_domain)
+            .inspect_err(|_| self.metrics.plane.inc(plane::Counter::citadel_server_id_extraction_err_count))
+            .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))
     }
 
     /// Checks that the token's Pod exists and has that service account. Waits a moment for it, as its first request may come

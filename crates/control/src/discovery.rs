@@ -13,7 +13,7 @@ use http::HeaderMap;
 use tonic::{Extensions, Status};
 
 use crate::authorities::Authorities;
-use crate::certificates::{self, Certificates};
+use crate::certificates::{self, Certificates, StreamToken};
 use crate::listen::Peer;
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Client, ConnectError, Proxies};
@@ -62,6 +62,16 @@ impl Discovery {
         Ok(registration)
     }
 
+    /// The peer of a stream, with the identity that its certificate or else its token proves.
+    async fn identified(&self, extensions: &Extensions) -> Result<Option<Peer>, Status> {
+        let Some(peer) = extensions.get::<Peer>() else { return Ok(None) };
+        let Some(token) = extensions.get::<StreamToken>().filter(|_| peer.secure && peer.identity.is_none()) else {
+            return Ok(Some(peer.clone()));
+        };
+        let identity = self.certificates.identify(peer, token).await?;
+        Ok(Some(Peer { identity: Some(identity), ..peer.clone() }))
+    }
+
     fn authorize(node: &Node, peer: Option<&Peer>) -> Result<Client, Status> {
         let view = ProxyView::from_node(node).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let client = |identity: Option<SpiffeId>| Client {
@@ -97,6 +107,11 @@ impl Discovery {
     }
 }
 
+/// Whether a call is a stream of aggregated discovery.
+fn is_ads(path: &str) -> bool {
+    path.starts_with("/envoy.service.discovery.v3.AggregatedDiscoveryService/")
+}
+
 /// Returns the error for a client without an identity.
 fn anonymous() -> Status {
     Status::unauthenticated(
@@ -111,6 +126,14 @@ impl Source for Discovery {
                 let peer = peer.clone();
                 self.certificates.admit(&peer, metadata, extensions)
             }
+            // ADS alone has a way to verify a token before it serves anything.
+            Some(peer @ Peer { secure: true, identity: None, .. }) if is_ads(path) => {
+                let peer = peer.clone();
+                self.certificates.admit_stream(&peer, metadata, extensions).inspect_err(|status| {
+                    self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
+                    tracing::debug!(address = %peer.address, path, reason = status.message(), "a call without an identity refused");
+                })
+            }
             Some(Peer { secure: true, identity: None, address, .. }) => {
                 self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
                 // Every client that reaches the port can cause any number of these, so they are logged at debug level only.
@@ -122,7 +145,10 @@ impl Source for Discovery {
     }
 
     async fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
-        let taken = Self::authorize(node, extensions.get::<Peer>())
+        let peer = self.identified(extensions).await.inspect_err(|_| {
+            self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);
+        })?;
+        let taken = Self::authorize(node, peer.as_ref())
             .and_then(|mut client| self.register(node, &mut client).map(|registration| (client, registration)));
         let (client, registration) = taken.inspect_err(|status| {
             self.metrics.plane.inc(plane::Counter::evenkeel_xds_refused_streams);

@@ -1,17 +1,22 @@
 //! Who may read which page, where pages are served beyond this machine and somebody verifies tokens: as in Istio, service
-//! accounts of the root namespace all of them, and those of other namespaces the configuration of their own proxies.
+//! accounts of the root namespace all of them, and those of other namespaces what is about their own proxies and objects.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use evenkeel_admin::{diagnostics, syncz};
 use http::{HeaderMap, StatusCode};
 
 use crate::authentication::{TokenAuthenticator, TokenRefusal, bearer};
 
 /// The pages that everybody may read: for Prometheus and probes.
 const PUBLIC: [&str; 2] = ["/metrics", "/ready"];
-/// The page that service accounts of any namespace may read, about their own proxies.
+/// The resources of a proxy.
 pub(super) const OF_A_PROXY: &str = "/debug/config_dump";
+/// The clients.
+pub(super) const CLIENTS: &str = "/debug/adsz";
+/// The pages that service accounts of any namespace may read, about their own proxies and objects.
+const OF_A_NAMESPACE: [&str; 4] = [OF_A_PROXY, CLIENTS, syncz::PATH, diagnostics::PATH];
 
 /// What a client may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +32,16 @@ pub(super) enum Extent {
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
     pub(super) reason: String,
+}
+
+impl Extent {
+    /// Whether what is about this namespace may be read.
+    pub(super) fn includes(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Namespace(own) => own == namespace,
+        }
+    }
 }
 
 /// Decides about clients.
@@ -74,12 +89,13 @@ impl Access {
         if workload.namespace == root {
             return Ok(Extent::All);
         }
-        if path == OF_A_PROXY {
+        if OF_A_NAMESPACE.contains(&path) {
             return Ok(Extent::Namespace(workload.namespace));
         }
         let reason = format!(
-            "this page is about the whole mesh, and for service accounts of `{root}`; those of `{}` may read {OF_A_PROXY} of their own proxies",
-            workload.namespace
+            "this page is about the whole mesh, and for service accounts of `{root}`; those of `{}` may read {}, about their own proxies and objects",
+            workload.namespace,
+            OF_A_NAMESPACE.join(", ")
         );
         Err(refused(StatusCode::FORBIDDEN, reason))
     }
@@ -125,8 +141,12 @@ mod tests {
             check(Some("a.b.c"), path, false, Err((401, "not accepted"))).await;
             check(Some(&root), path, false, Ok(Extent::All)).await;
         }
-        check(Some(&shop), "/debug/config_dump", false, Ok(Extent::Namespace("shop".into()))).await;
-        check(Some(&shop), "/debug/syncz", false, Err((403, "for service accounts of `istio-system`"))).await;
+        for path in ["/debug/config_dump", "/debug/syncz", "/debug/adsz", "/debug/diagnostics"] {
+            check(Some(&shop), path, false, Ok(Extent::Namespace("shop".into()))).await;
+        }
+        for path in ["/debug/history", "/debug/registryz", "/debug/pprof/heap", "/debug/ca", "/", "/debug/syncz/"] {
+            check(Some(&shop), path, false, Err((403, "for service accounts of `istio-system`"))).await;
+        }
         let anybody = Access::new(None).of(&HeaderMap::new(), "/debug/syncz", false, "istio-system").await;
         assert_eq!(anybody, Ok(Extent::All));
     }

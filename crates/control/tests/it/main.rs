@@ -17,5 +17,6 @@ mod registration;
 mod sources;
 mod startup;
 mod strangers;
+mod stream_tokens;
 mod streams;
 mod webhooks;

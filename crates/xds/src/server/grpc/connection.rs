@@ -89,6 +89,8 @@ struct Ads {
     method: Method,
     /// Its head, until the source has decided whether to accept it.
     head: Option<Box<RequestHead>>,
+    /// Properties of the client, with what the source has noted about this stream.
+    extensions: Extensions,
     messages: Messages,
     /// Whether the loop that serves it has begun.
     served: bool,
@@ -130,16 +132,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source> Connection<IO, S> {
         }
     }
 
-    /// Properties of the client.
-    pub(super) fn extensions(&self) -> &Extensions {
-        &self.extensions
-    }
-
-    /// An ADS stream that was opened and is not served yet.
-    pub(super) fn next_stream(&mut self) -> Option<Method> {
+    /// An ADS stream that was opened and is not served yet, with the properties of its client.
+    pub(super) fn next_stream(&mut self) -> Option<(Method, Extensions)> {
         let ads = self.inbox.ads.as_mut().filter(|ads| !ads.served && ads.head.is_none())?;
         ads.served = true;
-        Some(ads.method)
+        Some((ads.method, std::mem::take(&mut ads.extensions)))
     }
 
     /// Ends the ADS stream.
@@ -276,14 +273,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source> Connection<IO, S> {
         let admitted = match heads::request(&head, ()) {
             Some(mut request) => {
                 *request.extensions_mut() = self.extensions.clone();
-                heads::admit(&*self.source, &mut request)
+                heads::admit(&*self.source, &mut request).map(|()| std::mem::take(request.extensions_mut()))
             }
             None => Err(GrpcStatus::invalid_argument("the head of the call cannot be read")),
         };
-        if let Err(status) = admitted {
-            _ = self.codec.respond(key, &heads::refusal(&status), Framing::Chunked, true);
-            self.codec.reset(key, Reason::NO_ERROR);
-            self.forget_ads();
+        match (admitted, &mut self.inbox.ads) {
+            (Ok(extensions), Some(ads)) => ads.extensions = extensions,
+            (Ok(_), None) => {}
+            (Err(status), _) => {
+                _ = self.codec.respond(key, &heads::refusal(&status), Framing::Chunked, true);
+                self.codec.reset(key, Reason::NO_ERROR);
+                self.forget_ads();
+            }
         }
     }
 
@@ -425,6 +426,7 @@ impl Ads {
         Self {
             key,
             method,
+            extensions: Extensions::default(),
             head: Some(Box::new(std::mem::take(head))),
             messages: Messages::new(BudgetShare::of(budget.clone())),
             late: false,

@@ -146,8 +146,7 @@ impl<S: Source> Server<S> {
         let mut stop = self.stop.clone();
         let mut stopping = false;
         while !connection.is_closed() {
-            if let Some(method) = connection.next_stream() {
-                let extensions = connection.extensions().clone();
+            if let Some((method, extensions)) = connection.next_stream() {
                 let result = match method {
                     Method::Delta => stream::run::<S, delta::Stream>(&*self.source, &extensions, &mut connection).await,
                     Method::Sotw => stream::run::<S, sotw::Stream>(&*self.source, &extensions, &mut connection).await,
