@@ -13,7 +13,7 @@ use evenkeel_store::{Readers, Store, Version};
 use evenkeel_xds::scope::scope_service_server::ScopeService;
 use evenkeel_xds::scope::{Names, RecallRequest, RememberRequest, RememberResponse, Workload};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tonic::{Extensions, Request, Response, Status};
 
 use crate::listen::Peer;
@@ -32,6 +32,10 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 const WRITE_AFTER: Duration = Duration::from_secs(2);
 /// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(30);
+/// How long a proxy that starts waits for what other control planes have written.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of reads at a time.
+const MAX_READINGS: usize = 4;
 /// Age of the file at which changed times alone are written, so that names in daily use are not forgotten after a crash.
 const WRITE_TIMES_AFTER: Duration = Duration::from_secs(24 * 3600);
 
@@ -44,6 +48,7 @@ pub struct Scopes {
     store: Store,
     memory: Mutex<Memory>,
     changed: Notify,
+    reading: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -80,9 +85,10 @@ impl Scopes {
     /// Reads the file. A file that cannot be read is reported and replaced: without it, replicas only have to ask again.
     pub fn open(store: impl Into<Store>) -> Arc<Self> {
         let store = store.into();
-        let mut memory = Memory::default();
-        memory.read(&store);
-        Arc::new(Self { store, memory: Mutex::new(memory), changed: Notify::new() })
+        let reading = Arc::new(Semaphore::new(MAX_READINGS));
+        let scopes = Self { store, memory: Mutex::default(), changed: Notify::new(), reading };
+        scopes.read();
+        Arc::new(scopes)
     }
 
     /// Writes the file after changes, until dropped.
@@ -117,8 +123,8 @@ impl Scopes {
 
     fn try_write(&self, now: SystemTime) -> io::Result<()> {
         let _lease = self.store.lease("scope")?;
+        self.read();
         let mut memory = self.lock();
-        memory.read(&self.store);
         memory.forget(now);
         let entries: Vec<Entry> = memory
             .workloads
@@ -138,9 +144,31 @@ impl Scopes {
     }
 
     /// Returns the names that a workload's replicas use, whichever control plane they are connected to.
+    #[cfg(test)]
     fn recall(&self, key: &Key, now: SystemTime) -> Names {
+        self.read();
+        self.known(key, now)
+    }
+
+    /// Reads what others have written, for a limited time: a store in a cluster may not answer for a while, and what is known here is good
+    /// enough for a proxy that starts.
+    async fn read_in_time(self: &Arc<Self>) {
+        let reading = async {
+            // It is never closed.
+            let place = self.reading.clone().acquire_owned().await;
+            let scopes = self.clone();
+            let read = move || {
+                scopes.read();
+                drop(place);
+            };
+            tokio::task::spawn_blocking(read).await
+        };
+        let _ = tokio::time::timeout(READ_TIMEOUT, reading).await;
+    }
+
+    /// Returns the names that a workload's replicas use, as far as they are known here.
+    fn known(&self, key: &Key, now: SystemTime) -> Names {
         let mut memory = self.lock();
-        memory.read(&self.store);
         let Some(used) = memory.workloads.get_mut(key) else { return Names::default() };
         used.forget(now);
         used.names()
@@ -165,22 +193,28 @@ impl Scopes {
     fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Memory {
-    /// Merges the file, if another control plane has changed it.
-    fn read(&mut self, store: &Store) {
+    /// Merges the file, if another control plane has changed it. Nobody waits for the memory meanwhile.
+    fn read(&self) {
+        let store = &self.store;
         let version = store.version(KEY).ok().flatten();
-        if version.is_none() || version == self.version {
+        if version.is_none() || version == self.lock().version {
             return;
         }
-        self.version = version;
         let text = store.get(KEY).map(Option::unwrap_or_default);
         let entries = text.and_then(|text| Ok(serde_json::from_slice::<Vec<Entry>>(&text)?));
         let entries = entries.unwrap_or_else(|error| {
             tracing::warn!(path = %store.place(KEY).display(), %error, "what workloads use cannot be read; it is learned anew");
             Vec::new()
         });
+        let mut memory = self.lock();
+        memory.version = version;
+        memory.join(entries);
+    }
+}
+
+impl Memory {
+    fn join(&mut self, entries: Vec<Entry>) {
         for Entry { namespace, service_account, workload, used } in entries {
             self.workloads.entry((namespace, service_account, workload)).or_default().join(used);
         }
@@ -283,7 +317,9 @@ pub struct ScopeServer(pub Arc<Scopes>);
 impl ScopeService for ScopeServer {
     async fn recall(&self, request: Request<RecallRequest>) -> Result<Response<Names>, Status> {
         let (_, extensions, message) = request.into_parts();
-        Ok(Response::new(self.0.recall(&key(message.workload, &extensions)?, SystemTime::now())))
+        let key = key(message.workload, &extensions)?;
+        self.0.read_in_time().await;
+        Ok(Response::new(self.0.known(&key, SystemTime::now())))
     }
 
     async fn remember(&self, request: Request<RememberRequest>) -> Result<Response<RememberResponse>, Status> {

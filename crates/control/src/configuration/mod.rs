@@ -73,8 +73,7 @@ impl Configuration {
     ) -> Result<Self, AddressBookError> {
         let store = store.into();
         let book = read_book(&store)?;
-        let stored =
-            StoredBook { store: store.clone(), failed: false, addresses: book.len(), due: None, written: None };
+        let stored = StoredBook::new(store.clone(), book.len());
         let (trust_domain, leave_out_refused) = (mesh.trust_domain.to_string(), mesh.leave_out_refused);
         let (on_one_machine, jwks_fetching) = (mesh.on_one_machine, mesh.jwks_fetching);
         let builder = Builder::new(mesh, book);
@@ -327,9 +326,7 @@ impl Configuration {
 
 impl Drop for Configuration {
     fn drop(&mut self) {
-        if self.stored.due.is_some() {
-            self.stored.write(self.builder.book(), Instant::now());
-        }
+        self.stored.finish(self.builder.book(), Instant::now());
     }
 }
 

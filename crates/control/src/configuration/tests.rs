@@ -44,12 +44,14 @@ fn an_address_book_that_cannot_be_written_is_tried_again() {
     let folder = tempfile::tempdir().expect("a directory");
     let store = Store::from(&folder.path().join("state"));
     // As if there had been an address before, so that there is something to write.
-    let mut stored = StoredBook { store: store.clone(), failed: false, addresses: 1, due: None, written: None };
+    let mut stored = StoredBook::new(store.clone(), 1);
     let (book, start) = (AddressBook::default(), Instant::now());
     stored.note(&book, start);
+    stored.wait(start);
     assert_eq!((stored.failed, stored.due), (true, Some(start + ADDRESS_BOOK_RETRY)), "there is no such directory");
     let due = start + ADDRESS_BOOK_RETRY;
     stored.note(&book, due);
+    stored.wait(due);
     assert_eq!((stored.failed, stored.due), (true, Some(due + ADDRESS_BOOK_RETRY)));
 
     fs::create_dir(folder.path().join("state")).expect("a directory");
@@ -57,6 +59,25 @@ fn an_address_book_that_cannot_be_written_is_tried_again() {
     stored.note(&book, due - MILLISECOND);
     assert_eq!(store.get(ADDRESS_BOOK).expect("no error"), None, "not before it is time");
     stored.note(&book, due);
+    stored.wait(due);
+    assert_eq!((stored.failed, stored.due), (false, None));
+    assert_eq!(read_book(&store).expect("a book"), book);
+}
+
+/// A store that answers after a while delays no change, and what came meanwhile is written later.
+#[test]
+fn an_address_book_is_written_beside_the_changes() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let store = Store::from(folder.path());
+    // Another control plane holds the lease.
+    let lease = store.lease("addresses").expect("a lease");
+    let mut stored = StoredBook::new(store.clone(), 1);
+    let (book, start) = (AddressBook::default(), Instant::now());
+    stored.note(&book, start);
+    assert!(stored.due.is_some_and(|due| due > start && due < start + ADDRESS_BOOK_RETRY), "{:?}", stored.due);
+    assert_eq!(store.get(ADDRESS_BOOK).expect("no error"), None);
+    drop(lease);
+    stored.finish(&book, start);
     assert_eq!((stored.failed, stored.due), (false, None));
     assert_eq!(read_book(&store).expect("a book"), book);
 }
