@@ -25,6 +25,7 @@ pub(crate) const TEMPLATES: &[Template] = templates![
     "serviceaccount.yaml",
     "clusterrole.yaml",
     "role.yaml",
+    "secretroles.yaml",
     "configmap.yaml",
     "service.yaml",
     "deployment.yaml",

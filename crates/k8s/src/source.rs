@@ -24,8 +24,10 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use crate::discovery::{self, Definitions, Presence};
 use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
+use crate::notes;
 use crate::reason::reason;
 use crate::revision::Revisions;
+use crate::secret_names::SecretNames;
 use crate::watch::{self as kinds, Failure, Report, State, Target};
 pub use crate::watched::Scope;
 use crate::watched::{Selection, Watched, watched};
@@ -87,6 +89,7 @@ pub fn start(client: Client, scope: &Scope) -> (Watching, ObjectSource) {
         root: scope.root.as_str().into(),
         localities: Arc::default(),
         revisions: Arc::new(Revisions::new(&scope.revision)),
+        secret_names: Arc::default(),
         running: BTreeMap::new(),
         undecided: BTreeMap::new(),
         tasks: JoinSet::new(),
@@ -181,14 +184,15 @@ impl Drop for Watching {
 }
 
 /// Starts and ends the watches.
-struct Supervisor {
+pub(crate) struct Supervisor {
     client: Client,
     feed: ObjectFeed,
     wanted: Vec<Watched>,
     root: Arc<str>,
     localities: Arc<Mutex<Localities>>,
     revisions: Arc<Revisions>,
-    running: BTreeMap<Selection, Running>,
+    pub(crate) secret_names: Arc<SecretNames>,
+    pub(crate) running: BTreeMap<Selection, Running>,
     /// Kinds that may be there, and are not served.
     undecided: BTreeMap<Selection, &'static str>,
     tasks: JoinSet<()>,
@@ -201,11 +205,11 @@ struct Supervisor {
 }
 
 /// A watch.
-struct Running {
-    watched: Watched,
-    resource: ApiResource,
-    target: Target,
-    task: AbortHandle,
+pub(crate) struct Running {
+    pub(crate) watched: Watched,
+    pub(crate) resource: ApiResource,
+    pub(crate) target: Target,
+    pub(crate) task: AbortHandle,
     is_synced: bool,
     failure: Option<Failure>,
 }
@@ -213,7 +217,7 @@ struct Running {
 impl Supervisor {
     async fn run(mut self, mut reports: mpsc::Receiver<Report>) -> SourceStopped {
         self.tasks.spawn(self.definitions.clone().follow(self.client.clone()));
-        let definitions = self.definitions.clone();
+        let (definitions, secret_names) = (self.definitions.clone(), self.secret_names.clone());
         let mut due = BTreeSet::from([Instant::now()]);
         loop {
             let next = due.first().copied().unwrap_or_else(|| Instant::now() + DISCOVERY_INTERVAL);
@@ -226,6 +230,7 @@ impl Supervisor {
                     }
                 }
                 () = definitions.changed() => due.extend(AFTER_CHANGES.map(|after| Instant::now() + after)),
+                () = secret_names.changed.notified() => self.publish(false),
                 Some(report) = reports.recv() => {
                     if self.note(report) {
                         due.insert(Instant::now() + DISCOVERY_RETRY);
@@ -281,7 +286,7 @@ impl Supervisor {
     }
 
     /// Starts a watch, or starts it again in another version. What it has put stays until the list says otherwise.
-    fn begin(&mut self, watched: Watched, resource: ApiResource) {
+    pub(crate) fn begin(&mut self, watched: Watched, resource: ApiResource) {
         let before = self.running.remove(&watched.selection);
         let target = match before {
             Some(Running { task, target, .. }) => {
@@ -293,6 +298,7 @@ impl Supervisor {
                 localities: self.localities.clone(),
                 revisions: self.revisions.clone(),
                 root: self.root.clone(),
+                secret_names: self.secret_names.clone(),
                 held: Arc::default(),
             },
         };
@@ -351,6 +357,7 @@ impl Supervisor {
             progress.outage.get_or_insert(reason);
             is_new
         });
+        self.publish(false);
         DISCOVERY_RETRY
     }
 
@@ -359,6 +366,7 @@ impl Supervisor {
         if is_reachable && self.failed.is_some_and(|at| at.elapsed() >= QUIET) {
             self.failed = None;
         }
+        self.select_secrets();
         let missing: BTreeMap<String, String> = self
             .running
             .values()
@@ -366,8 +374,9 @@ impl Supervisor {
             .map(|running| (running.watched.selection.to_string(), running.reason()))
             .chain(self.undecided.iter().map(|(selection, reason)| (selection.to_string(), (*reason).to_owned())))
             .collect();
-        let left_out = self.running.values().filter(|running| running.is_left_out());
-        let left_out = left_out.map(|running| (running.watched.selection.to_string(), running.reason())).collect();
+        let left_out = self.running.values().filter(|running| running.is_left_out() && !self.is_replaced(running));
+        let left_out: BTreeMap<String, String> =
+            left_out.map(|running| (running.watched.selection.to_string(), running.reason())).collect();
         let is_complete = !self.running.is_empty() && missing.is_empty();
         let is_followed = self.failed.is_none();
         self.progress.send_if_modified(|progress| {
@@ -377,12 +386,14 @@ impl Supervisor {
             }
             progress.is_synced |= is_complete;
             progress.missing = missing;
-            progress.left_out = left_out;
+            progress.left_out.clone_from(&left_out);
             if is_followed && progress.outage.take().is_some() {
                 tracing::info!("the API server is followed again");
             }
             *progress != before
         });
+        let outage = self.progress.borrow().outage.clone();
+        self.feed.set_notes(notes::notes(&left_out, outage.as_deref()));
     }
 }
 
@@ -391,7 +402,7 @@ impl Running {
         !(self.is_synced || self.is_left_out())
     }
 
-    fn is_left_out(&self) -> bool {
+    pub(crate) fn is_left_out(&self) -> bool {
         self.watched.optional && matches!(self.failure, Some(Failure::Forbidden(_)))
     }
 

@@ -24,6 +24,7 @@ use crate::convert::{Listed, convert};
 use crate::localities::Localities;
 use crate::reason::reason;
 use crate::revision::{Declaration, Revisions};
+use crate::secret_names::SecretNames;
 use crate::watched::{Selection, Use, Watched};
 
 /// How long a failed watch waits at first before it is tried again; it doubles up to [`MAX_RETRY`].
@@ -73,6 +74,8 @@ pub struct Target {
     pub revisions: Arc<Revisions>,
     /// The namespace of the mesh's settings.
     pub root: Arc<str>,
+    /// Which Secrets the objects name.
+    pub secret_names: Arc<SecretNames>,
     /// The objects that the selection has put.
     pub held: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
@@ -241,6 +244,7 @@ impl Target {
             localities.place(&key, &mut json);
         }
         lock(&self.held).insert(key.clone());
+        self.secret_names.note(&key, &json);
         if let Some(json) = self.revisions.put(&key, json, created, &self.feed) {
             self.feed.put(json, created);
         }
@@ -276,8 +280,16 @@ impl Target {
             self.revisions.declare(service, None, &self.feed);
         }
         lock(&self.held).remove(key);
+        self.secret_names.forget(key);
         self.revisions.remove(key);
         self.feed.remove(key);
+    }
+
+    /// Removes what the selection had and none of the others has.
+    pub fn hand_over(&self, others: &[&Self]) {
+        let held = std::mem::take(&mut *lock(&self.held));
+        let is_others = |key: &ObjectKey| others.iter().any(|other| lock(&other.held).contains(key));
+        held.iter().filter(|key| !is_others(key)).for_each(|key| self.remove_key(key));
     }
 
     /// Removes everything that the selection had.

@@ -47,6 +47,16 @@ pub struct Selection {
     pub fields: Option<String>,
 }
 
+/// The field selector of one object.
+const BY_NAME: &str = "metadata.name=";
+
+impl Selection {
+    /// Whether it is not one object by its name.
+    pub fn is_wider_than_a_name(&self) -> bool {
+        !self.fields.as_ref().is_some_and(|fields| fields.starts_with(BY_NAME))
+    }
+}
+
 /// A row of the table of what is watched.
 #[derive(Debug, Clone)]
 pub struct Watched {
@@ -76,10 +86,18 @@ impl Watched {
         Self { metadata_only, optional, selection: Selection { fields, ..all.selection }, ..all }
     }
 
+    /// The Secrets of a namespace, or the one of this name.
+    pub fn secrets(namespace: &str, name: Option<&str>) -> Self {
+        let all = Self::of(Kind::Secret);
+        let fields = name.map_or_else(|| OTHER_SECRETS.to_owned(), |name| format!("{BY_NAME}{name}"));
+        let selection = Selection { namespace: Some(namespace.to_owned()), fields: Some(fields), ..all.selection };
+        Self { selection, ..all }
+    }
+
     /// The ConfigMap of this name, with settings of the mesh.
     fn settings(namespace: &str, name: &str, layer: SettingsLayer) -> Self {
         let all = Self::of(Kind::ConfigMap);
-        let fields = Some(format!("metadata.name={name}"));
+        let fields = Some(format!("{BY_NAME}{name}"));
         let selection = Selection { namespace: Some(namespace.to_owned()), fields, ..all.selection };
         Self { selection, purpose: Use::Settings(layer), ..all }
     }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::access::{Access, Extent, OF_A_PROXY};
+use super::access::{Access, CLIENTS, Extent, OF_A_PROXY};
 use super::query::parameter;
 use super::{cluster, convergence, sync_status};
 use crate::authentication::TokenAuthenticator;
@@ -30,7 +30,7 @@ use crate::history::{self, HistoryError, HistoryQuery};
 use crate::metrics::{Metrics, plane};
 use crate::proxies::{Proxies, StreamReport};
 use crate::registration::Registrations;
-use crate::source::Refused;
+use crate::source::{Refused, SOURCE_OUTAGE};
 use crate::world::World;
 
 /// The pages, with the data that they show.
@@ -128,7 +128,14 @@ impl Pages {
 
     /// Returns the page at a path, of what a client may read.
     pub(super) fn page_within(&self, extent: &Extent, path: &str, query: &str, accept: Option<&str>) -> Page {
-        if path == OF_A_PROXY { self.config_dump(extent, query) } else { self.page(path, query, accept) }
+        match path {
+            OF_A_PROXY => self.config_dump(extent, query),
+            syncz::PATH => json_page(&self.syncz(extent)),
+            CLIENTS => json_page(&self.adsz(extent)),
+            diagnostics::PATH => json_page(&self.diagnostics(extent)),
+            _ if *extent == Extent::All => self.page(path, query, accept),
+            _ => (StatusCode::FORBIDDEN, "text/plain", "this page is about the whole mesh\n".to_owned()),
+        }
     }
 
     /// Returns the page at a path, except [`HISTORY`]. `accept`: the request's header of that name.
@@ -141,10 +148,12 @@ impl Pages {
             READY => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/version" => (StatusCode::OK, "text/plain", format!("{VERSION}\n")),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
-            "/debug/proxies" => (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz())),
-            syncz::PATH => json_page(&self.syncz()),
-            "/debug/adsz" => json_page(&self.adsz()),
-            diagnostics::PATH => json_page(&self.diagnostics()),
+            "/debug/proxies" => {
+                (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz(&Extent::All)))
+            }
+            syncz::PATH => json_page(&self.syncz(&Extent::All)),
+            CLIENTS => json_page(&self.adsz(&Extent::All)),
+            diagnostics::PATH => json_page(&self.diagnostics(&Extent::All)),
             "/debug/registryz" => json_page(&self.registryz()),
             "/debug/endpointz" => json_page(&self.endpointz()),
             "/debug/configz" => json_page(&self.configz()),
@@ -171,25 +180,40 @@ impl Pages {
         };
         let late = self.proxies.reports().iter().filter(|report| late(report)).count();
         self.metrics.plane.set(plane::Gauge::evenkeel_xds_unanswered, i64::try_from(late).unwrap_or(i64::MAX));
-        self.metrics.page_of(&self.world().snapshot, format)
+        let world = self.world();
+        let outages = world.diagnostics.iter().filter(|finding| finding.code == SOURCE_OUTAGE).count();
+        self.metrics.plane.set(plane::Gauge::evenkeel_source_outages, i64::try_from(outages).unwrap_or(i64::MAX));
+        self.metrics.page_of(&world.snapshot, format)
     }
 
-    fn syncz(&self) -> Syncz {
+    /// The streams that a client may read about: for one namespace, those whose identity is of it.
+    fn reports(&self, extent: &Extent) -> Vec<StreamReport> {
+        let mut reports = self.proxies.reports();
+        let is_of = |report: &StreamReport| {
+            report.client.identity.as_ref().is_some_and(|identity| extent.includes(identity.namespace()))
+        };
+        reports.retain(|report| *extent == Extent::All || is_of(report));
+        reports
+    }
+
+    fn syncz(&self, extent: &Extent) -> Syncz {
         let world = self.world();
-        let refused = self.registrations.refusals().into_iter();
+        let is_all = *extent == Extent::All;
+        let refused = self.registrations.refusals().into_iter().filter(|_| is_all);
+        let alarms = self.authorities.as_ref().filter(|_| is_all).map(|authorities| authorities.alarms());
         Syncz {
             control_plane: crate::discovery::identifier().to_owned(),
             generation: self.proxies.published(),
-            proxies: self.proxies.reports().iter().map(sync_status::proxy).collect(),
-            refused: refused_findings(&world),
-            not_ready: not_ready(&world),
-            certificates_ending: self.authorities.as_ref().map(|authorities| authorities.alarms()).unwrap_or_default(),
+            proxies: self.reports(extent).iter().map(sync_status::proxy).collect(),
+            refused: refused_findings(&world, extent),
+            not_ready: not_ready(&world, extent),
+            certificates_ending: alarms.unwrap_or_default(),
             not_registered: refused.map(|(proxy, reason)| NotRegistered { proxy, reason }).collect(),
             failing: None,
         }
     }
 
-    fn adsz(&self) -> Value {
+    fn adsz(&self, extent: &Extent) -> Value {
         let one = |report: &StreamReport| {
             json!({
                 "proxy": report.client.node,
@@ -199,7 +223,7 @@ impl Pages {
                 "resources": report.resources().len(),
             })
         };
-        json!({ "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>() })
+        json!({ "proxies": self.reports(extent).iter().map(one).collect::<Vec<_>>() })
     }
 
     fn authorities(&self) -> Page {
@@ -211,10 +235,16 @@ impl Pages {
         }
     }
 
-    fn diagnostics(&self) -> diagnostics::Page {
+    fn diagnostics(&self, extent: &Extent) -> diagnostics::Page {
         let world = self.world();
+        let is_all = *extent == Extent::All;
         let refused = |wanted: &dyn Fn(&Refused) -> bool| {
-            world.refused.iter().filter(|refused| wanted(refused)).map(|refused| refused.entry.to_string()).collect()
+            world
+                .refused
+                .iter()
+                .filter(|refused| is_all && wanted(refused))
+                .map(|refused| refused.entry.to_string())
+                .collect()
         };
         let one = |d: &Diagnostic| Finding {
             severity: d.severity.as_str().to_owned(),
@@ -231,7 +261,7 @@ impl Pages {
             generation: world.generation,
             refused_files: refused(&|_| true),
             never_accepted: refused(&|refused| refused.never_accepted),
-            diagnostics: world.diagnostics.iter().map(one).collect(),
+            diagnostics: world.diagnostics.iter().filter(|d| is_about(d, extent)).map(one).collect(),
         }
     }
 
@@ -355,7 +385,7 @@ impl Pages {
             generation: world.generation,
             behind: behind.map(|report| report.client.node.clone()).collect(),
             refusing: reports.iter().filter_map(sync_status::refusing).collect(),
-            refused: refused_findings(&world),
+            refused: refused_findings(&world, &Extent::All),
             change: change(&world, &reports),
         })
     }
@@ -381,10 +411,7 @@ impl Pages {
         let Some(wanted) = parameter(query, "proxyID") else {
             return say_which(OF_A_PROXY);
         };
-        let mut reports = self.proxies.reports();
-        if let Extent::Namespace(namespace) = extent {
-            reports.retain(|report| report.client.identity.as_ref().is_some_and(|id| id.namespace() == namespace));
-        }
+        let reports = self.reports(extent);
         let is_wanted = |r: &&StreamReport| {
             let view = &r.client.view;
             r.client.node == wanted || wanted == format!("{}.{}", view.pod, view.namespace) || *wanted == *view.pod
@@ -438,15 +465,21 @@ fn public(mut resource: Value) -> Value {
 /// Maximum number of errors, and of replicas, that the status lists.
 const MAX_LISTED: usize = 100;
 
+/// Whether a client may read a finding: for one namespace, those about its objects.
+fn is_about(finding: &Diagnostic, extent: &Extent) -> bool {
+    *extent == Extent::All || finding.object.as_ref().is_some_and(|object| extent.includes(&object.namespace))
+}
+
 /// Returns the files that are not in force, or only as a stand-in.
-fn refused_findings(world: &World) -> Vec<String> {
-    let matters = |d: &&Diagnostic| d.severity == Severity::Error || d.code == "closed";
+fn refused_findings(world: &World, extent: &Extent) -> Vec<String> {
+    let matters = |d: &&Diagnostic| (d.severity == Severity::Error || d.code == "closed") && is_about(d, extent);
     world.diagnostics.iter().filter(matters).take(MAX_LISTED).map(ToString::to_string).collect()
 }
 
 /// Returns the replicas with a proxy that receive no traffic, as POD.NAMESPACE.
-fn not_ready(world: &World) -> Vec<String> {
-    let waiting = world.snapshot.workloads.iter().filter(|workload| workload.has_proxy && !workload.ready);
+fn not_ready(world: &World, extent: &Extent) -> Vec<String> {
+    let workloads = world.snapshot.workloads.iter().filter(|workload| extent.includes(&workload.namespace));
+    let waiting = workloads.filter(|workload| workload.has_proxy && !workload.ready);
     waiting.take(MAX_LISTED).map(|workload| format!("{}.{}", workload.pod, workload.namespace)).collect()
 }
 

@@ -89,6 +89,8 @@ layout! {
             evenkeel_xds_waiting_streams,
             /// xDS streams that have not answered a response for too long.
             evenkeel_xds_unanswered,
+            /// Clusters whose API server cannot be followed now: what it has said last is in force.
+            evenkeel_source_outages,
             /// Services in the snapshot.
             pilot_services,
             /// VirtualServices in the snapshot.

@@ -50,6 +50,8 @@ struct State {
     others: Pending,
     /// Changes that changed nothing.
     unchanged: BTreeMap<(Kind, Event), u64>,
+    /// Findings about the source as a whole.
+    notes: Diagnostics,
 }
 
 /// Changes that the configuration has not taken over.
@@ -66,7 +68,8 @@ impl ObjectFeed {
         let objects = Objects::new(id.clone());
         let (endpoints, others) = (Pending::default(), Pending::default());
         let (unconfirmed, unchanged) = (HashSet::new(), BTreeMap::new());
-        let state = State { objects, unconfirmed, revision: 0, endpoints, others, unchanged };
+        let notes = Diagnostics::new();
+        let state = State { objects, unconfirmed, revision: 0, endpoints, others, unchanged, notes };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Notify::new() });
         (Self(shared.clone()), ObjectSource { shared, id, sink: None, told: Vec::new() })
     }
@@ -77,6 +80,17 @@ impl ObjectFeed {
             state.confirm(&json);
             state.objects.put(PastObject { created, json: Arc::new(json) }, result)
         });
+    }
+
+    /// Replaces the findings about the source as a whole: what it cannot read now, and why.
+    pub fn set_notes(&self, notes: Diagnostics) {
+        let mut state = self.0.lock();
+        if state.notes != notes {
+            state.notes = notes;
+            state.others.is_news = true;
+            drop(state);
+            self.0.wake.notify_one();
+        }
     }
 
     /// Returns an object.
@@ -245,7 +259,10 @@ impl Source for ObjectSource {
     }
 
     fn findings(&self) -> Diagnostics {
-        self.shared.lock().objects.findings()
+        let state = self.shared.lock();
+        let mut findings = state.objects.findings();
+        findings.extend(state.notes.clone());
+        findings
     }
 
     fn status_sink(&mut self) -> Option<&mut dyn StatusSink> {

@@ -41,6 +41,9 @@ use objects::PastObject;
 use crate::metrics::Event;
 pub use refresh::Refresh;
 
+/// The code of the finding that a source cannot be followed now: its last objects stay in force.
+pub const SOURCE_OUTAGE: &str = "source-outage";
+
 /// A future of a source, which the configuration's loop polls.
 pub type SourceFuture<'s, T> = Pin<Box<dyn Future<Output = T> + Send + 's>>;
 

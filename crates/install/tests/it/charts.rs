@@ -23,7 +23,10 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
-    objects.sort_by_key(|object| format!("{}/{}", object["kind"], object["metadata"]["name"]));
+    objects.sort_by_key(|object| {
+        let metadata = &object["metadata"];
+        format!("{}/{}/{}", object["kind"], metadata["name"], metadata["namespace"])
+    });
     objects
 }
 
@@ -70,6 +73,9 @@ fn helm_and_the_program_give_the_same_objects() {
         "sidecarInjectorWebhook.reinvocationPolicy=IfNeeded",
     ]);
     check(&["pilot.topologySpreadConstraints[0].maxSkew=2", "global.meshNetworks.n.gateways[0].port=15443"]);
+    check(&["pilot.secretNamespaces={shop,edge}"]);
+    check(&["pilot.env.EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API", "pilot.env.K8S_SIGNER=issuers.example.com/mesh"]);
+    check(&["revision=canary", "pilot.secretNamespaces={shop}"]);
     check(&["base.podWarnings=false", "experimental.stableValidationPolicy=true"]);
     check(&["revision=canary", "experimental.stableValidationPolicy=true"]);
     check(&["global.hub=a/b", "global.tag=v1", "pilot.tag=v2", "global.priorityClassName=system-cluster-critical"]);
@@ -86,6 +92,7 @@ fn helm_and_the_program_refuse_the_same_values() {
     check("pilto.image=a", "pilto");
     check("pilot.autoscaleMin=-1", "autoscaleMin");
     check("revision=UPPER", "revision");
+    check("pilot.secretNamespaces={UPPER}", "secretNamespaces");
     check("global.istioNamespace=other", "global.istioNamespace");
 }
 
