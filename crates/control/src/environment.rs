@@ -13,9 +13,10 @@ const READ: [&str; 7] = [
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
 ];
 /// Those that have an effect in a cluster; its platform reads them.
-const OF_CLUSTERS: [&str; 2] = ["PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "SHARED_MESH_CONFIG"];
+const OF_CLUSTERS: [&str; 4] =
+    ["EXTERNAL_CA", "K8S_SIGNER", "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "SHARED_MESH_CONFIG"];
 /// Variables without such a prefix, which say what Istio's control plane trusts, signs or sends.
-const OTHERS: [&str; 25] = [
+const OTHERS: [&str; 23] = [
     "AUTO_RELOAD_PLUGIN_CERTS",
     "CA_TRUSTED_NODE_ACCOUNTS",
     "CERT_SIGNER_DOMAIN",
@@ -28,10 +29,8 @@ const OTHERS: [&str; 25] = [
     "ENABLE_EXTERNAL_NAME_ALIAS",
     "ENABLE_NATIVE_SIDECARS",
     "ENABLE_TLS_ON_SIDECAR_INGRESS",
-    "EXTERNAL_CA",
     "INJECTION_WEBHOOK_CONFIG_NAME",
     "JWT_POLICY",
-    "K8S_SIGNER",
     "METRICS_LOCALHOST_ACCESS_ONLY",
     "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES",
     "REQUIRE_3P_TOKEN",
@@ -122,7 +121,7 @@ mod tests {
             let is_known =
                 |part: &&str| part.starts_with("PILOT_") && !part.ends_with('_') || OF_CLUSTERS.contains(part);
             for part in text.split('"').filter(is_known) {
-                let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+                let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
                 read.extend(part.chars().all(is_name).then(|| part.to_owned()));
             }
         }

@@ -53,7 +53,7 @@ pub mod tasks;
 pub mod webhooks;
 pub mod world;
 
-pub use external_signer::{ExternalSigners, SignerOptions};
+pub use external_signer::{ClusterSigner, ExternalSigners, Signed, SignerOptions};
 pub use mesh_roots::MeshRoots;
 pub use options::Options;
 pub use platform::Platform;

@@ -1,18 +1,26 @@
 //! `evenkeel control-plane`: a process around the control plane, with the cluster whose objects it reads.
 
+use std::pin::Pin;
+use std::sync::Arc;
+
 use anyhow::Context;
 use evenkeel_control::Options;
-use evenkeel_k8s::client::{ExecPlugins, KubernetesOptions};
+use evenkeel_k8s::certificate_requests::KubernetesSigner;
+use evenkeel_k8s::client::{Client, ExecPlugins, KubernetesOptions};
 use evenkeel_k8s::last_objects::LastObjects;
 use evenkeel_k8s::replica::{self, Replica, ReplicaOptions};
 use evenkeel_k8s::revision::DEFAULT;
 use evenkeel_k8s::source::Scope;
+use evenkeel_k8s::trust_bundles::SignerRoots;
 use evenkeel_model::MeshConfig;
 use evenkeel_process::confinement::{self, Writes};
 use evenkeel_proxy::memory;
 use evenkeel_store::Store;
 
 use crate::{heaps, purge};
+
+/// The file in the state directory with the roots of a signer of the cluster.
+const SIGNER_ROOTS: &str = "kubernetes-signer-roots.pem";
 
 /// Runs the control plane until it is told to end.
 pub fn run(options: Options, kubernetes: KubernetesOptions) -> anyhow::Result<u8> {
@@ -31,8 +39,12 @@ pub fn run(options: Options, kubernetes: KubernetesOptions) -> anyhow::Result<u8
     Ok(0)
 }
 
-async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Result<()> {
+async fn serve(mut options: Options, kubernetes: KubernetesOptions) -> anyhow::Result<()> {
     if !kubernetes.is_used() {
+        anyhow::ensure!(
+            kubernetes.kubernetes_signer.is_none(),
+            "--kubernetes-signer is a signer of a cluster: --kubernetes"
+        );
         return Ok(evenkeel_control::run(options).await?);
     }
     let root = MeshConfig::default().root_namespace;
@@ -44,6 +56,7 @@ async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Resul
     let scope = Scope { root: root.to_string(), revision, shared_settings: variable("SHARED_MESH_CONFIG") };
     let config = kubernetes.cluster.config(ExecPlugins::Refuse).await?;
     let client = kubernetes.cluster.client(ExecPlugins::Refuse).await?;
+    let roots = use_signer(&mut options, &kubernetes, &client).await?;
     let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &scope);
     // Proxies that are connected to another control plane must not get an empty mesh from this one.
     let last = LastObjects::new(Store::from(&options.state));
@@ -59,9 +72,31 @@ async fn serve(options: Options, kubernetes: KubernetesOptions) -> anyhow::Resul
         ended = evenkeel_control::run_on(options, platform) => ended.map_err(anyhow::Error::from),
         stopped = watching.stopped() => Err(stopped.into()),
         () = keeping => Ok(()),
+        () = roots => Ok(()),
     };
     replica.end().await;
     ended
+}
+
+/// Has a signer of the cluster sign, if one is named. Its roots are those that are given, or else those of its ClusterTrustBundles, which the
+/// returned future follows. It never completes.
+async fn use_signer(
+    options: &mut Options,
+    kubernetes: &KubernetesOptions,
+    client: &Client,
+) -> anyhow::Result<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    let Some(name) = kubernetes.signer(|name| std::env::var(name).ok())? else {
+        return Ok(Box::pin(std::future::pending()));
+    };
+    options.signer.cluster = Some(Arc::new(KubernetesSigner::new(client.clone(), &name)));
+    if options.signer.external_signer_roots.is_some() {
+        return Ok(Box::pin(std::future::pending()));
+    }
+    let path = options.state.join(SIGNER_ROOTS);
+    let mut roots = SignerRoots::new(client.clone(), &name, path.clone());
+    roots.begin().await?;
+    options.signer.external_signer_roots = Some(path);
+    Ok(Box::pin(roots.keep()))
 }
 
 /// Confines the process before it has threads. Errors of the state directory are reported by the control plane itself.

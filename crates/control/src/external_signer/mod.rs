@@ -16,7 +16,9 @@
 mod channel;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ use crate::world::World;
 const MAX_ASKED: usize = 64;
 /// Maximum number of attempts per request.
 const MAX_TRIES: u32 = 3;
+/// How long a signer of the cluster may take: others approve and sign in turn.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause before the second attempt; the pause before the third is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum size of a response, in bytes.
@@ -79,6 +83,10 @@ pub struct SignerOptions {
     /// file take effect within a second. Give it before the signer itself, so that every workload knows them.
     #[arg(long, value_name = "FILE")]
     pub external_signer_roots: Option<PathBuf>,
+
+    /// A signer of the cluster, which the platform sets.
+    #[arg(skip)]
+    pub cluster: Option<Arc<dyn ClusterSigner>>,
 }
 
 impl SignerOptions {
@@ -93,6 +101,7 @@ impl SignerOptions {
             external_signer_token,
             external_signer_forward_token,
             external_signer_roots,
+            cluster: _,
         } = self;
         let values = [
             ("--external-signer", external_signer.as_ref().map(OsString::from)),
@@ -108,6 +117,18 @@ impl SignerOptions {
     }
 }
 
+/// A signer that the platform reaches: one of a cluster's API server.
+pub trait ClusterSigner: fmt::Debug + Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Requests a certificate: PEM, the leaf first, or why there is none. Whoever drops the future cancels the request.
+    fn sign<'a>(&'a self, wanted: &'a ExternalRequest) -> Signed<'a>;
+}
+
+/// The future of [`ClusterSigner::sign`].
+pub type Signed<'a> = Pin<Box<dyn Future<Output = Result<Vec<String>, String>> + Send + 'a>>;
+
 /// Why the signer gave no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
@@ -119,6 +140,9 @@ pub(crate) enum AskError {
         /// The error.
         reason: String,
     },
+    /// The cluster's signer has given none.
+    #[error("{0}")]
+    Cluster(String),
     /// No response in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Timeout(Duration),
@@ -131,6 +155,8 @@ pub(crate) enum AskError {
 #[derive(Debug)]
 pub struct ExternalSigners {
     options: SignerOptions,
+    /// The cluster's signer, which takes precedence over the configuration.
+    cluster: Option<Arc<dyn ClusterSigner>>,
     world: watch::Receiver<Arc<World>>,
     /// The channel to the signer that was used last.
     channel: Mutex<Option<(Arc<ExternalSigner>, Channel)>>,
@@ -140,7 +166,8 @@ pub struct ExternalSigners {
 impl ExternalSigners {
     /// Takes the signer from the flags, or else from the configuration.
     pub fn new(options: SignerOptions, world: watch::Receiver<Arc<World>>) -> Self {
-        Self { options, world, channel: Mutex::default(), places: Semaphore::new(MAX_ASKED) }
+        let cluster = options.cluster.clone();
+        Self { options, cluster, world, channel: Mutex::default(), places: Semaphore::new(MAX_ASKED) }
     }
 
     /// Returns the file with the roots of the signer's certificates.
@@ -155,6 +182,10 @@ impl ExternalSigners {
 
     /// Like [`current`](Self::current), for this configuration.
     pub(crate) fn current_in(&self, world: &World) -> Option<Result<Arc<ExternalSigner>, String>> {
+        if let Some(cluster) = &self.cluster {
+            let address = format!("`{}` of the cluster", cluster.name());
+            return Some(Ok(Arc::new(ExternalSigner { address, tls: None, timeout: CLUSTER_TIMEOUT })));
+        }
         let Some(address) = &self.options.external_signer else { return world.snapshot.mesh.external_signer.clone() };
         let identity = self.options.external_signer_cert.clone().zip(self.options.external_signer_key.clone());
         let tls = SignerTls { roots: self.options.external_signer_ca.clone(), identity, ..SignerTls::default() };
@@ -173,6 +204,9 @@ impl ExternalSigners {
         let asking = async {
             // The semaphore is never closed.
             let _place = self.places.acquire().await;
+            if let Some(cluster) = &self.cluster {
+                return cluster.sign(wanted).await.map_err(AskError::Cluster);
+            }
             let mut pause = FIRST_PAUSE;
             for _ in 1..MAX_TRIES {
                 match self.ask_once(signer, wanted, token, end).await {

@@ -7,10 +7,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_ca::external::ExternalRequest;
 use evenkeel_ca::rotation::BUNDLE_FILE;
 use evenkeel_ca::{Authority, PluggedFiles};
 use evenkeel_control::authorities::{self, Kind};
-use evenkeel_control::{Options, SignerOptions};
+use evenkeel_control::{ClusterSigner, Options, Signed, SignerOptions};
 use evenkeel_tls::PeerCertificate;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::{
     IstioCertificateService, IstioCertificateServiceServer,
@@ -123,6 +124,51 @@ impl Signer {
         change(&mut params);
         vec![params.signed_by(&request.public_key, &self.issuer()).expect("a certificate").pem(), self.root()]
     }
+}
+
+/// A signer of a cluster, which signs or says why not.
+#[derive(Debug)]
+struct OfCluster {
+    signer: tempfile::TempDir,
+    refusal: Option<&'static str>,
+}
+
+impl ClusterSigner for OfCluster {
+    fn name(&self) -> &str {
+        "issuers.example.com/mesh"
+    }
+
+    fn sign<'a>(&'a self, wanted: &'a ExternalRequest) -> Signed<'a> {
+        let authority = Authority::open(self.signer.path(), "elsewhere", SystemTime::now()).expect("an authority");
+        let identity = CLIENT.parse().expect("an identity");
+        let issued = authority.sign(wanted.pem().as_bytes(), &identity, wanted.ttl(), SystemTime::now());
+        let answer = match self.refusal {
+            None => Ok(issued.expect("a certificate").chain),
+            Some(reason) => Err(reason.to_owned()),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[tokio::test]
+async fn a_signer_of_the_cluster_signs_and_is_checked_like_every_other() {
+    let check = async |refusal: Option<&'static str>, trusted: bool, expected: Result<(), (Code, &str)>| {
+        let (signer, stranger) = (Signer::new(), Signer::new());
+        let roots = if trusted { signer.roots() } else { stranger.roots() };
+        let cluster: Arc<dyn ClusterSigner> = Arc::new(OfCluster { signer: signer.folder, refusal });
+        let plane = plane(&[], SignerOptions { cluster: Some(cluster), ..trusting(&roots) }).await;
+        let answer = request(&plane, csr(CLIENT).1, Some(&token(&plane))).await;
+        match (answer, expected) {
+            (Ok(chain), Ok(())) => assert!(chain.last().is_some_and(|roots| roots.contains("BEGIN")), "{chain:?}"),
+            (Err(status), Err((code, part))) => {
+                assert!(status.code() == code && status.message().contains(part), "{status}");
+            }
+            (answer, expected) => panic!("{answer:?}, not {expected:?}"),
+        }
+    };
+    check(None, true, Ok(())).await;
+    check(None, false, Err((Code::Internal, "`issuers.example.com/mesh` of the cluster is refused"))).await;
+    check(Some("the quota is used up"), true, Err((Code::Unavailable, "the quota is used up"))).await;
 }
 
 fn after(seconds: i64) -> OffsetDateTime {
