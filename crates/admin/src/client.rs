@@ -1,8 +1,12 @@
 //! One HTTP/1.1 client for pages, over TCP, Unix sockets, and streams that somebody else has opened.
 
+use std::error::Error as _;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +30,7 @@ pub enum ClientError {
     Io(#[from] io::Error),
     /// The response is not HTTP, or was cut off.
     #[error("no HTTP response: {0}")]
-    Http(#[from] hyper::Error),
+    Http(#[source] hyper::Error),
     /// The request cannot be written.
     #[error("the request is not valid: {0}")]
     Request(#[from] http::Error),
@@ -41,13 +45,39 @@ pub enum ClientError {
     TimedOut(Duration),
 }
 
+impl From<hyper::Error> for ClientError {
+    fn from(error: hyper::Error) -> Self {
+        // A stream that breaks says why: a port-forward has its reason from the other end.
+        match error.source().and_then(|cause| cause.downcast_ref::<io::Error>()) {
+            Some(cause) => Self::Io(io::Error::new(cause.kind(), cause.to_string())),
+            None => Self::Http(error),
+        }
+    }
+}
+
+/// A byte stream in both directions.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// The future of [`Dial::dial`].
+pub type Dialing<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send + 'a>>;
+
+/// Opens streams to one port of a program that no address of this machine leads to. `Display` names the port.
+pub trait Dial: fmt::Debug + fmt::Display + Send + Sync {
+    /// Opens a stream, within a time limit of its own.
+    fn dial(&self) -> Dialing<'_>;
+}
+
 /// Where a program shows its pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Address {
     /// A port.
     Tcp(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),
+    /// A port to which somebody else opens streams.
+    Dialed(Arc<dyn Dial>),
 }
 
 impl From<SocketAddr> for Address {
@@ -56,11 +86,22 @@ impl From<SocketAddr> for Address {
     }
 }
 
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => path.display().fmt(f),
+            Self::Dialed(dial) => dial.fmt(f),
+        }
+    }
+}
+
+impl Address {
+    /// The host that requests name: programs answer only requests for an address, or for their own machine.
+    fn host(&self) -> String {
+        match self {
+            Self::Tcp(address) => address.to_string(),
+            Self::Unix(_) | Self::Dialed(_) => "localhost".to_owned(),
         }
     }
 }
@@ -79,19 +120,8 @@ pub async fn page(
         Some(body) => (Method::POST, body),
         None => (Method::GET, Bytes::new()),
     };
-    let request = Request::builder().method(method).uri(path);
-    let response = async {
-        match address {
-            Address::Tcp(address) => {
-                let request = request.header(HOST, address.to_string()).body(Full::new(body))?;
-                Connection::open(TcpStream::connect(address).await?).await?.send(request, MAX_PAGE_BYTES).await
-            }
-            Address::Unix(path) => {
-                let request = request.header(HOST, "localhost").body(Full::new(body))?;
-                Connection::open(UnixStream::connect(path).await?).await?.send(request, MAX_PAGE_BYTES).await
-            }
-        }
-    };
+    let request = Request::builder().method(method).uri(path).header(HOST, address.host()).body(Full::new(body))?;
+    let response = async { Connection::to(address).await?.send(request, MAX_PAGE_BYTES).await };
     tokio::time::timeout(timeout, response).await.unwrap_or(Err(ClientError::TimedOut(timeout)))
 }
 
@@ -113,17 +143,39 @@ pub fn blocking_page(
 #[derive(Debug)]
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    driver: JoinHandle<hyper::Result<()>>,
+    /// `None`: it has ended.
+    driver: Option<JoinHandle<hyper::Result<()>>>,
 }
 
 impl Connection {
+    /// Connects to where a program shows its pages.
+    ///
+    /// # Errors
+    /// If nobody accepts the connection.
+    pub async fn to(address: &Address) -> Result<Self, ClientError> {
+        match address {
+            Address::Tcp(address) => Self::open(TcpStream::connect(address).await?).await,
+            Address::Unix(path) => Self::open(UnixStream::connect(path).await?).await,
+            Address::Dialed(dial) => Self::open(dial.dial().await?).await,
+        }
+    }
+
+    /// Requests a page by GET, and reads a response whose body has at most this many bytes.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn page(&mut self, path: &str, max_body_bytes: usize) -> Result<Response<Bytes>, ClientError> {
+        let request = Request::get(path).header(HOST, "localhost").body(Full::default())?;
+        self.send(request, max_body_bytes).await
+    }
+
     /// Speaks HTTP/1.1 over an open stream.
     ///
     /// # Errors
     /// If the stream is closed.
     pub async fn open(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self, ClientError> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        Ok(Self { sender, driver: tokio::spawn(connection) })
+        Ok(Self { sender, driver: Some(tokio::spawn(connection)) })
     }
 
     /// Sends a request, and reads a response whose body has at most this many bytes.
@@ -135,8 +187,15 @@ impl Connection {
         request: Request<Full<Bytes>>,
         max_body_bytes: usize,
     ) -> Result<Response<Bytes>, ClientError> {
-        self.sender.ready().await?;
-        let (head, body) = self.sender.send_request(request).await?.into_parts();
+        let response = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        let response = match response.await {
+            Ok(response) => response,
+            Err(error) => return Err(self.cause(error).await),
+        };
+        let (head, body) = response.into_parts();
         let body = Limited::new(body, max_body_bytes).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 ClientError::TooLarge(max_body_bytes)
@@ -148,9 +207,22 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Why a request got no response: if the connection has ended before, its own error says more.
+    async fn cause(&mut self, error: hyper::Error) -> ClientError {
+        if !(error.is_canceled() || error.is_closed()) {
+            return error.into();
+        }
+        match self.driver.take() {
+            Some(driver) => driver.await.ok().and_then(Result::err).unwrap_or(error).into(),
+            None => error.into(),
+        }
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.driver.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -1,20 +1,24 @@
 //! Fetches a page of a running program over HTTP.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
-use evenkeel_admin::client::{self, ClientError};
+use evenkeel_admin::client::{self, Address, ClientError};
 use evenkeel_agent::options::ADMIN_PORT;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::{exec, pages};
 use serde::de::DeserializeOwned;
 
+use crate::in_cluster::ControlPlaneChoice;
+
 /// Time limit of a connection, and of an answer, unless the request is known to take long.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection to the own machine may take.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The kind of program that is asked.
 #[derive(Debug, Clone, Copy)]
@@ -46,54 +50,95 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     found.min_by_key(|address| !address.is_ipv4()).ok_or_else(|| format!("`{text}` has no address"))
 }
 
-/// Which control plane to ask: the given one, that of the mesh with this state directory, that of the mesh that runs on
-/// this machine, or one that runs on its own.
-pub fn control_plane(given: Option<SocketAddr>, state: Option<&Path>) -> anyhow::Result<SocketAddr> {
-    let of_run = || match state {
+/// Which control planes to ask: the given ones; those of the cluster that flags name; that of the mesh with this state directory; that
+/// of the mesh that runs on this machine, or one that runs here on its own; or else those of the cluster that kubectl would use.
+pub fn control_planes(
+    given: &[SocketAddr],
+    state: Option<&Path>,
+    in_cluster: &ControlPlaneChoice,
+) -> anyhow::Result<Vec<Address>> {
+    if !given.is_empty() {
+        return Ok(given.iter().copied().map(Address::Tcp).collect());
+    }
+    if in_cluster.cluster.is_given() {
+        return in_cluster.addresses();
+    }
+    let of_machine = control_plane_of_machine(state)?;
+    if state.is_none() && in_cluster.cluster.is_named() && !accepts(of_machine) {
+        return in_cluster.addresses();
+    }
+    Ok(vec![of_machine.into()])
+}
+
+/// Like [`control_planes`], but one of them.
+pub fn control_plane(
+    given: Option<SocketAddr>,
+    state: Option<&Path>,
+    in_cluster: &ControlPlaneChoice,
+) -> anyhow::Result<Address> {
+    let all = control_planes(given.as_slice(), state, in_cluster)?;
+    all.into_iter().next().context("there is no control plane")
+}
+
+/// The control plane of the mesh with this state directory, that of the mesh that runs on this machine, or the usual address.
+pub fn control_plane_of_machine(state: Option<&Path>) -> anyhow::Result<SocketAddr> {
+    match state {
         Some(state) => pages::of_run(state)
             .with_context(|| format!("no mesh is running with the state directory {}", state.display())),
         None => {
             let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, pages::USUAL_PORT));
             Ok(pages::of_run(&StateDir::default_path()).unwrap_or(usual))
         }
-    };
-    given.map_or_else(of_run, Ok)
+    }
+}
+
+/// Whether somebody listens at this address of the own machine.
+fn accepts(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, PROBE_TIMEOUT).is_ok()
 }
 
 /// The body of a page; any status but 200 is an error.
-pub fn get(program: Program, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
+pub fn get(program: Program, address: impl Into<Address>, page: &str) -> anyhow::Result<Vec<u8>> {
     get_within(TIMEOUT, program, address, page)
 }
 
 /// Like [`get`], for a page that may take longer to make.
-pub fn get_within(patience: Duration, program: Program, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
-    exchange(patience, program, address, (page, None))
+pub fn get_within(
+    patience: Duration,
+    program: Program,
+    address: impl Into<Address>,
+    page: &str,
+) -> anyhow::Result<Vec<u8>> {
+    exchange(patience, program, &address.into(), (page, None))
 }
 
 /// The body of the answer to a body.
 pub fn post_within(
     patience: Duration,
     program: Program,
-    address: SocketAddr,
+    address: impl Into<Address>,
     (page, body): (&str, &[u8]),
 ) -> anyhow::Result<Vec<u8>> {
-    exchange(patience, program, address, (page, Some(body)))
+    exchange(patience, program, &address.into(), (page, Some(body)))
 }
 
 fn exchange(
     patience: Duration,
     program: Program,
-    address: SocketAddr,
+    address: &Address,
     (page, body): (&str, Option<&[u8]>),
 ) -> anyhow::Result<Vec<u8>> {
     let Program { name, flag } = program;
-    let response = client::blocking_page(&address.into(), page, body.map(Bytes::copy_from_slice), patience)
+    let response = client::blocking_page(address, page, body.map(Bytes::copy_from_slice), patience)
         .map_err(|error| match error {
             ClientError::TimedOut(patience) => anyhow!("no answer within {} s", patience.as_secs()),
             ClientError::Http(_) => anyhow::Error::new(error).context("it does not speak HTTP"),
             error => error.into(),
         })
-        .with_context(|| format!("asking {name} {address} (another: {flag} HOST:PORT)"))?;
+        .with_context(|| match address {
+            Address::Dialed(_) => format!("asking {name} {address} through the API server"),
+            _ => format!("asking {name} {address} (another: {flag} HOST:PORT)"),
+        })?;
     let body = response.body();
     if client::is_page(&response) {
         return Ok(body.to_vec());
@@ -102,8 +147,9 @@ fn exchange(
 }
 
 /// A page of a control plane.
-pub fn read<T: DeserializeOwned>(control_plane: SocketAddr, page: &str) -> anyhow::Result<T> {
-    let body = get(CONTROL_PLANE, control_plane, page)?;
+pub fn read<T: DeserializeOwned>(control_plane: impl Into<Address>, page: &str) -> anyhow::Result<T> {
+    let control_plane = control_plane.into();
+    let body = get(CONTROL_PLANE, control_plane.clone(), page)?;
     serde_json::from_slice(&body).map_err(|_| {
         anyhow!("{control_plane} is not the HTTP port of Evenkeel's control plane; for Istio's there is istioctl")
     })

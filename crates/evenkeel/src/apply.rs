@@ -139,7 +139,7 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
 
 /// Waits until proxies run the change, and says how that ended.
 fn settled(arguments: &ChangeArguments, out: &mut dyn Write, is_json: bool) -> anyhow::Result<Settled> {
-    let control_plane = admin::control_plane(None, arguments.state.as_deref())?;
+    let control_plane = admin::control_plane_of_machine(arguments.state.as_deref())?;
     let state = arguments.state.clone().unwrap_or_else(StateDir::default_path);
     let settled = settle::wait(&state, control_plane, Duration::from_secs(arguments.timeout))?;
     if is_json {

@@ -16,7 +16,7 @@ use evenkeel_model::Workload;
 use crate::admin;
 use crate::formats::{Output, width};
 use crate::manifests::Manifests;
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, ProxiesChoice};
 
 /// Shown below the options.
 pub const EXAMPLES: &str = "\
@@ -85,7 +85,8 @@ pub fn run(command: &AuthzCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
 
 /// Returns the differences between what running proxies enforce and what the files say.
 fn compared(arguments: &CheckArguments, world: &World, workload: &Arc<Workload>) -> anyhow::Result<Running> {
-    let proxies = Proxies::find(arguments.admin, arguments.state.as_ref())?;
+    let choice = ProxiesChoice { admin: arguments.admin, state: arguments.state.as_ref(), cluster: &arguments.cluster };
+    let proxies = Proxies::find(&choice)?;
     let replicas = match &proxies {
         Proxies::At(_) => vec![ReplicaInfo {
             namespace: workload.namespace.to_string(),
@@ -93,7 +94,9 @@ fn compared(arguments: &CheckArguments, world: &World, workload: &Arc<Workload>)
             pod: workload.pod.to_string(),
             failing: Vec::new(),
         }],
-        Proxies::OfMesh { .. } => proxies.replicas(&workload.workload_name, Some(&workload.namespace))?,
+        Proxies::OfMesh { .. } | Proxies::OfCluster(_) => {
+            proxies.replicas(&workload.workload_name, Some(&workload.namespace))?
+        }
     };
     let wanted = world.rule_names(workload);
     let mut differs = Vec::new();

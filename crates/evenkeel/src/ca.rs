@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::admin;
 use crate::formats::Output;
+use crate::in_cluster::ControlPlaneChoice;
 
 /// How often the control plane is asked for progress.
 const POLL: Duration = Duration::from_millis(250);
@@ -37,6 +38,10 @@ pub enum CaCommand {
 pub struct StatusArguments {
     #[command(flatten)]
     place: Place,
+
+    /// The control plane in a cluster, unless another one is named; a running mesh of this machine comes first.
+    #[command(flatten)]
+    in_cluster: ControlPlaneChoice,
 
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
@@ -80,10 +85,16 @@ struct Place {
 }
 
 impl Place {
+    /// The status of a control plane on this machine, whose directory is here.
     fn status(&self) -> anyhow::Result<Status> {
-        let of_run = self.state.as_deref().filter(|state| is_of_up(state));
-        let control_plane = admin::control_plane(self.control_plane, of_run)?;
-        admin::read(control_plane, authorities::PATH)
+        match self.control_plane {
+            Some(address) => admin::read(address, authorities::PATH),
+            None => admin::read(admin::control_plane_of_machine(self.of_run())?, authorities::PATH),
+        }
+    }
+
+    fn of_run(&self) -> Option<&Path> {
+        self.state.as_deref().filter(|state| is_of_up(state))
     }
 
     /// The control plane's own directory.
@@ -104,7 +115,9 @@ fn is_of_up(state: &Path) -> bool {
 pub fn run(command: &CaCommand, out: &mut dyn Write) -> anyhow::Result<u8> {
     match command {
         CaCommand::Status(arguments) => {
-            let status = arguments.place.status()?;
+            let place = &arguments.place;
+            let control_plane = admin::control_plane(place.control_plane, place.of_run(), &arguments.in_cluster)?;
+            let status: Status = admin::read(control_plane, authorities::PATH)?;
             match arguments.output {
                 Output::Text => out.write_all(table(&status).as_bytes())?,
                 Output::Json => writeln!(out, "{:#}", json!(status))?,

@@ -22,13 +22,15 @@ use evenkeel_process::secrets;
 use crate::apply::{self, Change, ChangeArguments};
 use crate::cluster::{self, ClusterCommand};
 use crate::formats::Output;
+use crate::in_cluster::ControlPlaneChoice;
 use crate::logging::{self, LogOptions};
 use crate::logs::{self, LogsArguments};
 use crate::overrides::{self, ResetArguments};
+use crate::proxy_config::command;
 use crate::{
     admin, analyze, authz, bug_report, ca, cni, compiled, control_plane, dashboard, describe, effective, explain, get,
-    history, inject, istio_iptables, manifests, migrate, mtls, plan, profile, prove, proxy_config, proxy_status, purge,
-    tap, top, validate, why, workload,
+    history, inject, istio_iptables, manifests, migrate, mtls, plan, profile, prove, proxy_status, purge, tap, top,
+    validate, why, workload,
 };
 use evenkeel_proxy::logging::Level;
 
@@ -179,7 +181,7 @@ enum Command {
     },
     /// Show the state of a running proxy.
     #[command(subcommand, visible_alias = "pc")]
-    ProxyConfig(ProxyConfig),
+    ProxyConfig(command::ProxyConfig),
     /// Show whether each proxy runs the current configuration, and how long changes took to reach it.
     #[command(visible_alias = "ps")]
     ProxyStatus(ProxyStatusArguments),
@@ -240,81 +242,18 @@ impl Command {
     }
 }
 
-#[derive(Debug, Subcommand)]
-enum ProxyConfig {
-    /// Show connections, requests and busy time of each worker, and how uneven they are (max/mean).
-    Workers(WorkersArguments),
-    /// Print a page of a proxy's admin port, such as /stats or /config_dump.
-    Page(PageArguments),
-    /// Show the level of a proxy's log, or set it.
-    Log(proxy_config::log::Log),
-    #[command(flatten)]
-    Table(proxy_config::tables::Table),
-}
-
-#[derive(Debug, Args)]
-struct PageArguments {
-    /// The page's path, with its query.
-    #[arg(value_name = "PATH")]
-    page: String,
-
-    /// A workload of the running mesh, or one of its pods [default: the proxy on this machine].
-    workload: Option<String>,
-
-    /// The workload's namespace; needed only if several namespaces have a workload of that name.
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
-
-    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
-    #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
-
-    /// Admin port of the proxy [default: that of the workload; 127.0.0.1:15000 if its ProxyConfig names no other].
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
-    admin: Option<SocketAddr>,
-
-    /// Send what standard input has as the body of a POST request.
-    #[arg(long)]
-    post: bool,
-}
-
-#[derive(Debug, Args)]
-struct WorkersArguments {
-    /// A workload of the running mesh, or one of its pods, under any name that a command prints. Default: all proxies of the
-    /// running mesh, or else the proxy on this machine.
-    workload: Option<String>,
-
-    /// The workload's namespace; needed only if several namespaces have a workload of that name.
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
-
-    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
-    #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
-
-    /// Admin port of the proxy; without WORKLOAD, of a proxy on this machine [default: that of the workload; 127.0.0.1:15000 if
-    /// its ProxyConfig names no other].
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
-    admin: Option<SocketAddr>,
-
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
-    output: proxy_status::Output,
-
-    /// The same as `-o json`.
-    #[arg(long, conflicts_with = "output")]
-    json: bool,
-}
-
 #[derive(Debug, Args)]
 struct ProxyStatusArguments {
     /// Show only this proxy: POD.NAMESPACE, POD, the beginning of either, or a workload [default: all].
     proxy: Option<String>,
 
-    /// HTTP port of the control plane; repeat it for several control planes of the same mesh [default: that of the running `up`, or
-    /// else 127.0.0.1:15014].
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
+    /// HTTP port of the control plane; repeat it for several control planes of the same mesh [default: that of the running `up`, one at
+    /// 127.0.0.1:15014, or else those in the cluster that kubectl would use].
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["state", "kubeconfig", "context"])]
     control_plane: Vec<SocketAddr>,
+
+    #[command(flatten)]
+    in_cluster: ControlPlaneChoice,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
@@ -551,7 +490,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_local::egress::run(open)?;
             Ok(0)
         }
-        Command::ProxyConfig(command) => proxy_config(command),
+        Command::ProxyConfig(command) => command::run(command),
         Command::ProxyStatus(arguments) => proxy_status(arguments),
         Command::Ca(command) => ca::run(&command, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::History(arguments) => {
@@ -565,16 +504,6 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
-fn proxy_config(command: ProxyConfig) -> anyhow::Result<u8> {
-    match command {
-        ProxyConfig::Workers(arguments) => return workers(arguments),
-        ProxyConfig::Page(arguments) => return page(arguments),
-        ProxyConfig::Log(log) => proxy_config::log::run(&log, &mut io::stdout().lock())?,
-        ProxyConfig::Table(table) => proxy_config::tables::run(&table, &mut io::stdout().lock())?,
-    }
-    Ok(0)
-}
-
 fn version(output: Output) -> String {
     let version = env!("CARGO_PKG_VERSION");
     match output {
@@ -584,13 +513,14 @@ fn version(output: Output) -> String {
 }
 
 fn proxy_status(arguments: ProxyStatusArguments) -> anyhow::Result<u8> {
-    let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
-    if control_planes.is_empty() {
-        control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
-        // Without `up` there are no replicas to list.
-        let state = arguments.state.unwrap_or_else(StateDir::default_path);
-        replicas = exec::list(&state, "", None).unwrap_or_default();
-    }
+    let state = arguments.state.as_deref();
+    let control_planes = admin::control_planes(&arguments.control_plane, state, &arguments.in_cluster)?;
+    // Without `up` there are no replicas to list.
+    let replicas = if arguments.control_plane.is_empty() && !arguments.in_cluster.cluster.is_given() {
+        exec::list(&arguments.state.unwrap_or_else(StateDir::default_path), "", None).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
     let (pod, output) = (arguments.proxy.as_deref(), arguments.output);
     proxy_status::run(&control_planes, &replicas, pod, output, &mut io::stdout().lock())
 }
@@ -615,51 +545,6 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         compile: compiled::refusals,
     };
     Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
-}
-
-/// The proxy of a workload is asked from inside its network namespace, by another process of this program.
-fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
-    let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
-    let json = json || output == proxy_status::Output::Json;
-    let program = std::env::current_exe().context("finding this program")?;
-    let Some(workload) = workload else {
-        let asked = state.is_some() || namespace.is_some();
-        let state = state.unwrap_or_else(StateDir::default_path);
-        let running = admin.is_none().then(|| exec::list(&state, "", namespace.as_deref()));
-        return match running {
-            Some(Ok(replicas)) => proxy_config::of_all(&program, &state, &replicas, json),
-            Some(Err(error)) if asked => Err(error.into()),
-            _ => {
-                proxy_config::workers(admin.unwrap_or_else(admin::default_proxy), json, &mut io::stdout().lock())?;
-                Ok(0)
-            }
-        };
-    };
-    let mut command: Vec<OsString> = vec![program.into(), "proxy-config".into(), "workers".into()];
-    command.extend(admin_option(admin));
-    command.extend(json.then(|| "--json".into()));
-    let state = state.unwrap_or_else(StateDir::default_path);
-    Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)
-}
-
-/// An address that was given, for a command that runs beside the proxy; otherwise that one finds it itself.
-fn admin_option(admin: Option<SocketAddr>) -> impl Iterator<Item = OsString> {
-    admin.into_iter().flat_map(|admin| ["--admin".into(), admin.to_string().into()])
-}
-
-/// Fetches a page. Like [`workers`], it asks a workload's proxy from inside its network namespace.
-fn page(arguments: PageArguments) -> anyhow::Result<u8> {
-    let PageArguments { page, workload, namespace, state, admin, post } = arguments;
-    let Some(workload) = workload else {
-        proxy_config::page(admin.unwrap_or_else(admin::default_proxy), &page, post, &mut io::stdout().lock())?;
-        return Ok(0);
-    };
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut command: Vec<OsString> = vec![program.into(), "proxy-config".into(), "page".into(), page.into()];
-    command.extend(admin_option(admin));
-    command.extend(post.then(|| "--post".into()));
-    let state = state.unwrap_or_else(StateDir::default_path);
-    Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)
 }
 
 fn exec_inside(arguments: ExecArguments) -> anyhow::Result<u8> {

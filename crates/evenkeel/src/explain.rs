@@ -14,7 +14,7 @@ use evenkeel_k8s::client::ClusterOptions;
 
 use crate::formats::{Output, look};
 use crate::manifests::Manifests;
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, ProxiesChoice};
 use crate::{admin, last};
 
 /// Shown below the options.
@@ -107,10 +107,8 @@ pub fn run(arguments: &ExplainArguments, out: &mut dyn Write) -> anyhow::Result<
     manifests.report_errors();
     let mut world = manifests.into_world();
     if arguments.proxy || arguments.admin.is_some() {
-        world = world.with_running(OnTheWay {
-            proxies: Proxies::find(arguments.admin, arguments.state.as_ref())?,
-            has_asked: Cell::new(false),
-        });
+        world =
+            world.with_running(OnTheWay { proxies: Proxies::find(&arguments.proxies())?, has_asked: Cell::new(false) });
     }
     let answer = world.ask(&question)?;
     if let Some(error) = not_asked(&answer) {
@@ -148,10 +146,14 @@ fn not_asked(answer: &Answer) -> Option<String> {
 }
 
 impl ExplainArguments {
+    fn proxies(&self) -> ProxiesChoice<'_> {
+        ProxiesChoice { admin: self.admin, state: self.state.as_ref(), cluster: &self.cluster }
+    }
+
     fn recent(&self, id: Option<&str>, out: &mut dyn Write) -> anyhow::Result<u8> {
-        let proxies = Proxies::find(self.admin, self.state.as_ref())?;
+        let proxies = Proxies::find(&self.proxies())?;
         // Without the files, only the positions of rules are unknown.
-        let world = Manifests::given_or_running(&self.files, self.state.as_deref()).ok();
+        let world = Manifests::of_cluster_or_files(&self.cluster, &self.files, self.state.as_deref()).ok();
         let world = world.map(Manifests::into_world);
         let from = self.from.as_deref().map(Caller::parse);
         last::run(&proxies, world.as_ref(), (id, from.as_ref()), self.output, out)

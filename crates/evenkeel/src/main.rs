@@ -23,6 +23,7 @@ mod go_flags;
 mod heaps;
 mod help;
 mod history;
+mod in_cluster;
 mod inject;
 mod istio_iptables;
 mod last;

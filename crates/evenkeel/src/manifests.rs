@@ -60,13 +60,15 @@ impl Manifests {
         if paths.is_empty() { Self::running(state) } else { Ok(Self { mesh: mesh()?, ..Self::read(paths) }) }
     }
 
-    /// Reads what commands are given: files, or a cluster; or else what the running mesh runs.
+    /// Reads what commands are given: files, or a cluster; or else what the running mesh runs, or what the cluster has that kubectl would
+    /// use.
     pub fn of_cluster_or_files(
         cluster: &ClusterOptions,
         paths: &[PathBuf],
         state: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        if !cluster.is_given() {
+        let is_usual = || paths.is_empty() && state.is_none() && cluster.is_named() && !Self::is_running(None);
+        if !cluster.is_given() && !is_usual() {
             return Self::given_or_running(paths, state);
         }
         anyhow::ensure!(paths.is_empty(), "name either files or a cluster (--kubeconfig, --context)");

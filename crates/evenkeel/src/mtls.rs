@@ -9,12 +9,13 @@ use evenkeel_explain::answer::ProxyName;
 use evenkeel_explain::mtls::{Reported, Target};
 use evenkeel_explain::{Caller, World};
 use evenkeel_filters::edges::Edges;
+use evenkeel_k8s::client::ClusterOptions;
 use evenkeel_local::exec::ReplicaInfo;
 
 use crate::admin;
 use crate::formats::{Output, width};
 use crate::manifests::Manifests;
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, ProxiesChoice};
 
 /// Shown below the options.
 pub const EXAMPLES: &str = "\
@@ -64,6 +65,10 @@ pub struct MtlsArguments {
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 
+    /// The cluster whose objects are read and whose proxies are asked instead.
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -89,7 +94,7 @@ impl MtlsArguments {
 
 /// Asks the proxies and prints the ledger, or what would break.
 pub fn run(arguments: &MtlsArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let manifests = Manifests::given_or_running(&arguments.files, arguments.state.as_deref())?;
+    let manifests = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.files, arguments.state.as_deref())?;
     manifests.report_errors();
     let world = manifests.into_world();
     let (workload, namespace) = arguments.asked();
@@ -133,9 +138,10 @@ fn reported(
     world: &World,
     asked: (Option<&str>, Option<&str>),
 ) -> anyhow::Result<Vec<Reported>> {
-    let proxies = Proxies::find(arguments.admin, arguments.state.as_ref())?;
+    let choice = ProxiesChoice { admin: arguments.admin, state: arguments.state.as_ref(), cluster: &arguments.cluster };
+    let proxies = Proxies::find(&choice)?;
     let replicas: Vec<ReplicaInfo> = match &proxies {
-        Proxies::OfMesh { .. } => {
+        Proxies::OfMesh { .. } | Proxies::OfCluster(_) => {
             let all = proxies.replicas("", None)?;
             all.into_iter().filter(|replica| world.has_proxy(&replica.namespace, &replica.pod)).collect()
         }

@@ -11,11 +11,12 @@ use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_explain::plan::{EXAMPLES as EXAMPLES_OF_GROUP, Sampled};
 use evenkeel_explain::{Plan, World};
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::admin;
 use crate::formats::{Output, look};
 use crate::manifests::Manifests;
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, ProxiesChoice};
 
 /// Shown below the options.
 pub const EXAMPLES: &str = "\
@@ -43,6 +44,10 @@ pub struct PlanArguments {
     /// Namespace of objects without a namespace [default: default].
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<Arc<str>>,
+
+    /// The cluster that the change is for: its objects are read, and its proxies are asked for their requests.
+    #[command(flatten)]
+    cluster: ClusterOptions,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
@@ -78,8 +83,9 @@ pub fn run(arguments: &PlanArguments, out: &mut dyn Write) -> anyhow::Result<u8>
     change.report_errors();
     anyhow::ensure!(!change.diagnostics.has_errors(), "the change has mistakes: nothing was planned");
     anyhow::ensure!(!change.objects.is_empty(), "the change has no objects");
-    let present = Manifests::given_or_running(&arguments.mesh, arguments.state.as_deref())?;
-    let proxies = Proxies::find(arguments.admin, arguments.state.as_ref())?;
+    let present = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.mesh, arguments.state.as_deref())?;
+    let choice = ProxiesChoice { admin: arguments.admin, state: arguments.state.as_ref(), cluster: &arguments.cluster };
+    let proxies = Proxies::find(&choice)?;
     let (workload, namespace) = match &arguments.proxy {
         None => (String::new(), None),
         Some(name) => match evenkeel_explain::Caller::parse(name) {
@@ -94,7 +100,7 @@ pub fn run(arguments: &PlanArguments, out: &mut dyn Write) -> anyhow::Result<u8>
         // An admin port does not identify its Pod.
         let pod = match &proxies {
             Proxies::At(_) => before.find(&proxy.pod, namespace.as_deref())?.pod.to_string(),
-            Proxies::OfMesh { .. } => proxy.pod,
+            Proxies::OfMesh { .. } | Proxies::OfCluster(_) => proxy.pod,
         };
         sampled.push(Sampled { pod, namespace: proxy.namespace, request });
     }

@@ -9,6 +9,7 @@ use clap::Args;
 use evenkeel_profile::{MAX_SECONDS, PREFIX, Profile, svg};
 
 use crate::admin;
+use crate::in_cluster::{ControlPlaneChoice, ControlPlaneName};
 use crate::proxy_config;
 use crate::proxy_config::target::ProxyChoice;
 
@@ -24,10 +25,13 @@ pub struct ProfileArguments {
     #[command(flatten)]
     proxy: ProxyChoice,
 
-    /// Profile a control plane: that of the running mesh, or the one with this HTTP port.
+    /// Profile a control plane: that of the running mesh or of the cluster, or the one with this HTTP port.
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, num_args = 0..=1, require_equals = true,
         conflicts_with_all = ["workload", "namespace", "admin"])]
     control_plane: Option<Option<SocketAddr>>,
+
+    #[command(flatten)]
+    control_plane_name: ControlPlaneName,
 
     /// Record what is allocated instead of where CPU time goes.
     #[arg(long)]
@@ -67,7 +71,9 @@ pub fn run(arguments: &ProfileArguments, out: &mut dyn Write) -> anyhow::Result<
 
 fn fetch(arguments: &ProfileArguments, page: &str) -> anyhow::Result<Vec<u8>> {
     if let Some(address) = arguments.control_plane {
-        let address = admin::control_plane(address, arguments.proxy.state.as_deref())?;
+        let (cluster, name) = (arguments.proxy.cluster().clone(), arguments.control_plane_name.clone());
+        let (state, in_cluster) = (arguments.proxy.state.as_deref(), ControlPlaneChoice { cluster, name });
+        let address = admin::control_plane(address, state, &in_cluster)?;
         return admin::get_within(proxy_config::patience(page), admin::CONTROL_PLANE, address, page);
     }
     arguments.proxy.exchange(page, None)

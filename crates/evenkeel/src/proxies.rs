@@ -1,5 +1,5 @@
-//! The running proxies of a mesh, as they are asked about calls: from inside their network namespaces, or by the
-//! address of an admin port.
+//! The running proxies of a mesh, as they are asked about calls: from inside their network namespaces, through a cluster's API server, or
+//! by the address of an admin port.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,11 +10,15 @@ use anyhow::{Context, anyhow};
 use evenkeel_explain::RunningProxies;
 use evenkeel_explain::answer::ProxyName;
 use evenkeel_filters::explain::query::{ProxyDecision, QueriedCall, RecentRequest, RecentRequests};
+use evenkeel_k8s::client::ClusterOptions;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ReplicaInfo};
 use evenkeel_local::reader;
 use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
 
+use crate::in_cluster::{self, ClusterMesh};
+use crate::manifests::Manifests;
 use crate::{admin, proxy_config};
 
 /// Proxies asked at a time: each takes two processes.
@@ -30,14 +34,39 @@ pub enum Proxies {
         /// The state directory.
         state: PathBuf,
     },
+    /// The proxies of a cluster's Pods.
+    OfCluster(ClusterMesh),
     /// One, by its admin port.
     At(SocketAddr),
+}
+
+/// What the user says about which proxies are meant.
+#[derive(Debug, Clone, Copy)]
+pub struct ProxiesChoice<'a> {
+    /// An admin port.
+    pub admin: Option<SocketAddr>,
+    /// The state directory of a running `up`.
+    pub state: Option<&'a PathBuf>,
+    /// The cluster.
+    pub cluster: &'a ClusterOptions,
+}
+
+impl ProxiesChoice<'_> {
+    /// The cluster, if its proxies are meant: it is named, or nothing else is named or runs on this machine.
+    pub fn cluster_mesh(&self) -> anyhow::Result<Option<ClusterMesh>> {
+        let Self { admin, state, cluster } = self;
+        let is_usual = || state.is_none() && cluster.is_named() && !Manifests::is_running(None);
+        let is_meant = admin.is_none() && (cluster.is_given() || is_usual());
+        is_meant.then(|| ClusterMesh::connect(cluster)).transpose()
+    }
 }
 
 /// A question to a proxy.
 enum PendingAnswer {
     /// A process is asking it.
     Process(Child),
+    /// A task is asking it.
+    Task(JoinHandle<anyhow::Result<Vec<u8>>>),
     /// The proxy has answered.
     Answered(Vec<u8>),
 }
@@ -47,6 +76,7 @@ impl PendingAnswer {
     fn answer(self) -> anyhow::Result<Vec<u8>> {
         let child = match self {
             Self::Answered(answer) => return Ok(answer),
+            Self::Task(task) => return in_cluster::runtime()?.block_on(task).context("waiting for it")?,
             Self::Process(child) => child,
         };
         let output = child.wait_with_output().context("waiting for it")?;
@@ -71,11 +101,18 @@ pub struct Collected {
 }
 
 impl Proxies {
-    /// The proxy at this address, or else those of the mesh with this state directory.
-    pub fn find(admin: Option<SocketAddr>, state: Option<&PathBuf>) -> anyhow::Result<Self> {
-        if let Some(admin) = admin {
-            return Ok(Self::At(admin));
+    /// The proxy at an address; those of the cluster that flags name; those of the mesh with this state directory, or of the mesh that
+    /// runs on this machine; or else those of the cluster that kubectl would use.
+    pub fn find(choice: &ProxiesChoice<'_>) -> anyhow::Result<Self> {
+        match (choice.admin, choice.cluster_mesh()?) {
+            (Some(admin), _) => Ok(Self::At(admin)),
+            (None, Some(mesh)) => Ok(Self::OfCluster(mesh)),
+            (None, None) => Self::of_mesh(choice.state),
         }
+    }
+
+    /// Those of the mesh with this state directory.
+    pub fn of_mesh(state: Option<&PathBuf>) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         Ok(Self::OfMesh { program, state: state.cloned().unwrap_or_else(StateDir::default_path) })
     }
@@ -84,6 +121,7 @@ impl Proxies {
     pub fn replicas(&self, workload: &str, namespace: Option<&str>) -> anyhow::Result<Vec<ReplicaInfo>> {
         match self {
             Self::OfMesh { state, .. } => Ok(exec::list(state, workload, namespace)?),
+            Self::OfCluster(mesh) => mesh.replicas(workload, namespace),
             Self::At(_) => Ok(Vec::new()),
         }
     }
@@ -92,6 +130,16 @@ impl Proxies {
     fn begin(&self, pod: &str, namespace: &str, (page, body): (&str, Option<&[u8]>)) -> anyhow::Result<PendingAnswer> {
         let (program, state) = match self {
             Self::OfMesh { program, state } => (program, state),
+            Self::OfCluster(mesh) => {
+                let (address, page) = (mesh.proxy(namespace, pod)?, page.to_owned());
+                let body = body.map(<[u8]>::to_vec);
+                // The exchange has a runtime of its own, as those of other commands.
+                let asking = move || match &body {
+                    Some(body) => admin::post_within(proxy_config::PATIENCE, admin::PROXY, address, (&page, body)),
+                    None => admin::get_within(proxy_config::patience(&page), admin::PROXY, address, &page),
+                };
+                return Ok(PendingAnswer::Task(in_cluster::runtime()?.spawn_blocking(asking)));
+            }
             Self::At(address) => {
                 return Ok(PendingAnswer::Answered(match body {
                     Some(body) => admin::post_within(proxy_config::PATIENCE, admin::PROXY, *address, (page, body)),
@@ -132,7 +180,7 @@ impl Proxies {
     /// Collects the recent requests of all proxies, or of a workload's. Without a mesh, `workload` names the proxy to ask.
     pub fn collect(&self, workload: &str, namespace: Option<&str>) -> anyhow::Result<Collected> {
         let replicas = match self {
-            Self::OfMesh { .. } => self.replicas(workload, namespace)?,
+            Self::OfMesh { .. } | Self::OfCluster(_) => self.replicas(workload, namespace)?,
             Self::At(_) => {
                 let (pod, namespace) = (workload.to_owned(), namespace.unwrap_or("default").to_owned());
                 vec![ReplicaInfo { namespace, workload: pod.clone(), pod, failing: Vec::new() }]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::SocketAddr;
 
 use anyhow::bail;
+use evenkeel_admin::client::Address;
 use evenkeel_admin::syncz::{
     self, COLUMNS, Divergence, Failing, Proxy, QUANTILES, State, Syncz, TypeStatus, milliseconds, pod,
 };
@@ -37,7 +37,7 @@ pub enum Output {
 /// With a name, prints only the proxies that it matches. `replicas` are those of the running mesh; the output shows
 /// which of them keep ending.
 pub fn run(
-    control_planes: &[SocketAddr],
+    control_planes: &[Address],
     replicas: &[ReplicaInfo],
     wanted: Option<&str>,
     output: Output,
@@ -45,7 +45,7 @@ pub fn run(
 ) -> anyhow::Result<u8> {
     let (mut pages, mut failures) = (Vec::new(), Vec::new());
     for address in control_planes {
-        match admin::read::<Syncz>(*address, syncz::PATH) {
+        match admin::read::<Syncz>(address.clone(), syncz::PATH) {
             Ok(page) => pages.push(page),
             Err(error) => failures.push(error),
         }

@@ -13,7 +13,9 @@ use evenkeel_explain::columns::columns_within;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::dashboard;
 
+use crate::dashboard::is_of_cluster;
 use crate::formats::{Output, width};
+use crate::in_cluster::ControlPlaneChoice;
 
 /// How often the table is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -38,6 +40,10 @@ pub struct TopArguments {
     #[arg(long)]
     once: bool,
 
+    /// The mesh of a cluster [default: the mesh that runs on this machine, or else that of the cluster that kubectl would use].
+    #[command(flatten)]
+    in_cluster: ControlPlaneChoice,
+
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -49,9 +55,13 @@ pub struct TopArguments {
 
 /// Prints the workloads, the busiest first; again and again unless once is enough.
 pub fn run(arguments: &TopArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let state = arguments.state.clone().unwrap_or_else(StateDir::default_path);
-    let address = dashboard::of_run(&state)
-        .with_context(|| format!("no mesh is running with the state directory {}", state.display()))?;
+    let address = if is_of_cluster(&arguments.in_cluster, arguments.state.as_ref()) {
+        crate::dashboard::serve(&arguments.in_cluster, arguments.namespace.as_deref())?
+    } else {
+        let state = arguments.state.clone().unwrap_or_else(StateDir::default_path);
+        dashboard::of_run(&state)
+            .with_context(|| format!("no mesh is running with the state directory {}", state.display()))?
+    };
     let mut graph = first(address)?;
     let clear = if io::stdout().is_terminal() && !arguments.once { CLEAR } else { "" };
     loop {

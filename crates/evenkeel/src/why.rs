@@ -11,11 +11,12 @@ use clap::Args;
 use evenkeel_explain::recent::RecordedRequest;
 use evenkeel_explain::why::summary::Summary;
 use evenkeel_explain::{Caller, Why, World};
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::admin;
 use crate::formats::{Output, look};
 use crate::manifests::Manifests;
-use crate::proxies::{Collected, Proxies};
+use crate::proxies::{Collected, Proxies, ProxiesChoice};
 
 /// Shown below the options.
 pub const EXAMPLES: &str = "\
@@ -39,12 +40,20 @@ pub struct WhyArguments {
     from: Option<String>,
 
     /// Ask the proxy with this admin port instead of those of the running `up`; may be repeated.
-    #[arg(long = "proxy", value_name = "HOST:PORT", value_parser = admin::address)]
+    #[arg(long = "proxy", value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["kubeconfig", "context"])]
     proxies: Vec<SocketAddr>,
 
     /// A file with YAML, or a directory, for the places of rules; may be repeated [default: what the running mesh runs].
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// The cluster whose proxies are asked instead.
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
+    /// Ask the proxies of this namespace [default: all].
+    #[arg(short, long, value_name = "NAME", conflicts_with_all = ["proxies", "from"])]
+    namespace: Option<String>,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
@@ -71,7 +80,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub fn run(arguments: &WhyArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
     let collected = arguments.collect()?;
     // Without the files, only the positions of rules are unknown.
-    let world = Manifests::given_or_running(&arguments.files, arguments.state.as_deref()).ok();
+    let world = Manifests::of_cluster_or_files(&arguments.cluster, &arguments.files, arguments.state.as_deref()).ok();
     let world = world.map(Manifests::into_world);
     match &arguments.id {
         Some(id) => one(collected, id, world.as_ref(), arguments.output, out),
@@ -131,7 +140,9 @@ impl WhyArguments {
             _ => (String::new(), None),
         };
         if self.proxies.is_empty() {
-            return Proxies::find(None, self.state.as_ref())?.collect(&workload, namespace.as_deref());
+            let choice = ProxiesChoice { admin: None, state: self.state.as_ref(), cluster: &self.cluster };
+            let namespace = namespace.as_deref().or(self.namespace.as_deref());
+            return Proxies::find(&choice)?.collect(&workload, namespace);
         }
         let mut all = Collected::default();
         for address in &self.proxies {

@@ -30,12 +30,59 @@ pub struct KubernetesOptions {
     #[arg(long)]
     pub state_in_cluster: bool,
 
+    /// Have this signer of the cluster sign workloads' certificates (CertificateSigningRequests, which the control plane creates and
+    /// approves) [default: $K8S_SIGNER, if EXTERNAL_CA is ISTIOD_RA_KUBERNETES_API].
+    #[arg(long, value_name = "DOMAIN/NAME", conflicts_with = "external_signer")]
+    pub kubernetes_signer: Option<String>,
+
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterOptions,
 }
 
+/// Istio's variable that says who signs, and its value for a signer of the cluster.
+const EXTERNAL_CA: (&str, &str) = ("EXTERNAL_CA", "ISTIOD_RA_KUBERNETES_API");
+/// Istio's variable with the name of that signer.
+const K8S_SIGNER: &str = "K8S_SIGNER";
+
+/// The variables about the signer cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SignerError {
+    /// Who signs is another one.
+    #[error(
+        "EXTERNAL_CA is `{0}`; here ISTIOD_RA_KUBERNETES_API has an effect, and another signer is named by --external-signer"
+    )]
+    Unknown(String),
+    /// The name is missing.
+    #[error("EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API needs K8S_SIGNER, the name of the signer")]
+    Unnamed,
+    /// The name is none.
+    #[error("`{0}` is not the name of a signer: DOMAIN/NAME, such as clusterissuers.cert-manager.io/mesh")]
+    Name(String),
+}
+
 impl KubernetesOptions {
+    /// The signer of the cluster that signs workloads' certificates, if one does.
+    ///
+    /// # Errors
+    /// If it has no name, or variables name another one.
+    pub fn signer(&self, lookup: impl Fn(&str) -> Option<String>) -> Result<Option<String>, SignerError> {
+        let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let name = match (&self.kubernetes_signer, set(EXTERNAL_CA.0)) {
+            (Some(name), _) => name.clone(),
+            (None, None) => return Ok(None),
+            (None, Some(value)) if value == EXTERNAL_CA.1 => set(K8S_SIGNER).ok_or(SignerError::Unnamed)?,
+            (None, Some(value)) => return Err(SignerError::Unknown(value)),
+        };
+        // Kubernetes' own signers sign for clients and kubelets, not for workloads.
+        match name.split_once('/') {
+            Some((domain, path)) if domain.contains('.') && !path.is_empty() && domain != "kubernetes.io" => {
+                Ok(Some(name))
+            }
+            _ => Err(SignerError::Name(name)),
+        }
+    }
+
     /// Whether there is a cluster to read.
     pub fn is_used(&self) -> bool {
         self.kubernetes || self.cluster.is_given()
@@ -83,6 +130,11 @@ impl ClusterOptions {
         self.kubeconfig.is_some() || self.context.is_some()
     }
 
+    /// Whether a flag or a file names a cluster. A Pod's own cluster is not meant: beside a proxy, commands ask that proxy.
+    pub fn is_named(&self) -> bool {
+        self.is_given() || self.file().is_ok_and(|file| file.is_some_and(|file| !file.contexts.is_empty()))
+    }
+
     /// Whether there is a file that names a cluster, or this process runs in one.
     pub fn is_found(&self) -> bool {
         match self.file() {
@@ -95,7 +147,7 @@ impl ClusterOptions {
 
     /// The namespace of the context, `default` if it names none.
     pub async fn namespace(&self) -> Result<String, ClientError> {
-        Ok(self.config(ExecPlugins::Refuse).await?.default_namespace)
+        Ok(self.config(ExecPlugins::Run).await?.default_namespace)
     }
 
     /// Says where the cluster is, and who asks.
@@ -129,6 +181,32 @@ impl ClusterOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signer_is_named_by_the_flag_or_by_istios_variables() {
+        let check = |flag: Option<&str>, variables: &[(&str, &str)], expected: Result<Option<&str>, &str>| {
+            let options =
+                KubernetesOptions { kubernetes_signer: flag.map(str::to_owned), ..KubernetesOptions::default() };
+            let lookup =
+                |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+            match (options.signer(lookup), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{variables:?}"),
+                (Err(found), Err(expected)) => assert!(found.to_string().contains(expected), "{found}"),
+                (found, expected) => panic!("{found:?}, not {expected:?}"),
+            }
+        };
+        let (ra, name) = (("EXTERNAL_CA", "ISTIOD_RA_KUBERNETES_API"), "clusterissuers.cert-manager.io/mesh");
+        check(None, &[], Ok(None));
+        check(None, &[("K8S_SIGNER", name)], Ok(None));
+        check(None, &[("EXTERNAL_CA", "")], Ok(None));
+        check(Some(name), &[], Ok(Some(name)));
+        check(None, &[ra, ("K8S_SIGNER", name)], Ok(Some(name)));
+        check(None, &[ra], Err("needs K8S_SIGNER"));
+        check(None, &[("EXTERNAL_CA", "ISTIOD_RA_ISTIO_API")], Err("--external-signer"));
+        for wrong in ["mesh", "a.b/", "/x", "kubernetes.io/kube-apiserver-client"] {
+            check(Some(wrong), &[], Err("DOMAIN/NAME"));
+        }
+    }
 
     fn file(user: &str) -> String {
         format!(

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::client::{ClientError, ClusterOptions, ExecPlugins};
+use crate::port_forward::PodPort;
 use crate::reason::reason;
 
 /// Objects in one answer to a list.
@@ -352,6 +353,11 @@ impl Cluster {
         };
         let limit = tokio::time::timeout(PAGE_TIMEOUT, read).await;
         limit.unwrap_or_else(|_| Err(failed(format!("no response within {} s", PAGE_TIMEOUT.as_secs()))))
+    }
+
+    /// A port of a Pod, reached through the API server. Streams are opened by the present runtime.
+    pub fn pod_port(&self, namespace: &str, pod: &str, port: u16) -> PodPort {
+        PodPort::new(self.client.clone(), namespace, pod, port)
     }
 
     /// Whether the user has a right.

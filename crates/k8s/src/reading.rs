@@ -38,9 +38,10 @@ pub enum ReadError {
     Incomplete(String),
 }
 
-/// Reads everything that a control plane reads, or nothing: a part of it would be judged differently.
+/// Reads everything that a control plane reads, or nothing: a part of it would be judged differently. Programs that the user's own file
+/// names may be run for credentials.
 pub async fn read(options: &ClusterOptions, scope: &Scope) -> Result<ClusterObjects, ReadError> {
-    let client = options.client(ExecPlugins::Refuse).await?;
+    let client = options.client(ExecPlugins::Run).await?;
     let (watching, source) = source::start(client, scope);
     let mut follow = watching.progress();
     let ended = follow.wait_for(|progress| progress.is_synced || progress.outage.is_some());

@@ -45,8 +45,7 @@ impl DashboardPort {
     /// # Errors
     /// If no port of the loopback can be opened.
     pub fn open() -> io::Result<Self> {
-        let usual = TcpListener::bind((Ipv4Addr::LOCALHOST, USUAL_PORT));
-        let listener = usual.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let listener = bind()?;
         Ok(Self { address: listener.local_addr()?, listener })
     }
 
@@ -76,6 +75,15 @@ impl DashboardPort {
         })?;
         ended.await.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
     }
+}
+
+/// Opens the dashboard's usual port of the loopback, or a free one if something else has it.
+///
+/// # Errors
+/// If no port of the loopback can be opened.
+pub fn bind() -> io::Result<TcpListener> {
+    let usual = TcpListener::bind((Ipv4Addr::LOCALHOST, USUAL_PORT));
+    usual.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
 }
 
 /// Returns the address of the dashboard of a run with this state directory; `None` if none runs.

@@ -1,16 +1,24 @@
 //! What a cluster says about the mesh in it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_admin::client::{self, Address};
 use evenkeel_api::Kind;
 use evenkeel_install::checks::{self, Stage};
 use evenkeel_k8s::cluster::{Cluster, LogsOf, ObjectKind, Selection};
+use evenkeel_local::pages;
 use serde_json::Value;
 
 use super::archive::Archive;
 use super::machine;
 use super::redact;
 use crate::cluster::{self as commands, Target};
+use crate::in_cluster;
 use crate::manifests::Manifests;
 
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Lines of each log of the control plane's namespace.
 const LINES: i64 = 10_000;
 /// Lines of the log of each sidecar.
@@ -56,7 +64,27 @@ pub async fn add(cluster: &Cluster, target: &Target, archive: &mut Archive) -> a
         let kind = ObjectKind { api_version: &api_version, kind: kind.as_str() };
         add_kind(cluster, kind, Selection::default(), archive).await?;
     }
+    add_pages(cluster, target.namespace(), archive).await?;
     add_logs(cluster, target.namespace(), archive).await
+}
+
+/// Adds the pages of the control plane's Pods.
+async fn add_pages(cluster: &Cluster, namespace: &str, archive: &mut Archive) -> anyhow::Result<()> {
+    let pods = ObjectKind { api_version: "v1", kind: "Pod" };
+    let selection = Selection { namespace: Some(namespace), labels: in_cluster::CONTROL_PLANE };
+    for pod in cluster.list(pods, selection).await.unwrap_or_default() {
+        let name = pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let address = Address::Dialed(Arc::new(cluster.pod_port(namespace, name, pages::USUAL_PORT)));
+        for (page, file) in machine::CONTROL_PLANE_PAGES {
+            let content = client::page(&address, page, None, PATIENCE).await.map_err(anyhow::Error::from);
+            let content = content.and_then(|page| {
+                anyhow::ensure!(client::is_page(&page), "it answers {}", page.status().as_u16());
+                Ok(machine::redacted(page.body()))
+            });
+            archive.add_result(&format!("control-plane/{name}/{file}"), content)?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds what `analyze` finds about the cluster's objects.

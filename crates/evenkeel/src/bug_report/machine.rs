@@ -20,7 +20,7 @@ use crate::proxies::Proxies;
 /// Bytes of each log that are read, from its end.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
 /// Pages of the control plane.
-const CONTROL_PLANE_PAGES: &[(&str, &str)] = &[
+pub const CONTROL_PLANE_PAGES: &[(&str, &str)] = &[
     ("/debug/syncz", "syncz.json"),
     ("/debug/diagnostics", "diagnostics.json"),
     ("/debug/registryz", "registryz.json"),
@@ -107,7 +107,7 @@ pub fn findings(manifests: &Manifests) -> String {
 }
 
 fn add_proxies(state: &StateDir, archive: &mut Archive) -> anyhow::Result<()> {
-    let proxies = Proxies::find(None, Some(&state.path().to_owned()))?;
+    let proxies = Proxies::of_mesh(Some(&state.path().to_owned()))?;
     for replica in proxies.replicas("", None)? {
         for (page, name) in PROXY_PAGES {
             let content = proxies.page(&replica, page, None).map(|page| redacted(&page));

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use self::text::Style;
 use crate::admin;
+use crate::in_cluster::ControlPlaneChoice;
 
 mod text;
 
@@ -57,9 +58,13 @@ pub struct HistoryArguments {
     #[arg(long, conflicts_with = "proxy")]
     all: bool,
 
-    /// HTTP port of the control plane to query [default: that of the running `up`, or else 127.0.0.1:15014].
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
+    /// HTTP port of the control plane to query [default: that of the running `up`, one at 127.0.0.1:15014, or else one in the cluster
+    /// that kubectl would use].
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["state", "kubeconfig", "context"])]
     control_plane: Option<SocketAddr>,
+
+    #[command(flatten)]
+    in_cluster: ControlPlaneChoice,
 
     /// Read the history from this state directory of a control plane or of `up`, which need not be running.
     #[arg(long, value_name = "DIR")]
@@ -112,7 +117,7 @@ fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
     let parameters = [("proxyID", &arguments.proxy), ("at", &arguments.at), ("since", &arguments.since)];
     let given = parameters.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escaped(value.as_ref()?))));
     let page = format!("/debug/history?{}", given.collect::<Vec<_>>().join("&"));
-    let control_plane = admin::control_plane(arguments.control_plane, None)?;
+    let control_plane = admin::control_plane(arguments.control_plane, None, &arguments.in_cluster)?;
     let body = admin::get_within(PATIENCE, admin::CONTROL_PLANE, control_plane, &page)?;
     serde_json::from_slice(&body).context("the control plane's answer is not JSON")
 }

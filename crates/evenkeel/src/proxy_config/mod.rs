@@ -3,11 +3,12 @@
 //! | question | file |
 //! |---|---|
 //! | which proxy answers, and how is the answer shown? | `target.rs` |
-//! | the subcommands with tables | `tables.rs` |
+//! | the subcommands | `command.rs`, those with tables `tables.rs` |
 //! | where is a kind of resources in `/config_dump`? | `dump.rs` |
 //! | what is in a table's row? | `clusters.rs`, `listeners.rs`, `routes.rs`, `endpoints.rs`, `secrets.rs` |
 
 mod clusters;
+pub mod command;
 mod dump;
 mod endpoints;
 mod listeners;
@@ -18,17 +19,18 @@ pub mod tables;
 pub mod target;
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use evenkeel_admin::client::Address;
 use evenkeel_explain::columns::columns_within;
 use evenkeel_local::exec::ReplicaInfo;
 
 use crate::admin;
 use crate::formats::width;
+use crate::in_cluster::ClusterMesh;
 
 /// How long a proxy may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,7 +48,7 @@ pub fn patience(page: &str) -> Duration {
 }
 
 /// Prints the load of each worker, and how uneven it is.
-pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn workers(address: impl Into<Address>, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = if json { "/workers?format=json" } else { "/workers" };
     let body = admin::get(admin::PROXY, address, page)?;
     let text = String::from_utf8_lossy(&body);
@@ -58,6 +60,17 @@ pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::
     Ok(())
 }
 
+/// Prints the same for the proxies of a cluster that a name means, each under its name.
+pub fn workers_of_cluster(mesh: &ClusterMesh, wanted: &str, namespace: Option<&str>, json: bool) -> anyhow::Result<u8> {
+    for ReplicaInfo { namespace, pod, .. } in mesh.replicas(wanted, namespace)? {
+        if !json {
+            writeln!(io::stdout(), "{pod}.{namespace}:")?;
+        }
+        workers(mesh.proxy(&namespace, &pod)?, json, &mut io::stdout().lock())?;
+    }
+    Ok(0)
+}
+
 /// A page with a table, for a terminal that is too narrow for it.
 fn narrow(page: &str, width: usize) -> String {
     let rows: Vec<Vec<String>> =
@@ -66,7 +79,7 @@ fn narrow(page: &str, width: usize) -> String {
 }
 
 /// Prints a page as the proxy sends it. `post`: with what standard input has as the request's body.
-pub fn page(address: SocketAddr, page: &str, post: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn page(address: impl Into<Address>, page: &str, post: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = if page.starts_with('/') { page.to_owned() } else { format!("/{page}") };
     let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic());
     anyhow::ensure!(is_plain, "`{}` is not a path: write other characters as %XX", page.escape_debug());

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use evenkeel_explain::columns::columns_within;
+use evenkeel_k8s::client::ClusterOptions;
 use evenkeel_local::exec::ReplicaInfo;
 use serde_json::Value as Json;
 
 use crate::admin;
 use crate::formats::width;
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, ProxiesChoice};
 
 /// Spaces between two columns of a table.
 const GAP: usize = 5;
@@ -19,20 +20,26 @@ const GAP: usize = 5;
 /// One proxy.
 #[derive(Debug, clap::Args)]
 pub struct ProxyChoice {
-    /// A workload of the running mesh, or one of its pods: NAME, POD, POD.NAMESPACE, deploy/NAME [default: the proxy on this
-    /// machine]. Of several replicas the first is asked.
+    /// A workload of the running mesh or of a cluster, or one of its pods: NAME, POD, POD.NAMESPACE, deploy/NAME [default: the proxy
+    /// on this machine]. Of several replicas the first is asked.
     pub workload: Option<String>,
 
-    /// The workload's namespace; needed only if several namespaces have a workload of that name.
+    /// The workload's namespace; of a running mesh needed only if several namespaces have a workload of that name [default in a
+    /// cluster: that of the context].
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
+
+    /// The cluster with the workload, which is asked through its API server [default: the mesh that runs on this machine, or else the
+    /// cluster that kubectl would use].
+    #[command(flatten)]
+    cluster: ClusterOptions,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
     /// Admin port of the proxy [default: 127.0.0.1:15000].
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["workload", "state"])]
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["workload", "state", "kubeconfig", "context"])]
     admin: Option<SocketAddr>,
 }
 
@@ -43,7 +50,7 @@ pub struct Target {
     proxy: ProxyChoice,
 
     /// Read the page from a file, as `proxy-config page` has printed it, instead of asking a proxy.
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["workload", "state", "admin"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["workload", "state", "admin", "kubeconfig", "context"])]
     file: Option<PathBuf>,
 }
 
@@ -68,13 +75,20 @@ pub struct Shown {
 }
 
 impl ProxyChoice {
+    /// Which cluster is meant.
+    pub fn cluster(&self) -> &ClusterOptions {
+        &self.cluster
+    }
+
     /// The answer to a request for a page. `body`: sent with POST.
     pub fn exchange(&self, page: &str, body: Option<&[u8]>) -> anyhow::Result<Vec<u8>> {
         let Some(workload) = &self.workload else {
+            anyhow::ensure!(!self.cluster.is_given(), "name a workload or a Pod of the cluster");
             let proxies = Proxies::At(self.admin.unwrap_or_else(admin::default_proxy));
             return proxies.page(&beside(), page, body);
         };
-        let proxies = Proxies::find(None, self.state.as_ref())?;
+        let choice = ProxiesChoice { admin: None, state: self.state.as_ref(), cluster: &self.cluster };
+        let proxies = Proxies::find(&choice)?;
         let replicas = proxies.replicas(name(workload), self.namespace.as_deref())?;
         let first = replicas.first().with_context(|| format!("{workload} has no replica"))?;
         proxies.page(first, page, body)

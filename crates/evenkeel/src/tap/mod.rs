@@ -5,8 +5,9 @@
 //! | which requests are shown? | `filter.rs` |
 //! | how is a line printed, as text or as JSON? | `line.rs` |
 //! | how is one proxy read? | `proxy.rs` |
-//! | how are the proxies of a workload read together? | `replicas.rs` |
+//! | how are the proxies of a workload read together? | `replicas.rs`; in a cluster `cluster.rs` |
 
+mod cluster;
 mod filter;
 mod line;
 mod proxy;
@@ -18,9 +19,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use evenkeel_k8s::client::ClusterOptions;
 
 use crate::admin;
 use crate::formats::Output;
+use crate::proxies::ProxiesChoice;
 use filter::Filter;
 
 /// Shown below the options.
@@ -33,20 +36,24 @@ Examples:
 
 #[derive(Debug, Args)]
 pub struct TapArguments {
-    /// A workload of the running mesh, or one of its pods [default: the proxy on this machine].
+    /// A workload of the running mesh or of a cluster, or one of its pods [default: the proxy on this machine].
     #[arg(value_name = "WORKLOAD[.NAMESPACE]")]
     workload: Option<String>,
 
-    /// The workload's namespace; needed only if several namespaces have a workload of that name.
+    /// The workload's namespace; of a running mesh needed only if several namespaces have a workload of that name [default in a
+    /// cluster: that of the context].
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterOptions,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
     /// Admin port of the proxy [default: 127.0.0.1:15000].
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["workload", "state"])]
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with_all = ["workload", "state", "kubeconfig", "context"])]
     admin: Option<SocketAddr>,
 
     #[command(flatten)]
@@ -79,8 +86,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Prints requests as they end.
 pub fn run(arguments: &TapArguments, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let choice = ProxiesChoice { admin: None, state: arguments.state.as_ref(), cluster: &arguments.cluster };
     match &arguments.workload {
-        Some(workload) => replicas::read(arguments, workload, out),
+        Some(workload) => match choice.cluster_mesh()? {
+            Some(mesh) => cluster::read(arguments, &mesh, workload, out),
+            None => replicas::read(arguments, workload, out),
+        },
+        None if arguments.cluster.is_given() => anyhow::bail!("name a workload or a Pod of the cluster"),
         None => proxy::read(arguments, arguments.admin.unwrap_or_else(admin::default_proxy), out),
     }
 }

@@ -12,7 +12,7 @@ use super::line::{Event, Line};
 use crate::admin;
 
 /// How often the proxy is asked.
-const PERIOD: Duration = Duration::from_millis(200);
+pub(super) const PERIOD: Duration = Duration::from_millis(200);
 
 /// Prints the requests of this proxy until the time is over or there are enough.
 pub(super) fn read(arguments: &TapArguments, address: SocketAddr, out: &mut dyn Write) -> anyhow::Result<u8> {
@@ -49,7 +49,7 @@ fn fetch(address: SocketAddr, page: &str) -> anyhow::Result<TapPage> {
 
 impl TapArguments {
     /// The lines for a page.
-    fn lines(&self, page: TapPage) -> impl Iterator<Item = Line> {
+    pub(super) fn lines(&self, page: TapPage) -> impl Iterator<Item = Line> {
         let TapPage { dropped, interrupted, requests, .. } = page;
         let missed = (dropped > 0 || interrupted).then_some(Event::Missed { dropped, interrupted });
         let shown = requests.into_iter().filter(|request| self.filter.matches(request));

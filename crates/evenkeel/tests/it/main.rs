@@ -34,6 +34,7 @@ mod manager;
 mod mesh;
 mod migrate;
 mod pair;
+mod port_forward;
 mod profile;
 mod proxy;
 mod restart;

@@ -4,6 +4,7 @@ mod addresses;
 /// What every backend of the store does.
 #[path = "../../../store/tests/it/backend.rs"]
 mod backend;
+mod certificate_requests;
 mod cluster;
 mod discovery;
 mod fixture;
@@ -15,9 +16,11 @@ mod mesh;
 mod objects;
 mod ownership;
 mod parity;
+mod port_forward;
 mod replica;
 mod revisions;
 mod root_certificates;
+mod secrets;
 mod serving;
 mod status;
 mod store_backend;

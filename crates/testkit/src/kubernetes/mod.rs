@@ -1,12 +1,13 @@
 //! A real Kubernetes API server with its etcd, on loopback: what tests of the Kubernetes sides run against.
 //!
-//! There is no controller manager and no kubelet: nobody deletes what a namespace contains, creates its `default` service
+//! There is no controller manager and no kubelet (but for [`kubelet`], which forwards ports): nobody deletes what a namespace contains, creates its `default` service
 //! account, or starts Pods. [`ApiServer::namespace`] creates a namespace with the account; a test writes the status of its
 //! Pods itself.
 
 mod attached;
 mod credentials;
 pub mod helm;
+pub mod kubelet;
 mod programs;
 
 use std::collections::BTreeSet;

@@ -59,7 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
     ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "profile", "base"]),
     ("agent", &["admin", "proxy", "xds", "tls", "process", "base"]),
-    ("k8s", &["control", "analyze", "model", "ca", "store", "api", "base"]),
+    ("k8s", &["admin", "control", "analyze", "model", "ca", "store", "api", "base"]),
     (
         "local",
         &[
@@ -83,6 +83,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "evenkeel",
         &[
             "admin",
+            "dashboard",
             "local",
             "lab",
             "loadtest",
