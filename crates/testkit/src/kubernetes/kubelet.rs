@@ -70,6 +70,7 @@ impl Kubelet {
 }
 
 /// Serves one stream until either side ends it.
+#[allow(clippy::result_large_err, reason = "the library's type")]
 fn forward(connection: TlsConnection, find: &dyn Fn(&ForwardedPort) -> Option<SocketAddr>) -> Option<()> {
     let mut wanted = None;
     let accept = |request: &Request, mut response: Response| {
@@ -77,7 +78,6 @@ fn forward(connection: TlsConnection, find: &dyn Fn(&ForwardedPort) -> Option<So
         response.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(PROTOCOL));
         Ok(response)
     };
-    #[allow(clippy::result_large_err, reason = "the library's type")]
     let mut socket = accept_hdr(connection, accept).ok()?;
     let wanted = wanted?;
     let [low, high] = wanted.port.to_le_bytes();
