@@ -24,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
             "bug-report",
         ],
     ),
-    ("Install it into a cluster", &["migrate", "install", "uninstall", "check", "tag", "workload", "crds"]),
+    ("Install it into a cluster", &["migrate", "install", "upgrade", "uninstall", "check", "tag", "workload", "crds"]),
     ("Put it into Pods", &["inject", "check-inject", "injector", "istio-iptables", "cni", "cni-node"]),
     ("Run its parts separately", &["control-plane", "agent", "proxy"]),
     ("Put it under load", &["load", "echo", "bench"]),
