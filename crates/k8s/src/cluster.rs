@@ -1,7 +1,6 @@
 //! A cluster for commands: objects as JSON are applied, read and deleted by the user's own rights.
 
-use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
@@ -12,7 +11,6 @@ use kube::api::{
 use kube::client::Body;
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::client::{ClientError, ClusterOptions, ExecPlugins};
 use crate::port_forward::PodPort;
@@ -20,11 +18,6 @@ use crate::reason::reason;
 
 /// Objects in one answer to a list.
 const PAGE: u32 = 500;
-
-/// How long a page may take.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of a page, in bytes: the resources of a proxy in a large mesh have tens of millions.
-const MAX_PAGE_BYTES: u64 = 256 << 20;
 
 /// Kinds without a namespace.
 const CLUSTER_SCOPED: &[&str] = &[
@@ -158,17 +151,6 @@ pub struct LogsOf<'a> {
     pub lines: i64,
     /// The log of the container before its last restart.
     pub previous: bool,
-}
-
-/// A program in a Pod with pages.
-#[derive(Debug, Clone, Copy)]
-pub struct PagesOf<'a> {
-    /// The Pod's namespace.
-    pub namespace: &'a str,
-    /// The Pod.
-    pub pod: &'a str,
-    /// The program's port.
-    pub port: u16,
 }
 
 /// A right that a command needs.
@@ -340,21 +322,6 @@ impl Cluster {
         log.map_err(|error| ClusterError::of(format!("log of {} {}", of.pod, of.container), &error))
     }
 
-    /// Returns a page of a program in a Pod, by port forwarding: it is asked as if over loopback.
-    pub async fn page_of(&self, of: &PagesOf<'_>, path: &str) -> Result<Vec<u8>, ClusterError> {
-        let what = || format!("{path} of {}", of.pod);
-        let failed = |reason: String| ClusterError::Failed { what: what(), reason };
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), of.namespace);
-        let read = async {
-            let forwarded = pods.portforward(of.pod, &[of.port]).await;
-            let mut forwarded = forwarded.map_err(|error| ClusterError::of(what(), &error))?;
-            let stream = forwarded.take_stream(of.port).ok_or_else(|| failed("no stream came".to_owned()))?;
-            exchange(stream, path).await.map_err(|error| failed(error.to_string()))
-        };
-        let limit = tokio::time::timeout(PAGE_TIMEOUT, read).await;
-        limit.unwrap_or_else(|_| Err(failed(format!("no response within {} s", PAGE_TIMEOUT.as_secs()))))
-    }
-
     /// A port of a Pod, reached through the API server. Streams are opened by the present runtime.
     pub fn pod_port(&self, namespace: &str, pod: &str, port: u16) -> PodPort {
         PodPort::new(self.client.clone(), namespace, pod, port)
@@ -385,22 +352,6 @@ impl Cluster {
             None => Api::all_with(self.client.clone(), &resource),
         }
     }
-}
-
-/// Asks for a page in HTTP/1.0, which has no chunks, and returns its body.
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> io::Result<Vec<u8>> {
-    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut response = Vec::new();
-    stream.take(MAX_PAGE_BYTES).read_to_end(&mut response).await?;
-    let invalid = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
-    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or_else(|| invalid("no HTTP response"))?;
-    let (head, body) = response.split_at(end);
-    let status = String::from_utf8_lossy(head).lines().next().unwrap_or_default().to_owned();
-    if status.split(' ').nth(1) != Some("200") {
-        return Err(invalid(&status));
-    }
-    Ok(body.get(4..).unwrap_or_default().to_vec())
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

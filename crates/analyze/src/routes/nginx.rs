@@ -267,9 +267,11 @@ impl<'a> NginxSettings<'a> {
             persistence.insert("absoluteTimeout".to_owned(), format!("{seconds}s").into());
             persistence.insert("cookieConfig".to_owned(), json!({"lifetimeType": "Permanent"}));
         }
-        writer.note(
+        writer.differs(
             &self.span("affinity"),
-            "`affinity` becomes `sessionPersistence`, which is in the experimental channel of the Gateway API",
+            "`affinity` becomes `sessionPersistence`, which is in the experimental channel of the Gateway API, and which Evenkeel does \
+             not read",
+            format!("with Evenkeel: the label `istio.io/persistent-session: {name}` of the Service keeps a session at one endpoint"),
         );
         Some(persistence.into())
     }

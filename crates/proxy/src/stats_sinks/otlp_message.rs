@@ -209,7 +209,7 @@ impl Metric {
             Change::Counter { value, delta } => {
                 let deltas = config.counters_as_deltas;
                 let empty = Sum { aggregation_temporality: temporality(deltas), is_monotonic: true, ..Sum::default() };
-                if let Data::Sum(sum) = self.data.get_or_insert_with(|| Data::Sum(empty)) {
+                if let Data::Sum(sum) = self.data.get_or_insert(Data::Sum(empty)) {
                     let value = i64::try_from(if deltas { *delta } else { *value }).unwrap_or(i64::MAX);
                     sum.data_points.push(number(value, start(deltas)));
                 }
@@ -226,7 +226,7 @@ impl Metric {
                     _ => (&interval.buckets, interval.sum),
                 };
                 let empty = Histogram { aggregation_temporality: temporality(deltas), ..Histogram::default() };
-                if let Data::Histogram(histogram) = self.data.get_or_insert_with(|| Data::Histogram(empty)) {
+                if let Data::Histogram(histogram) = self.data.get_or_insert(Data::Histogram(empty)) {
                     histogram.data_points.push(Distribution {
                         start_time_unix_nano: start(deltas),
                         time_unix_nano: nanos(at.now),

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use evenkeel_admin::client::Address;
 use evenkeel_admin::diagnostics::{self, Finding};
 use evenkeel_admin::syncz::{self, Proxy, Syncz};
 use evenkeel_api::in_force;
 use evenkeel_base::{Diagnostic, Severity};
 use evenkeel_install::upgrade::differences;
-use evenkeel_k8s::cluster::{Cluster, ObjectKind, PagesOf, Selection};
+use evenkeel_k8s::cluster::{Cluster, ObjectKind, Selection};
 use evenkeel_model::{AddressBook, Snapshot};
 use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, Translator};
 use evenkeel_xds::json::any_to_json;
@@ -30,6 +32,8 @@ use crate::manifests::Manifests;
 const MAX_PROXIES: usize = 40;
 /// Maximum number of lines of a list.
 const MAX_LINES: usize = 20;
+/// How long a page may take: the resources of a proxy in a large mesh have tens of millions of bytes.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The control plane's HTTP port in its Pod.
 const PORT: u16 = 15014;
 /// Types whose resources follow from the configuration. Keys and names are no text to compare.
@@ -84,9 +88,9 @@ pub async fn compare(cluster: &Cluster, target: &Target, at: Option<SocketAddr>)
         }
     };
     let pages = match at {
-        Some(address) => Pages::At(address),
+        Some(address) => Pages(address.into()),
         None => match replica(cluster, target).await {
-            Ok(pod) => Pages::Of(cluster, target.namespace().to_owned(), pod),
+            Ok(pod) => Pages(Address::Dialed(Arc::new(cluster.pod_port(target.namespace(), &pod, PORT)))),
             Err(error) => {
                 found.not_compared.push(format!("the running control plane: {error:#}"));
                 return found;
@@ -106,24 +110,14 @@ pub async fn compare(cluster: &Cluster, target: &Target, at: Option<SocketAddr>)
 }
 
 /// The pages of the running control plane.
-enum Pages<'a> {
-    /// At an address.
-    At(SocketAddr),
-    /// In a Pod of a namespace, by port forwarding.
-    Of(&'a Cluster, String, String),
-}
+struct Pages(Address);
 
-impl Pages<'_> {
+impl Pages {
     async fn read<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let body = match self {
-            Self::At(address) => {
-                let (address, path) = (*address, path.to_owned());
-                // It has an event loop of its own.
-                let read = move || admin::get(admin::CONTROL_PLANE, address, &path);
-                tokio::task::spawn_blocking(read).await??
-            }
-            Self::Of(cluster, namespace, pod) => cluster.page_of(&PagesOf { namespace, pod, port: PORT }, path).await?,
-        };
+        let (address, page) = (self.0.clone(), path.to_owned());
+        // It has an event loop of its own.
+        let read = move || admin::get_within(PAGE_TIMEOUT, admin::CONTROL_PLANE, address, &page);
+        let body = tokio::task::spawn_blocking(read).await??;
         serde_json::from_slice(&body).with_context(|| format!("{path} is not the page of a control plane of this kind"))
     }
 }
@@ -187,7 +181,7 @@ impl Configuration {
     }
 
     /// Compares what one proxy of each workload holds with what the new version would send it.
-    async fn compare_proxies(&mut self, pages: &Pages<'_>, page: &Syncz, snapshot: Arc<Snapshot>) {
+    async fn compare_proxies(&mut self, pages: &Pages, page: &Syncz, snapshot: Arc<Snapshot>) {
         let mut translator = Translator::new(snapshot.clone(), Cause::default());
         let mut compared = BTreeSet::new();
         let proxies: Vec<&Proxy> = page.proxies.iter().filter(|proxy| proxy.is_proxy()).collect();
