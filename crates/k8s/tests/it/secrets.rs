@@ -113,7 +113,7 @@ async fn secrets_are_read_as_far_as_rbac_allows() {
     server.kubectl(&["delete", "secret", "other", "-n", &all]);
     until("the deleted ones", &watching, || is(&[of_all.clone(), of_named.clone()])).await;
     server.kubectl(&["delete", "ingress", "cert", "-n", &named]);
-    until("the one that nobody names", &watching, || is(&[of_all.clone()])).await;
+    until("the one that nobody names", &watching, || is(std::slice::from_ref(&of_all))).await;
 
     // A wider right takes over, and nothing is lost or left over.
     server.apply(&READER.replace("secrets-reader", "secrets-all").replace("[services,", "[secrets, services,"));

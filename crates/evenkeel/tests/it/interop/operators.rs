@@ -90,7 +90,7 @@ fn evenkeel_and_envoy_write_the_same() {
     // Each path is answered with 503 first.
     let calls = AtomicUsize::new(0);
     let backend = Backend::start(move |_| {
-        let status = if calls.fetch_add(1, Relaxed) % 2 == 0 { 503 } else { 200 };
+        let status = if calls.fetch_add(1, Relaxed).is_multiple_of(2) { 503 } else { 200 };
         Reply::Fixed(status, Vec::new(), b"answer".to_vec())
     });
     let ports = Ports { backend: backend.address().port(), closed: free_port() };

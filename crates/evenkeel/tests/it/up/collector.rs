@@ -145,7 +145,7 @@ fn a_call_is_one_trace_in_a_real_collector() {
             let trace = format!("{digit}{calls:031x}");
             let url = format!("http://web/flaky-{trace}");
             assert!(run("client", &["python3", "client.py", &url, &trace]).contains("served"), "{}", up.output());
-            poll(SOON, || Some(spans_of(&received(), &trace)).filter(is_whole))
+            poll(SOON, || Some(spans_of(&received(), &trace)).filter(|spans| is_whole(spans)))
         });
         assert_tree(&spans);
     }
@@ -207,8 +207,9 @@ fn attribute(attributes: &Value, name: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// Whether the spans of all proxies on the way have come: one of the client's, two tries at the server. As in Istio, mirrored requests have none (`trace_sampled: false`).
-fn is_whole(spans: &Vec<Span>) -> bool {
+/// Whether the spans of all proxies on the way have come: one of the client's, two tries at the server. As in Istio, mirrored requests
+/// have none (`trace_sampled: false`).
+fn is_whole(spans: &[Span]) -> bool {
     let servers =
         |service: &str| spans.iter().filter(|span| span.service.starts_with(service) && span.kind == 2).count();
     servers("web") == 2 && spans.iter().any(|span| span.service.starts_with("client"))
