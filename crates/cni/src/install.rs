@@ -98,7 +98,8 @@ impl Node {
         match (placement, first) {
             (Placement::Alone(_), _) => {
                 let list = json!({"cniVersion": VERSIONS[3], "name": PLUGIN, MARK: true, "plugins": [entry]});
-                self.write_own(name, &list)
+                let changed = self.write_own(name, &list)?;
+                Ok(self.unchain()? || changed)
             }
             (_, None) => {
                 // A copy of what is gone would let the runtime go on with a network that nobody looks after.
@@ -106,8 +107,9 @@ impl Node {
                 Err(InstallError::NoConfiguration(self.configurations.clone()))
             }
             (Placement::Chained, Some(first)) if is_list(&first) => {
-                let changed = self.remove_own(None)?;
-                Ok(chain(&first, entry)? || changed)
+                // The own one goes last: Pods that start in between would not be captured.
+                let changed = chain(&first, entry)?;
+                Ok(self.remove_own(None)? || changed)
             }
             (_, Some(first)) => {
                 let own = self.configurations.join(name);

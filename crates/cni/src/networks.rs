@@ -1,20 +1,24 @@
 //! The networks of a node's Pods: found by the Pods' addresses, and entered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use nix::ifaddrs::getifaddrs;
 use nix::sched::{CloneFlags, setns};
 
+/// Maximum number of addresses that are read of one network: a program with NET_ADMIN can give its own any number.
+const MAX_ADDRESSES: usize = 256;
+
 /// The networks of a node by the addresses in them.
 #[derive(Debug, Default)]
 pub struct Networks {
-    found: BTreeMap<IpAddr, Vec<OwnedFd>>,
+    found: BTreeMap<IpAddr, Vec<Arc<OwnedFd>>>,
 }
 
 /// Why there is no network of a Pod.
@@ -35,12 +39,10 @@ impl Networks {
         let mut networks = Self::default();
         for entry in fs::read_dir(folder)?.flatten() {
             let Ok(file) = File::open(entry.path()) else { continue };
-            let network = OwnedFd::from(file);
-            let Ok(Ok(addresses)) = within(&network, addresses) else { continue };
+            let network = Arc::new(OwnedFd::from(file));
+            let Ok(Ok(addresses)) = within(&*network, addresses) else { continue };
             for address in addresses {
-                if let Ok(network) = network.try_clone() {
-                    networks.found.entry(address).or_default().push(network);
-                }
+                networks.found.entry(address).or_default().push(network.clone());
             }
         }
         Ok(networks)
@@ -68,13 +70,13 @@ pub fn within<T: Send>(network: &(impl AsFd + Sync), run: impl FnOnce() -> T + S
 }
 
 /// The addresses by which others reach this network.
-fn addresses() -> io::Result<Vec<IpAddr>> {
+fn addresses() -> io::Result<BTreeSet<IpAddr>> {
     let all = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|found| IpAddr::from(found.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|found| IpAddr::from(found.ip())))
     });
-    Ok(all.filter(|address| !is_local(*address)).collect())
+    Ok(all.filter(|address| !is_local(*address)).take(MAX_ADDRESSES).collect())
 }
 
 fn is_local(address: IpAddr) -> bool {

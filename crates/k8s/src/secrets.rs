@@ -66,6 +66,8 @@ impl Supervisor {
             }
         }
         if wanted.len() > MAX_WATCHES {
+            // What is watched stays: objects of one namespace must not take the Secrets of others away. The sort is stable.
+            wanted.sort_by_key(|watched| !self.running.contains_key(&watched.selection));
             tracing::error!(
                 watches = wanted.len(),
                 limit = MAX_WATCHES,

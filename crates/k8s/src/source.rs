@@ -338,7 +338,11 @@ impl Supervisor {
                     self.failed = Some(Instant::now());
                     self.progress.send_if_modified(|progress| progress.outage.replace(reason.clone()).is_none());
                 }
-                running.failure = Some(failure);
+                // What RBAC forbids stays forbidden while nobody answers: else the narrower watches of Secrets would end, and with them
+                // the Secrets.
+                if !(is_passing && running.is_left_out()) {
+                    running.failure = Some(failure);
+                }
                 again
             }
         };

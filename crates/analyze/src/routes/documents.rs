@@ -82,7 +82,9 @@ impl Documents {
                 return;
             }
             if is_same && known.parents == new.parents && !known.hostnames.is_empty() && !new.hostnames.is_empty() {
-                known.hostnames.extend(new.hostnames);
+                let further: Vec<String> =
+                    new.hostnames.into_iter().filter(|host| !known.hostnames.contains(host)).collect();
+                known.hostnames.extend(further);
                 return;
             }
         }
@@ -111,8 +113,8 @@ impl Documents {
         name
     }
 
-    /// The objects as they are written. One with a mistake is left out, which is a mistake of this program, and a finding.
-    pub(super) fn checked(mut self, found: &mut Diagnostics) -> Vec<Value> {
+    /// The objects as they are written. One with a mistake is left out, and a finding.
+    pub(super) fn checked(mut self, found: &mut Diagnostics) -> Checked {
         let routes: Vec<RouteDocument> = std::mem::take(&mut self.routes);
         let mut all = std::mem::take(&mut self.others);
         for route in routes {
@@ -126,6 +128,7 @@ impl Documents {
             }
         }
         all.extend(std::mem::take(&mut self.grants).into_iter().map(|(key, names)| grant(key, &names)));
+        let count = all.len();
         all.retain(|document| {
             let text = document.to_string();
             let (_, mistakes) = evenkeel_api::load(&[("written.yaml".into(), text.into())]);
@@ -139,8 +142,16 @@ impl Documents {
                 .push(Diagnostic::error("no-equal", Span::default(), message).with_help("keep what it was to replace"));
             false
         });
-        all
+        Checked { is_whole: all.len() == count, documents: all }
     }
+}
+
+/// Objects that can be applied.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) documents: Vec<Value>,
+    /// None was left out.
+    pub(super) is_whole: bool,
 }
 
 /// Routes, and what they may refer to.

@@ -8,7 +8,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostics, ObjectRef};
 use evenkeel_model::gateway::{AdmittedClients, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{
-    Gateway, GatewayRef, Server, ServerProtocol, ServerTls, ServerTlsMode, Service, Snapshot, Workload,
+    Gateway, GatewayRef, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Service, Snapshot, Workload,
 };
 use serde_json::{Map, Value, json};
 
@@ -107,6 +107,14 @@ fn plan(writer: &mut Writer<'_>, gateway: &Gateway) -> PlannedGateway {
             spec.insert("addresses".to_owned(), json!([{"type": "Hostname", "value": host.as_str()}]));
         }
         None => {
+            if let Some(guard) = lost_guard(writer.snapshot, gateway, &proxies.namespace) {
+                let message = format!("no Service leads to its proxies, and {guard} would not select new ones");
+                writer.refuse(
+                    &gateway.origin,
+                    message,
+                    "add a Service that selects them and has all ports of `servers`",
+                );
+            }
             let message = "no Service leads to its proxies, so new ones are deployed for the Gateway that is written";
             writer.differs(&gateway.origin, message, "add a Service that selects them, and write the routes again");
         }
@@ -121,6 +129,24 @@ fn plan(writer: &mut Writer<'_>, gateway: &Gateway) -> PlannedGateway {
         document: (!writer.is_refused).then_some(document),
         secrets,
     }
+}
+
+/// What guards the present proxies, and would not guard those that are deployed for the Gateway that is written.
+fn lost_guard(snapshot: &Snapshot, gateway: &Gateway, namespace: &Arc<str>) -> Option<String> {
+    let new = Labels::from([("gateway.networking.k8s.io/gateway-name".to_owned(), gateway.name.to_string())]);
+    let mut policies = snapshot.policies_for(namespace, &gateway.selector);
+    let mut tokens = snapshot.request_authentications_for(namespace, &gateway.selector);
+    for pod in snapshot.workloads.iter().filter(|pod| gateway.selects(&***pod)) {
+        policies.extend(snapshot.policies_for(&pod.namespace, &**pod));
+        tokens.extend(snapshot.request_authentications_for(&pod.namespace, &**pod));
+    }
+    let kept = snapshot.policies_for(&gateway.namespace, &new);
+    let kept_tokens = snapshot.request_authentications_for(&gateway.namespace, &new);
+    let policy = policies.iter().find(|one| !kept.iter().any(|other| Arc::ptr_eq(one, other)));
+    let token = tokens.iter().find(|one| !kept_tokens.iter().any(|other| Arc::ptr_eq(one, other)));
+    policy
+        .map(|one| format!("AuthorizationPolicy {}/{}", one.namespace, one.name))
+        .or_else(|| token.map(|one| format!("RequestAuthentication {}/{}", one.namespace, one.name)))
 }
 
 /// Where the Pods that the selector selects are, and the Service in front of them.

@@ -80,12 +80,22 @@ pub(super) fn write(
         if draft.writer.is_refused {
             continue;
         }
-        let parent = draft.parent();
-        let certificates = draft.certificates();
         let own = listeners.entry((draft.writer.object.namespace.clone(), draft.class.clone())).or_default();
-        for (host, secret) in &certificates {
-            own.entry(host.clone()).or_insert_with(|| vec![secret.clone()]);
+        for (host, secret) in draft.certificates() {
+            own.entry(host).or_insert_with(|| vec![secret]);
         }
+    }
+    for draft in drafts.iter_mut().filter(|draft| !draft.writer.is_refused) {
+        let mut certificates = draft.certificates();
+        // A host has its certificate in all Ingresses of the class, whichever of them names it.
+        let shared = listeners.get(&(draft.writer.object.namespace.clone(), draft.class.clone()));
+        for (host, secrets) in shared.into_iter().flatten() {
+            let is_own = draft.rules.iter().any(|rule| rule.key.0 == *host);
+            if let (true, Some(secret)) = (is_own, secrets.first()) {
+                certificates.entry(host.clone()).or_insert_with(|| secret.clone());
+            }
+        }
+        let parent = draft.parent();
         draft.documents(&parent, &certificates, documents);
     }
     for ((namespace, class), certificates) in &listeners {

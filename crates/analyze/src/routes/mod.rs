@@ -93,7 +93,12 @@ pub fn write(objects: &[Object], snapshot: &Snapshot, options: &RouteOptions) ->
     gateways::finish(gateways, &used, &sound, &mut documents, &mut written);
     ingresses::write(&sound, snapshot, options, &mut documents, &mut written);
     refused(objects, &mut written);
-    written.documents = documents.checked(&mut written.findings);
+    let checked = documents.checked(&mut written.findings);
+    written.documents = checked.documents;
+    if !checked.is_whole {
+        // Others may refer to what is missing, so nothing is to be deleted.
+        written.remaining.append(&mut written.replaced);
+    }
     written.findings.sort();
     written
 }

@@ -183,13 +183,17 @@ impl<'a> NginxSettings<'a> {
             text.split(',').map(str::trim).filter(|text| !text.is_empty()).map(Value::from).collect()
         };
         let mut cors = Map::new();
-        cors.insert("allowOrigins".to_owned(), list(self.text("cors-allow-origin").unwrap_or("*")).into());
+        let origins = self.text("cors-allow-origin").unwrap_or("*");
+        cors.insert("allowOrigins".to_owned(), list(origins).into());
         cors.insert("allowMethods".to_owned(), list(self.text("cors-allow-methods").unwrap_or(CORS_METHODS)).into());
         cors.insert("allowHeaders".to_owned(), list(self.text("cors-allow-headers").unwrap_or(CORS_HEADERS)).into());
         if let Some(exposed) = self.text("cors-expose-headers") {
             cors.insert("exposeHeaders".to_owned(), list(exposed).into());
         }
-        cors.insert("allowCredentials".to_owned(), (self.text("cors-allow-credentials") != Some("false")).into());
+        // nginx answers `*` itself, with which browsers take no credentials. A CORS filter answers the caller's origin.
+        let is_any = origins.split(',').any(|origin| origin.trim() == "*");
+        let credentials = !is_any && self.text("cors-allow-credentials") != Some("false");
+        cors.insert("allowCredentials".to_owned(), credentials.into());
         let age = self.text("cors-max-age").map_or(Ok(CORS_MAX_AGE), str::parse::<u32>);
         if age.is_err() {
             writer.refuse(&self.span("cors-max-age"), "`cors-max-age` is not a number of seconds", "such as 600");

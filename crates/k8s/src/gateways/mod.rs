@@ -26,6 +26,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::json;
@@ -42,6 +43,24 @@ pub const MANAGER: &str = "evenkeel-gateways";
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a Gateway is tried again that could not be deployed, and the kinds that are not served.
 const RETRY: Duration = Duration::from_secs(10);
+/// How long the watches pause after an error of one of them. The library pauses all of them together, and that of a kind which is not
+/// served fails each time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Pauses of the same length.
+struct Pauses;
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(PAUSE)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
+}
 /// The classes that istiod creates, and ours.
 const CLASSES: [&str; 2] = ["istio", "evenkeel"];
 
@@ -104,6 +123,7 @@ impl GatewayDeployments {
         let defaults = Api::<ConfigMap>::namespaced(self.client.clone(), &self.options.root);
         let reconciler = Reconciler::new(self.client.clone(), self.options.clone(), self.statuses.clone());
         controller
+            .trigger_backoff(Pauses)
             .owns(Api::<Deployment>::all(self.client.clone()), ours())
             .owns(Api::<Service>::all(self.client.clone()), ours())
             .owns(Api::<ServiceAccount>::all(self.client.clone()), ours())

@@ -31,11 +31,11 @@ impl Access {
         Self { names: names.chain(["localhost".to_owned()]).collect() }
     }
 
-    /// Whether a request with these headers may be served.
+    /// Whether a request with these headers may be served. `acts`: it does more than to show something.
     ///
     /// # Errors
     /// It may not.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub fn check(&self, headers: &HeaderMap, acts: bool) -> Result<(), Refusal> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(HOST.as_str()).ok_or(Refusal::Host)?;
         if !self.is_own(host) {
@@ -49,6 +49,11 @@ impl Access {
         }
         let other = |origin: &str| !origin.parse::<Uri>().is_ok_and(|uri| uri.authority().is_some_and(|at| at == host));
         if headers.contains_key(ORIGIN) && text(ORIGIN.as_str()).is_none_or(other) {
+            return Err(Refusal::OtherSite);
+        }
+        // To plain HTTP at other addresses than loopback browsers do not say which site asks, and a GET has no origin.
+        let is_browser = text("user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"));
+        if acts && is_browser && !headers.contains_key("sec-fetch-site") && !headers.contains_key(ORIGIN) {
             return Err(Refusal::OtherSite);
         }
         Ok(())
@@ -75,7 +80,7 @@ mod tests {
                 let (name, value) = line.split_once(": ").expect("a header");
                 headers.append(http::HeaderName::try_from(name).expect("a name"), value.parse().expect("a value"));
             }
-            assert_eq!(access.check(&headers), expected, "{lines:?}");
+            assert_eq!(access.check(&headers, true), expected, "{lines:?}");
         };
         for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "[::1]", "10.0.0.1", "load.example:8080"] {
             check(&[&format!("host: {host}")], Ok(()));
@@ -91,6 +96,8 @@ mod tests {
         check(&[], Err(Refusal::Host));
         check(&["host: localhost:8080", "sec-fetch-site: same-origin", "origin: http://localhost:8080"], Ok(()));
         check(&["host: localhost:8080", "sec-fetch-site: none"], Ok(()));
+        check(&["host: 10.0.0.1:8080", "user-agent: Mozilla/5.0"], Err(Refusal::OtherSite));
+        check(&["host: 10.0.0.1:8080", "user-agent: curl/8"], Ok(()));
         for line in [
             "sec-fetch-site: cross-site",
             "sec-fetch-site: same-site",

@@ -19,6 +19,12 @@ use crate::target::Target;
 
 /// Results that are remembered.
 const MAX_FINISHED: usize = 20;
+/// Maximum number of callers of a run: its connections, times the streams of each.
+const MAX_CALLERS: usize = 100_000;
+/// Maximum size of a random payload, in bytes: as of one that is sent here.
+const MAX_PAYLOAD_BYTES: usize = 4 << 20;
+/// Maximum number of percentiles of a run.
+const MAX_PERCENTILES: usize = 100;
 /// How long a run stays in the list of those that go on after its stop was asked for: until its workers notice it.
 pub const STOP_TIME: Duration = Duration::from_secs(10);
 
@@ -187,14 +193,24 @@ impl Runs {
         if sockets > self.max_connections {
             return Err(format!("c={sockets}: this server allows {} (-max-connections)", self.max_connections));
         }
+        if sockets.max(1).saturating_mul(wanted.run.streams.max(1)) > MAX_CALLERS {
+            return Err(format!("c={sockets}, s={}: this server allows {MAX_CALLERS} callers", wanted.run.streams));
+        }
+        if wanted.request.payload_size > MAX_PAYLOAD_BYTES {
+            return Err(format!("payload-size: this server allows {MAX_PAYLOAD_BYTES} bytes"));
+        }
+        if wanted.run.percentiles.len() > MAX_PERCENTILES {
+            return Err(format!("p: this server allows {MAX_PERCENTILES} percentiles"));
+        }
         let target = if wanted.run.grpc { Target::grpc(&wanted.url)? } else { Target::parse(&wanted.url)? };
+        // It resolves names, which may take seconds: not under the lock, which the event loop takes, too.
+        let setup = Setup::new(&target, &wanted.request, &wanted.run, Audience::Reader)?;
         let mut state = self.state();
         if state.active.len() >= self.max_runs {
             return Err(format!("{} runs go on, and this server allows no more (-max-runs)", state.active.len()));
         }
         let number = state.last + 1;
         wanted.run.runid = number;
-        let setup = Setup::new(&target, &wanted.request, &wanted.run, Audience::Reader)?;
         state.last = number;
         let (started, began) = (OffsetDateTime::now_utc(), OnceLock::new());
         let run = Arc::new(Run { number, wanted, target, setup, started, began });

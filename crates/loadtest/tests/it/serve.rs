@@ -180,6 +180,8 @@ fn what_is_wrong_is_refused_with_a_reason() {
     check(&format!("/fortio/rest/run?url={url}&c=11"), 400, "-max-connections");
     check(&format!("/fortio/rest/run?url={url}&payload-file=/etc/passwd"), 400, "unknown parameter");
     check(&format!("/fortio/rest/run?url={url}&s=2"), 400, "-s needs -grpc or -h2");
+    check(&format!("/fortio/rest/run?url={url}&payload-size=100000000000000"), 400, "payload-size");
+    check(&format!("/fortio/rest/run?url={url}&h2=on&s=4611686018427387904"), 400, "callers");
     check("/fortio/rest/live?runid=9", 404, "no run has the number 9");
     check("/fortio/rest/status?runid=x", 400, "expected a number");
     check("/fortio/data/..%2f..%2fetc%2fpasswd.json", 404, "no name of a result");

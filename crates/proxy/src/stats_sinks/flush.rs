@@ -27,8 +27,8 @@ pub(super) struct Flusher {
     servers: Vec<Server>,
     services: Vec<Service>,
     collectors: Vec<Collector>,
-    /// Since 1970: when totals began to count, and the last flush.
-    moments: (Duration, Duration),
+    /// When totals began to count, since 1970.
+    start: Duration,
 }
 
 struct Server {
@@ -47,15 +47,17 @@ struct Service {
 struct Collector {
     config: Arc<OtlpMetrics>,
     previous: Previous,
+    /// The last flush that it got, since 1970.
+    last: Duration,
     /// To the task that sends.
     batches: mpsc::Sender<Batch>,
 }
 
 impl Flusher {
     pub(super) fn new(registry: Arc<Registry>, counters: Counters) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (servers, services, collectors) = (Vec::new(), Vec::new(), Vec::new());
-        Self { registry, counters, servers, services, collectors, moments: (now, now) }
+        Self { registry, counters, servers, services, collectors, start }
     }
 
     /// Adds a sink, and starts the task of a service or collector. `node`: this proxy.
@@ -69,7 +71,7 @@ impl Flusher {
             }
             StatsSink::OpenTelemetry(config) => {
                 let batches = otlp::start(config, shared, &self.counters);
-                self.collectors.push(Collector { config: Arc::clone(config), previous, batches });
+                self.collectors.push(Collector { config: Arc::clone(config), previous, last: self.start, batches });
             }
         }
     }
@@ -87,13 +89,11 @@ impl Flusher {
                 self.counters.add(stats_sinks::Counter::metrics_service_skipped, 1);
             }
         }
-        let (start, last) = self.moments;
         for collector in &mut self.collectors {
-            if !collector.flush(&samples, Moments { start, last, now }) {
+            if !collector.flush(&samples, self.start, now) {
                 self.counters.add(stats_sinks::Counter::open_telemetry_skipped, 1);
             }
         }
-        self.moments.1 = now;
     }
 }
 
@@ -152,16 +152,18 @@ impl Service {
 
 impl Collector {
     /// As [`Service::flush`].
-    fn flush(&mut self, samples: &[TaggedSample], at: Moments) -> bool {
+    fn flush(&mut self, samples: &[TaggedSample], start: Duration, now: Duration) -> bool {
         let place = match self.batches.try_reserve() {
             Ok(place) => place,
             Err(TrySendError::Full(())) => return false,
             // The process ends.
             Err(TrySendError::Closed(())) => return true,
         };
+        let at = Moments { start, last: self.last, now };
         let (mut batch, config) = (Batch::default(), &self.config);
         self.previous.update(samples, |sample, change| batch.add(config, sample, &change, at));
         place.send(batch);
+        self.last = now;
         true
     }
 }

@@ -177,23 +177,68 @@ impl Batch {
         }
     }
 
-    /// The requests that export it: with so many metrics each, and the attributes of this proxy.
+    /// The requests that export it: with so many data points each, and the attributes of this proxy. Each with its number of metrics.
     pub(super) fn requests(self, config: &OtlpMetrics, most: usize) -> Vec<(Export, usize)> {
         let attributes: Vec<_> = config.resource.iter().map(|(name, value)| attribute(name, value)).collect();
-        let mut metrics = self.metrics;
-        let mut requests = Vec::new();
-        while !metrics.is_empty() {
-            let rest = metrics.split_off(most.min(metrics.len()));
+        let request = |metrics: Vec<Metric>| {
             let count = metrics.len();
             let resource = Some(Resource { attributes: attributes.clone() });
-            let scope_metrics = vec![ScopeMetrics { metrics: std::mem::replace(&mut metrics, rest) }];
-            requests.push((Export { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }, count));
+            let scope_metrics = vec![ScopeMetrics { metrics }];
+            (Export { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }, count)
+        };
+        let (mut requests, mut part, mut points) = (Vec::new(), Vec::<Metric>::new(), 0_usize);
+        for metric in self.metrics.into_iter().flat_map(|metric| metric.pieces(most)) {
+            if !part.is_empty() && points + metric.points() > most {
+                requests.push(request(std::mem::take(&mut part)));
+                points = 0;
+            }
+            points += metric.points();
+            part.push(metric);
+        }
+        if !part.is_empty() {
+            requests.push(request(part));
         }
         requests
     }
 }
 
 impl Metric {
+    fn points(&self) -> usize {
+        match &self.data {
+            None => 0,
+            Some(Data::Gauge(gauge)) => gauge.data_points.len(),
+            Some(Data::Sum(sum)) => sum.data_points.len(),
+            Some(Data::Histogram(histogram)) => histogram.data_points.len(),
+        }
+    }
+
+    /// The same, with at most so many data points each.
+    fn pieces(mut self, most: usize) -> Vec<Self> {
+        let mut all = Vec::new();
+        while most > 0 && self.points() > most {
+            let rest = self.split_off(most);
+            all.push(std::mem::replace(&mut self, rest));
+        }
+        all.push(self);
+        all
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        let data = self.data.as_mut().map(|data| match data {
+            Data::Gauge(gauge) => Data::Gauge(Gauge { data_points: gauge.data_points.split_off(at) }),
+            Data::Sum(sum) => Data::Sum(Sum {
+                data_points: sum.data_points.split_off(at),
+                aggregation_temporality: sum.aggregation_temporality,
+                is_monotonic: sum.is_monotonic,
+            }),
+            Data::Histogram(histogram) => Data::Histogram(Histogram {
+                data_points: histogram.data_points.split_off(at),
+                aggregation_temporality: histogram.aggregation_temporality,
+            }),
+        });
+        Self { name: self.name.clone(), unit: self.unit.clone(), data }
+    }
+
     /// A series of another kind than the first under the same name is left out: a metric has one kind.
     fn add(&mut self, config: &OtlpMetrics, of: &Measured<'_>, attributes: Vec<KeyValue>, at: Moments) {
         let Measured { sample, change } = *of;

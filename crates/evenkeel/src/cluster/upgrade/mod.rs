@@ -131,7 +131,16 @@ pub async fn run(arguments: &UpgradeArguments, out: &mut dyn Write) -> anyhow::R
         return Ok(1);
     }
     apply(&cluster, release, &applicable, out).await?;
-    prune(&cluster, obsolete, out).await?;
+    if release.timeout > 0 || obsolete.is_empty() {
+        prune(&cluster, obsolete, out).await?;
+    } else {
+        // The programs that run may still need them.
+        writeln!(
+            out,
+            "{} objects that only the old release has stay, because --timeout 0 does not wait for the new one; `evenkeel upgrade` deletes them",
+            obsolete.len()
+        )?;
+    }
     write!(out, "\n{}", preview.next_steps())?;
     Ok(0)
 }
@@ -218,6 +227,13 @@ async fn recorded(cluster: &Cluster, target: &Target, source: &Installed) -> any
 /// What the installed release has and the new one does not.
 async fn obsolete(cluster: &Cluster, target: &Target, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
     let existing = uninstall::of_revision(cluster, target).await?;
+    // A release of the same revision in another namespace has the same labels; its objects without a namespace name that one.
+    let suffix = format!("-{}", target.namespace);
+    let is_own = |object: &Value| {
+        text_of(object, "/metadata/namespace") == target.namespace
+            || text_of(object, "/metadata/name").ends_with(&suffix)
+    };
+    let existing: Vec<Value> = existing.into_iter().filter(is_own).collect();
     let mut obsolete = upgrade::obsolete(&existing, objects);
     in_uninstall_order(&mut obsolete);
     Ok(obsolete)
