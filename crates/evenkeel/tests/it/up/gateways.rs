@@ -98,12 +98,12 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
 
     // Found before any proxy has asked for it.
     write("one.yaml", &gateway("one", 9101, "").replace("VALUE", "%BOGUS%"));
-    up.wait_for_line("BOGUS");
-    up.wait_for_line("refused-by-proxy");
+    up.wait_for_line("there is no operator %BOGUS%");
     write("one.yaml", &gateway("one", 9101, ""));
     up.wait_for_line("resolved: ");
     let tls = "      tls: {mode: SIMPLE, serverCertificate: /nowhere/a.pem, privateKey: /nowhere/a.key}\n";
     write("three.yaml", &gateway("three", 9103, tls));
+    up.wait_for_line("refused-by-proxy");
     up.wait_for_line("/nowhere/a.");
     up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
