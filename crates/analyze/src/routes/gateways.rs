@@ -140,10 +140,10 @@ fn lost_guard(snapshot: &Snapshot, gateway: &Gateway, namespace: &Arc<str>) -> O
         policies.extend(snapshot.policies_for(&pod.namespace, &**pod));
         tokens.extend(snapshot.request_authentications_for(&pod.namespace, &**pod));
     }
-    let kept = snapshot.policies_for(&gateway.namespace, &new);
-    let kept_tokens = snapshot.request_authentications_for(&gateway.namespace, &new);
-    let policy = policies.iter().find(|one| !kept.iter().any(|other| Arc::ptr_eq(one, other)));
-    let token = tokens.iter().find(|one| !kept_tokens.iter().any(|other| Arc::ptr_eq(one, other)));
+    let selecting = snapshot.policies_for(&gateway.namespace, &new);
+    let selecting_tokens = snapshot.request_authentications_for(&gateway.namespace, &new);
+    let policy = policies.iter().find(|one| !selecting.iter().any(|other| Arc::ptr_eq(one, other)));
+    let token = tokens.iter().find(|one| !selecting_tokens.iter().any(|other| Arc::ptr_eq(one, other)));
     policy
         .map(|one| format!("AuthorizationPolicy {}/{}", one.namespace, one.name))
         .or_else(|| token.map(|one| format!("RequestAuthentication {}/{}", one.namespace, one.name)))

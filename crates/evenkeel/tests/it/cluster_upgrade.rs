@@ -105,6 +105,9 @@ fn an_upgrade_is_shown_before_it_is_applied_and_prunes_after_it() {
     assert!(unasked.contains("nobody can be asked here (--yes upgrades"), "{unasked}");
     let done = cluster.succeeds(&with(&["--yes"]));
     assert!(done.contains("Deployment istiod: configured"), "{done}");
+    assert!(done.contains("1 objects that only the old release has stay"), "{done}");
+    assert!(cluster.names("services").contains("istiod-legacy"), "what runs may need it");
+    let done = cluster.succeeds(&with(&["--yes", "--prune"]));
     assert!(done.contains("Service istiod-legacy: deleted"), "{done}");
     assert!(!cluster.names("services").contains("istiod-legacy"));
     assert!(cluster.names("secrets").contains("secret/state"), "state stays");

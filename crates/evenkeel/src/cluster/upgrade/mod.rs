@@ -55,6 +55,10 @@ pub struct UpgradeArguments {
     #[arg(long)]
     allow_downgrade: bool,
 
+    /// With --timeout 0, which does not wait: delete at once what only the old release has. Programs that run may still need it.
+    #[arg(long)]
+    prune: bool,
+
     /// HTTP port of the running control plane, for the comparison with what it runs [default: found by port forwarding].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
     control_plane: Option<SocketAddr>,
@@ -131,13 +135,13 @@ pub async fn run(arguments: &UpgradeArguments, out: &mut dyn Write) -> anyhow::R
         return Ok(1);
     }
     apply(&cluster, release, &applicable, out).await?;
-    if release.timeout > 0 || obsolete.is_empty() {
+    if release.timeout > 0 || arguments.prune || obsolete.is_empty() {
         prune(&cluster, obsolete, out).await?;
     } else {
         // The programs that run may still need them.
         writeln!(
             out,
-            "{} objects that only the old release has stay, because --timeout 0 does not wait for the new one; `evenkeel upgrade` deletes them",
+            "{} objects that only the old release has stay, because --timeout 0 does not wait for the new one; --prune deletes them",
             obsolete.len()
         )?;
     }
