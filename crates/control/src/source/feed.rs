@@ -180,7 +180,8 @@ impl Shared {
         };
         pending.refresh.join(refresh);
         pending.is_news = true;
-        if pending.refresh.read.len() > MAX_WAITING_CHANGES {
+        // Counted are the events since the last time that all objects were taken: each of the following changes would take all again.
+        if pending.refresh.told.len() > MAX_WAITING_CHANGES {
             state.merge();
         }
         drop(state);
@@ -383,6 +384,16 @@ mod tests {
         after.confirm();
         assert_eq!(hosts(&mut source).len(), 3);
         assert!(after.all().iter().any(|object| object.json["spec"]["ports"][0]["port"] == 81));
+    }
+
+    /// The start beside a server with many objects: taking all of them again for each would take minutes.
+    #[test]
+    fn all_objects_are_taken_once_for_many_changes() {
+        let (feed, _source) = ObjectFeed::new(SourceId::new("kubernetes", Rank(200)));
+        for number in 0..MAX_WAITING_CHANGES + 100 {
+            feed.put(service(&format!("s{number}"), 80), 0);
+        }
+        assert_eq!(feed.0.lock().others.refresh.told.len(), 100, "all, and those that came later");
     }
 
     #[test]
