@@ -26,6 +26,8 @@ pub struct Run {
     gateway: bool,
     /// The mesh is written through an API server.
     pub through_api_server: bool,
+    /// `PILOT_DEBOUNCE_AFTER` and `PILOT_DEBOUNCE_MAX`, in milliseconds; `None`: the control plane's own.
+    debounce_ms: Option<u64>,
 }
 
 /// Sizes are not divided below this.
@@ -43,6 +45,7 @@ impl Run {
             changes: divided(self.changes),
             interval: Duration::from_millis(self.interval_ms),
             no_gateway: !self.gateway,
+            debounce: self.debounce_ms.map(Duration::from_millis),
             kubernetes: programs.filter(|_| self.through_api_server).map(Path::to_owned),
             keep: divided(100),
             ..Options::default()
@@ -62,6 +65,7 @@ const BASE: Run = Run {
     interval_ms: 200,
     gateway: false,
     through_api_server: false,
+    debounce_ms: None,
 };
 
 /// Through an API server, with the kinds of Kubernetes, and proxies that hold what they use.
@@ -168,11 +172,11 @@ pub const RUNS: &[Run] = &[
     },
     Run {
         name: "cluster-served",
-        title: "200 Services created through an API server, each called through a real gateway",
+        title: "200 Services created through an API server, each called through a real gateway, debounce 10 ms",
         services: 100,
         changes: 200,
-        interval_ms: 100,
         gateway: true,
+        debounce_ms: Some(10),
         ..CLUSTER
     },
     Run {
