@@ -94,26 +94,41 @@ async fn over_http2(gateway: SocketAddr, stop: &AtomicBool, account: &Account) {
         while !stop.load(Ordering::Relaxed) {
             let Ok(ready) = sender.ready().await else { break };
             sender = ready;
-            let request = http::Request::post(format!("http://{gateway}/greet")).body(()).expect("a request");
-            let asked = async {
-                let (response, mut body) = sender.send_request(request, false)?;
-                body.send_data(Bytes::from_static(b"name"), true)?;
-                let response = response.await?;
-                let status = response.status();
-                let mut body = response.into_body();
-                let mut text = Vec::new();
-                while let Some(part) = body.data().await {
-                    text.extend_from_slice(&part?);
-                }
-                Ok::<_, h2::Error>((status.as_u16(), String::from_utf8_lossy(&text).into_owned()))
-            };
-            account.note(match asked.await {
-                Ok((200, text)) if text == "hello" => Ok(()),
-                other => Err(format!("HTTP/2: {other:?}")),
-            });
+            account.note(greeting(&mut sender, gateway).await);
         }
         connection.abort();
     }
+}
+
+/// One call; an error that says what came if that is not the greeting.
+async fn greeting(sender: &mut h2::client::SendRequest<Bytes>, gateway: SocketAddr) -> Result<(), String> {
+    let request = http::Request::post(format!("http://{gateway}/greet")).body(()).expect("a request");
+    let asked = async {
+        let (response, mut body) = sender.send_request(request, false)?;
+        body.send_data(Bytes::from_static(b"name"), true)?;
+        let response = response.await?;
+        let status = response.status();
+        let mut body = response.into_body();
+        let mut text = Vec::new();
+        while let Some(part) = body.data().await {
+            text.extend_from_slice(&part?);
+        }
+        Ok::<_, h2::Error>((status.as_u16(), String::from_utf8_lossy(&text).into_owned()))
+    };
+    match asked.await {
+        Ok((200, text)) if text == "hello" => Ok(()),
+        other => Err(format!("HTTP/2: {other:?}")),
+    }
+}
+
+/// Whether a new connection's first call is answered by a greeter.
+async fn is_greeted(gateway: SocketAddr) -> bool {
+    let stream = tokio::net::TcpStream::connect(gateway).await.expect("the gateway listens");
+    let (mut sender, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let is_greeted = greeting(&mut sender, gateway).await.is_ok();
+    connection.abort();
+    is_greeted
 }
 
 /// Sends and reads on a connection for as long as that is to last, at least once.
@@ -179,6 +194,8 @@ fn nothing_is_lost_over_http2_and_tcp_while_replicas_are_replaced() {
         stream.read_exact(&mut [0; 4]).ok()
     });
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // Each worker of the gateway takes endpoints over by itself.
+    eventually("a greeting from each worker", || (0..16).all(|_| runtime().block_on(is_greeted(http))).then_some(()));
     std::thread::scope(|scope| {
         let _ending = Stop(&stop);
         for _ in 0..2 {
