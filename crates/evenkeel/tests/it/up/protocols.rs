@@ -75,7 +75,10 @@ impl Account {
     fn note(&self, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => drop(self.answered.fetch_add(1, Ordering::Relaxed)),
-            Err(reason) => self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(reason),
+            Err(reason) => {
+                let reason = format!("{reason}, after {} responses", self.answered.load(Ordering::Relaxed));
+                self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(reason);
+            }
         }
     }
 
