@@ -3,13 +3,13 @@
 //! They are one value, which is replaced as a whole: a part of the policies would let more pass than all of them.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_control::source::feed::ObjectFeed;
+use evenkeel_control::source::json_text::JsonText;
 use evenkeel_control::source::objects::PastObject;
 use evenkeel_store::{Readers, Store};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 /// The value. Secrets are among the objects, so only the owner reads it, as the keys of the authority.
@@ -20,11 +20,11 @@ const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 const INTERVAL: Duration = Duration::from_secs(30);
 
 /// An object as it is stored.
-#[derive(Debug, Serialize, Deserialize)]
-struct StoredObject<V> {
+#[derive(Debug, Deserialize)]
+struct StoredObject {
     /// When it was created, in seconds since 1970.
     created: i64,
-    object: V,
+    object: Value,
 }
 
 /// The kept objects.
@@ -51,8 +51,9 @@ impl LastObjects {
     /// # Errors
     /// The store's; the ones before stay.
     pub fn write(&self, objects: &[PastObject]) -> io::Result<()> {
-        let stored = objects.iter().map(|object| StoredObject { created: object.created, object: &*object.json });
-        let text = serde_json::to_vec(&stored.collect::<Vec<_>>())?;
+        let stored =
+            objects.iter().map(|object| format!(r#"{{"created":{},"object":{}}}"#, object.created, object.json));
+        let text = format!("[{}]", stored.collect::<Vec<_>>().join(",")).into_bytes();
         if u64::try_from(text.len()).is_ok_and(|size| size > MAX_BYTES) {
             return Err(io::Error::other(format!("the objects of the cluster have more than {MAX_BYTES} bytes")));
         }
@@ -66,9 +67,8 @@ impl LastObjects {
     pub fn read(&self) -> io::Result<Option<Restored>> {
         let Some(text) = self.0.get_within(KEY, MAX_BYTES)? else { return Ok(None) };
         let written = self.0.version(KEY)?.map_or(SystemTime::UNIX_EPOCH, |version| version.modified);
-        let stored: Vec<StoredObject<Value>> = serde_json::from_slice(&text)?;
-        let object =
-            |stored: StoredObject<Value>| PastObject { created: stored.created, json: Arc::new(stored.object) };
+        let stored: Vec<StoredObject> = serde_json::from_slice(&text)?;
+        let object = |stored: StoredObject| PastObject { created: stored.created, json: JsonText::new(&stored.object) };
         Ok(Some(Restored { written, objects: stored.into_iter().map(object).collect() }))
     }
 

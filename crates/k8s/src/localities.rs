@@ -59,7 +59,7 @@ impl Localities {
         }
         for key in self.pods.get(name).into_iter().flatten() {
             let Some(known) = feed.get(key) else { continue };
-            let mut pod = (*known.json).clone();
+            let mut pod = known.json.value();
             relabel(&mut pod, &before, &locality);
             feed.put(pod, known.created);
         }
@@ -108,7 +108,7 @@ mod tests {
             all.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
         };
         let zone = |key: &ObjectKey| {
-            let pod = feed.get(key).expect("a Pod").json.clone();
+            let pod = feed.get(key).expect("a Pod").json.value();
             (
                 pod["metadata"]["labels"]["topology.kubernetes.io/zone"].clone(),
                 pod["metadata"]["labels"]["kubernetes.io/os"].clone(),

@@ -58,10 +58,10 @@ pub async fn read(options: &ClusterOptions, scope: &Scope) -> Result<ClusterObje
         }
     }
     let mut all: Vec<PastObject> = watching.objects();
-    all.sort_by_cached_key(|object| (object.created, ObjectKey::of_json(&object.json)));
+    all.sort_by_cached_key(|object| (object.created, ObjectKey::of_json(&object.json.value())));
     let (mut objects, mut findings) = (Vec::new(), Diagnostics::new());
     for object in all {
-        let (read, found) = load_object(evenkeel_model::Source::id(&source), &object.json);
+        let (read, found) = load_object(evenkeel_model::Source::id(&source), &object.json.value());
         objects.extend(read);
         findings.extend(found);
     }

@@ -1,13 +1,13 @@
 //! Objects of sources without files, as the log holds them.
 
 use std::fmt;
-use std::sync::Arc;
 
 use evenkeel_api::ObjectKey;
 use evenkeel_base::{ObjectRef, Rank, SourceId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::source::json_text::JsonText;
 use crate::source::objects::PastObject;
 
 /// Which object of which source.
@@ -101,12 +101,12 @@ impl fmt::Display for ObjectId {
 
 impl From<PastObject> for ObjectContent {
     fn from(object: PastObject) -> Self {
-        Self { created: object.created, object: Arc::unwrap_or_clone(object.json) }
+        Self { created: object.created, object: object.json.value() }
     }
 }
 
 impl From<&ObjectContent> for PastObject {
     fn from(content: &ObjectContent) -> Self {
-        Self { created: content.created, json: Arc::new(content.object.clone()) }
+        Self { created: content.created, json: JsonText::new(&content.object) }
     }
 }

@@ -78,7 +78,7 @@ impl ObjectFeed {
     pub fn put(&self, json: Value, created: i64) {
         self.0.change(|state, result| {
             state.confirm(&json);
-            state.objects.put(PastObject { created, json: Arc::new(json) }, result)
+            state.objects.put(&json, created, result)
         });
     }
 
@@ -102,13 +102,14 @@ impl ObjectFeed {
     /// [`Self::confirm`].
     pub fn restore(&self, objects: Vec<PastObject>) {
         for object in objects {
-            let Some(key) = ObjectKey::of_json(&object.json) else { continue };
+            let json = object.json.value();
+            let Some(key) = ObjectKey::of_json(&json) else { continue };
             self.0.change(|state, result| {
                 if state.objects.get(&key).is_some() && !state.unconfirmed.contains(&key) {
                     return Changes::Nothing;
                 }
                 state.unconfirmed.insert(key);
-                state.objects.put(object, result)
+                state.objects.put(&json, object.created, result)
             });
         }
     }
@@ -383,7 +384,7 @@ mod tests {
         assert_ne!(after.revision(), revision);
         after.confirm();
         assert_eq!(hosts(&mut source).len(), 3);
-        assert!(after.all().iter().any(|object| object.json["spec"]["ports"][0]["port"] == 81));
+        assert!(after.all().iter().any(|object| object.json.value()["spec"]["ports"][0]["port"] == 81));
     }
 
     /// The start beside a server with many objects: taking all of them again for each would take minutes.

@@ -17,6 +17,7 @@ pub mod directories;
 mod endpoints;
 pub mod feed;
 pub mod files;
+pub mod json_text;
 pub mod lanes;
 pub mod objects;
 mod refresh;

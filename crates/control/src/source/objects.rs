@@ -9,6 +9,7 @@ use evenkeel_model::{Address, Entry, EntryChange, LastGood, SourceEvent};
 use serde_json::Value;
 
 use super::endpoints::only_endpoints_differ;
+use super::json_text::JsonText;
 use super::{Content, EntryName, PastContent, Refresh, Refused};
 use crate::metrics::Event;
 
@@ -18,7 +19,7 @@ pub struct PastObject {
     /// When it was created, in seconds since 1970; 0 if that is unknown.
     pub created: i64,
     /// The object.
-    pub json: Arc<Value>,
+    pub json: JsonText,
 }
 
 /// The objects of a source by their keys.
@@ -62,15 +63,16 @@ impl Objects {
         &self.id
     }
 
-    /// Adds or replaces an object. JSON of an unknown kind is no object and is left out.
-    pub fn put(&mut self, object: PastObject, result: &mut Refresh) -> Changes {
-        let Some(key) = ObjectKey::of_json(&object.json) else { return Changes::Nothing };
+    /// Adds or replaces an object, which was `created` at this time (0: unknown). JSON of an unknown kind is no object and is left out.
+    pub fn put(&mut self, json: &Value, created: i64, result: &mut Refresh) -> Changes {
+        let Some(key) = ObjectKey::of_json(json) else { return Changes::Nothing };
+        let object = PastObject { created, json: JsonText::new(json) };
         let known = self.entries.get(&key);
         if known.is_some_and(|known| known.present == object) {
             *result.events.entry((key.kind, Event::UpdateSame)).or_default() += 1;
             return Changes::Nothing;
         }
-        let (objects, findings) = load_object(&self.id, &object.json);
+        let (objects, findings) = load_object(&self.id, json);
         let old = known.map_or(&[][..], |known| known.held.objects());
         let only_endpoints = !findings.has_errors() && only_endpoints_differ(old, &objects);
         let is_changed = match self.entries.get_mut(&key) {
@@ -146,12 +148,13 @@ impl Objects {
 
     /// Puts an older content in force for an object that has errors and was never good. Returns false if that has errors, too.
     pub fn recall(&mut self, object: &PastObject, result: &mut Refresh) -> bool {
-        let Some(key) = ObjectKey::of_json(&object.json) else { return false };
+        let json = object.json.value();
+        let Some(key) = ObjectKey::of_json(&json) else { return false };
         let Some(entry) = self.entries.get_mut(&key) else { return true };
         if entry.held.was_good() {
             return true;
         }
-        let (objects, findings) = load_object(&self.id, &object.json);
+        let (objects, findings) = load_object(&self.id, &json);
         if findings.has_errors() {
             return false;
         }

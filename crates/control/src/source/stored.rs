@@ -228,7 +228,7 @@ mod tests {
         source.events();
         let contents = source.contents().into_iter().map(|(_, content)| content.present);
         let address = |content| match content {
-            Content::Object(object) => object.json["spec"]["address"].as_str().unwrap_or_default().to_owned(),
+            Content::Object(object) => object.json.value()["spec"]["address"].as_str().unwrap_or_default().to_owned(),
             Content::Text(text) => text,
         };
         contents.map(address).collect()

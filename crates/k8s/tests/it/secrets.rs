@@ -53,7 +53,7 @@ fn cluster_binding(role: &str, account: &str) -> String {
 }
 
 fn held(watching: &Watching) -> BTreeSet<String> {
-    let secrets = watching.objects().into_iter().filter(|object| object.json["kind"] == "Secret");
+    let objects = watching.objects().into_iter().map(|object| object.json.value());
     let name = |json: &serde_json::Value| {
         let metadata = &json["metadata"];
         format!(
@@ -62,7 +62,7 @@ fn held(watching: &Watching) -> BTreeSet<String> {
             metadata["name"].as_str().unwrap_or_default()
         )
     };
-    secrets.map(|object| name(&object.json)).collect()
+    objects.filter(|json| json["kind"] == "Secret").map(|json| name(&json)).collect()
 }
 
 async fn until(what: &str, watching: &Watching, holds: impl Fn() -> bool) {
