@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -52,16 +51,6 @@ pub enum PluginError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The agent does not answer, so no Pod can be added now.
-    #[error(
-        "the agent of this node does not answer at {socket}: {source}; no Pod can be added until its Pod (DaemonSet) runs"
-    )]
-    NotReady {
-        /// Its socket.
-        socket: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
     /// The rules are not in the Pod's network.
     #[error("the capture rules of Pod {}/{} are not in its network: {reason}", pod.namespace, pod.name)]
     Missing {
@@ -90,8 +79,6 @@ impl PluginError {
             Self::Network { .. } => 5,
             // "Try again later."
             Self::Agent { .. } => 11,
-            // "The plugin is not available", of STATUS (1.1.0).
-            Self::NotReady { .. } => 50,
             Self::Refused { .. } => 100,
             Self::Missing { .. } => 101,
         }
@@ -133,7 +120,9 @@ impl Invocation {
         }
         match self.command.as_str() {
             "ADD" => self.add(configuration).map(Some),
-            "STATUS" => status(&configuration).map(|()| None),
+            // Also while the agent does not run: the node would not be ready, and kubelet would start no Pod on it, the agent's
+            // among them. ADD fails for the Pods that need the agent, and the runtime tries again.
+            "STATUS" => Ok(None),
             "CHECK" => self.check(configuration).map(|()| None),
             // The rules end with the Pod's network namespace; nothing of them is kept elsewhere.
             "DEL" | "GC" => Ok(None),
@@ -177,11 +166,4 @@ impl Invocation {
 struct PodVerdict {
     pod: PodName,
     verdict: Verdict,
-}
-
-/// Whether Pods can be added: the agent listens.
-fn status(configuration: &NetworkConfiguration) -> Result<(), PluginError> {
-    let socket = &configuration.settings.socket;
-    let connected = UnixStream::connect(socket).map(drop);
-    connected.map_err(|source| PluginError::NotReady { socket: socket.clone(), source })
 }
