@@ -240,8 +240,8 @@ need_conformance() { obtain_nodes conformance; }
 
 obtain_nodes() {
     need_image
-    debian containerd:containerd runc:runc ip:iproute2 openssl:openssl unshare:util-linux sysctl:procps
-    [ -x /usr/lib/cni/bridge ] || install containernetworking-plugins
+    debian cc:build-essential pkg-config:pkg-config ip:iproute2 openssl:openssl unshare:util-linux sysctl:procps
+    [ -e /usr/include/seccomp.h ] || install libseccomp-dev
     prepare_kubernetes
     GO=$go "$root/scripts/kubernetes/obtain.sh" "$tools/kubernetes" "$1"
 }

@@ -9,6 +9,7 @@
 FOLDER gets everything that the cluster writes; FOLDER/nodeN/logs has the logs of its processes.
 """
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -95,8 +96,17 @@ class Cluster:
         return result.stdout
 
     def program(self, name):
-        path = PROGRAMS / name
-        return str(path) if path.exists() else name
+        found = [path for path in [PROGRAMS / name, self.runtime / name] if path.exists()]
+        return str(found[0]) if found else name
+
+    @property
+    def runtime(self):
+        """The folder of the container runtime's programs."""
+        return PROGRAMS / "runtime"
+
+    def environment(self):
+        """That of a node's processes: containerd looks for its others by name."""
+        return {**os.environ, "PATH": f"{self.runtime}:{os.environ['PATH']}"}
 
     def definitions(self, name):
         """The custom resource definitions of `istio`, `gateway-api` or `gateway-api-experimental`."""

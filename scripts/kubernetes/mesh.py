@@ -1,66 +1,82 @@
 """Evenkeel in a cluster of tests: its control plane, and programs with sidecars."""
-import base64
 import json
+import subprocess
 from pathlib import Path
-
-from control_plane import KEY, openssl
 
 MANIFESTS = Path(__file__).resolve().parent / "mesh"
 CHARTS = Path(__file__).resolve().parent.parent.parent / "charts"
-NAMESPACES = {"istio-system": {}, "mesh": {"istio-injection": "enabled"}}
+IMAGE = "evenkeel.test/evenkeel:v1"
+# Where images come from, for every chart.
+IMAGES = ["--set", "global.hub=evenkeel.test", "--set", "global.tag=v1", "--set", "global.imagePullPolicy=Never"]
+AGENTS = "evenkeel-cni-node"
+# Programs with sidecars.
+INJECTED = ["server", "client", "replicated"]
 
 
 class Mesh:
-    def __init__(self, cluster):
+    def __init__(self, cluster, program):
         self.cluster = cluster
         self.kubectl = cluster.kubectl
-        self.folder = cluster.folder / "mesh"
+        self.program = Path(program).resolve()
 
-    def install(self, image):
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def evenkeel(self, *arguments, check=True):
+        """Runs the program as an administrator of the cluster does, in the network of the first node."""
+        network = f"--net=/proc/{self.cluster.nodes[0].pid()}/ns/net"
+        command = ["nsenter", network, self.program, *arguments, "--kubeconfig", self.cluster.control_plane.kubeconfig]
+        result = subprocess.run(list(map(str, command)), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if check and result.returncode != 0:
+            raise SystemExit(f"nodes: evenkeel {' '.join(map(str, arguments))}: {result.stdout[-3000:]}{result.stderr.strip()}")
+        return result
+
+    def import_image(self, image):
         for node in self.cluster.nodes:
             node.import_image(image)
-        self.kubectl("apply", "--server-side", "-f", self.cluster.definitions("istio"))
-        for name, labels in NAMESPACES.items():
-            self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-        root = self.make_authority()
-        text = (MANIFESTS / "control-plane.yaml").read_text().replace("CA_BUNDLE", base64.b64encode(root).decode())
-        self.kubectl("apply", "-f", "-", input=text)
-        self.rollout("istio-system", "istiod")
 
-    def make_authority(self):
-        """The mesh's certificate authority, which the operator gives, so that its root is known here; returns the root."""
-        key, root = self.folder / "ca-key.pem", self.folder / "root-cert.pem"
-        openssl("req", "-x509", *KEY, "-days", "30", "-subj", "/O=evenkeel.test", "-keyout", key, "-out", root,
-                "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
-        certificate = root.read_bytes()
-        files = {"ca-key.pem": key.read_bytes(), "ca-cert.pem": certificate, "cert-chain.pem": certificate, "root-cert.pem": certificate}
-        data = {name: base64.b64encode(content).decode() for name, content in files.items()}
-        self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cacerts", "namespace": "istio-system"}, "data": data})
-        for namespace in NAMESPACES:
-            self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "istio-ca-root-cert", "namespace": namespace},
-                        "data": {"root-cert.pem": certificate.decode()}})
-        return certificate
+    def install(self):
+        self.evenkeel("install", *IMAGES, "--set", "pilot.autoscaleEnabled=false", "--timeout", "120")
 
     def install_cni(self):
         """Has a CNI plugin load the rules of Pods, in place of their init containers."""
-        values = ["--set", "global.hub=evenkeel.test", "--set-string", "global.tag=1", "--set", "global.imagePullPolicy=Never"]
-        manifests = self.cluster.helm("template", "cni", CHARTS / "cni", "--namespace", "istio-system", *values)
-        self.kubectl("-n", "istio-system", "apply", "-f", "-", input=manifests)
-        self.kubectl("-n", "istio-system", "rollout", "status", "daemonset/evenkeel-cni-node", "--timeout=60s")
-        patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--cni"}]
-        self.kubectl("-n", "istio-system", "patch", "deployment", "istiod", "--type=json", "-p", json.dumps(patch))
-        self.rollout("istio-system", "istiod")
-        for name in ["server", "client"]:
+        self.helm_cni("install")
+        self.evenkeel("upgrade", "--yes", "--set", "pilot.cni.enabled=true", "--timeout", "120")
+        self.restart_programs()
+
+    def helm_cni(self, command, *values):
+        self.cluster.helm(command, "cni", CHARTS / "cni", "--namespace", "istio-system", *IMAGES, *values)
+        self.wait_for_agents()
+
+    def wait_for_agents(self):
+        self.kubectl("-n", "istio-system", "rollout", "status", f"daemonset/{AGENTS}", "--timeout=90s")
+
+    def restart_programs(self, names=INJECTED):
+        for name in names:
             self.kubectl("-n", "mesh", "rollout", "restart", f"deployment/{name}")
+        for name in names:
             self.rollout("mesh", name)
+
+    def manifest(self, name):
+        return MANIFESTS / f"{name}.yaml"
+
+    def pods(self, namespace, name):
+        return json.loads(self.kubectl("-n", namespace, "get", "pods", "-l", f"app={name}", "-o", "json").stdout)["items"]
+
+    def are_ready(self, namespace, name, since=""):
+        """Whether all Pods are ready, and all of their containers that go on have started since a moment."""
+        found = self.pods(namespace, name)
+        return bool(found) and all(is_ready(pod) and all(start >= since for start in starts(pod)) for pod in found)
+
+    def kill(self, namespace, name, container, count=None):
+        """Ends a container of each Pod, or of the first ones, by SIGKILL."""
+        for pod in self.pods(namespace, name)[:count]:
+            node = next(node for node in self.cluster.nodes if node.name == pod["spec"]["nodeName"])
+            node.run("ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", container_id(pod, container))
 
     def apply(self, document):
         self.kubectl("apply", "-f", "-", input=json.dumps(document))
 
     def start_programs(self):
         self.kubectl("apply", "-f", MANIFESTS / "programs.yaml")
-        for namespace, name in [("mesh", "server"), ("mesh", "client"), ("default", "outsider")]:
+        for namespace, name in [*(("mesh", name) for name in INJECTED), ("default", "outsider")]:
             self.rollout(namespace, name)
 
     def rollout(self, namespace, name, seconds=90):
@@ -75,7 +91,7 @@ class Mesh:
 
     def pod(self, namespace, name):
         """A running Pod of a Deployment: its name and address."""
-        pods = json.loads(self.kubectl("-n", namespace, "get", "pods", "-l", f"app={name}", "-o", "json").stdout)["items"]
+        pods = self.pods(namespace, name)
         pod = next((pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and "podIP" in pod["status"]), None)
         if not pod:
             raise SystemExit(f"nodes: {namespace} has no Pod of {name}: {self.describe(namespace, name)}")
@@ -86,12 +102,26 @@ class Mesh:
         result = self.kubectl("-n", namespace, "exec", f"deployment/{name}", "-c", "echo", "--", "echo", "get", url, check=False)
         return result.stdout + result.stderr
 
-    def start_load(self, namespace, name, url, seconds):
-        """Starts requests one after another; the process prints how many there were, and what failed."""
-        return self.cluster.start_kubectl("-n", namespace, "exec", f"deployment/{name}", "-c", "echo", "--", "echo", "load", url, str(seconds))
-
     def container(self, namespace, name):
         """The id of the program's container, as containerd knows it."""
         pod = json.loads(self.kubectl("-n", namespace, "get", "pod", self.pod(namespace, name)[0], "-o", "json").stdout)
-        statuses = pod["status"]["containerStatuses"]
-        return next(status["containerID"] for status in statuses if status["name"] == "echo").removeprefix("containerd://")
+        return container_id(pod, "echo")
+
+
+def containers(pod):
+    """What is known of the containers that go on."""
+    status = pod["status"]
+    return [*status.get("containerStatuses", []), *(found for found in status.get("initContainerStatuses", []) if found["name"] == "istio-proxy")]
+
+
+def container_id(pod, name):
+    return next(found["containerID"] for found in containers(pod) if found["name"] == name).removeprefix("containerd://")
+
+
+def is_ready(pod):
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in pod["status"].get("conditions", []))
+
+
+def starts(pod):
+    return [found["state"].get("running", {}).get("startedAt", "") for found in containers(pod)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTAINERD = "/run/containerd/containerd.sock"
+CONFLIST = "/etc/cni/net.d/10-bridge.conflist"
 DNS_ADDRESS = "10.96.0.10"
 READY_SECONDS = 90
 
@@ -61,7 +62,7 @@ class Node:
             self.run("mount", "--bind", self.folder / name, f"/var/lib/{name}")
         self.run("mkdir", "-p", "/run/netns", "/run/containerd", "/etc/cni/net.d", "/opt/cni/bin", "/var/log/pods")
         self.run("mount", "--make-rshared", "/")
-        self.run("sh", "-c", "cp /usr/lib/cni/* /opt/cni/bin/")
+        self.run("sh", "-c", f"cp {self.cluster.runtime / 'cni'}/* /opt/cni/bin/")
 
     def make_cgroups(self):
         for hierarchy in hierarchies():
@@ -80,6 +81,16 @@ class Node:
         except (FileNotFoundError, ProcessLookupError, ValueError):
             return None
         return pid if command.split(b"\0")[0].endswith(b"/pause") else None
+
+    def reboot(self):
+        """Everything ends without notice, and the node starts with the files that it had. Not the first one: it has the control plane."""
+        self.destroy()
+        self.cluster.wait_for(f"the end of the cable of {self.name}",
+                              lambda: self.cluster.nodes[0].run("ip", "link", "show", self.name, check=False).returncode != 0)
+        self.create()
+        self.connect()
+        self.start_containerd([])
+        self.start_kubelet()
 
     def destroy(self):
         pid = self.pid()
@@ -109,14 +120,15 @@ class Node:
         self.run("ip", "link", "set", "eth0", "up")
         self.run("ip", "route", "add", "default", "via", first.address)
         for node in self.cluster.nodes[:self.number - 1]:
-            node.run("ip", "route", "add", self.pods, "via", self.address)
+            node.run("ip", "route", "replace", self.pods, "via", self.address)
             self.run("ip", "route", "add", node.pods, "via", node.address)
 
     # Its processes.
 
     def start_containerd(self, images):
         (self.folder / "containerd.toml").write_text(CONTAINERD_CONFIGURATION)
-        self.write("/etc/cni/net.d/10-bridge.conflist", json.dumps(network(self.pods), indent=1))
+        if self.run("test", "-e", CONFLIST, check=False).returncode != 0:
+            self.write(CONFLIST, json.dumps(network(self.pods), indent=1))
         self.spawn("containerd", "-c", self.folder / "containerd.toml")
         self.cluster.wait_for(f"containerd of {self.name}", lambda: self.run("ctr", "version", check=False).returncode == 0)
         for image in images:
@@ -155,7 +167,7 @@ class Node:
         found = self.cluster.program(program)
         # `nsenter` waits for the program in the other namespace, and ends as it does.
         process = subprocess.Popen([*self.enter(), found, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=output, start_new_session=True)
+                                   stderr=output, start_new_session=True, env=self.cluster.environment())
         self.cluster.spawned[self.name, program] = process
 
     def must_run(self, program):
@@ -185,7 +197,7 @@ class Node:
         return ["nsenter", "--target", str(self.pid()), "--mount", "--net", "--pid", "--uts", "--ipc", "--wdns=/"]
 
     def run(self, *command, check=True):
-        result = subprocess.run([*self.enter(), *map(str, command)], capture_output=True, text=True)
+        result = subprocess.run([*self.enter(), *map(str, command)], capture_output=True, text=True, env=self.cluster.environment())
         if check and result.returncode != 0:
             raise SystemExit(f"nodes: in {self.name}: {' '.join(map(str, command))}: {result.stderr.strip()}")
         return result
@@ -211,20 +223,21 @@ def remove_cgroup(group):
 
 
 CONTAINERD_CONFIGURATION = f"""\
-version = 2
+version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
 oom_score = 0
 [grpc]
   address = "{CONTAINERD}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "evenkeel.test/pause:1"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "evenkeel.test/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
   # Without CAP_SYS_RESOURCE a process cannot lower its score.
   restrict_oom_score_adj = true
   disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       SystemdCgroup = false
 """
 
@@ -232,7 +245,7 @@ oom_score = 0
 def network(pods):
     addresses = {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True, "ipam": addresses}
-    return {"cniVersion": "0.4.0", "name": "nodes", "plugins": [bridge]}
+    return {"cniVersion": "1.1.0", "name": "nodes", "plugins": [bridge]}
 
 
 def kubelet_configuration(node):

