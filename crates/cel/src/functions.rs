@@ -1,5 +1,6 @@
 //! Functions of the standard library.
 
+use crate::time::{self, Part};
 use crate::value::{Failure, Value};
 
 /// A function.
@@ -18,13 +19,13 @@ pub(crate) enum Function {
     Bool,
     Bytes,
     Duration,
-    Seconds,
-    Milliseconds,
+    Timestamp,
+    Part(Part),
     Dyn,
 }
 
 /// Functions by name, with the number of their arguments, the target included.
-const TABLE: [(&str, Function, usize); 16] = [
+const TABLE: [(&str, Function, usize); 25] = [
     ("size", Function::Size, 1),
     ("contains", Function::Contains, 2),
     ("startsWith", Function::StartsWith, 2),
@@ -38,8 +39,17 @@ const TABLE: [(&str, Function, usize); 16] = [
     ("bool", Function::Bool, 1),
     ("bytes", Function::Bytes, 1),
     ("duration", Function::Duration, 1),
-    ("getSeconds", Function::Seconds, 1),
-    ("getMilliseconds", Function::Milliseconds, 1),
+    ("timestamp", Function::Timestamp, 1),
+    ("getFullYear", Function::Part(Part::FullYear), 1),
+    ("getMonth", Function::Part(Part::Month), 1),
+    ("getDayOfMonth", Function::Part(Part::DayOfMonth), 1),
+    ("getDate", Function::Part(Part::Date), 1),
+    ("getDayOfWeek", Function::Part(Part::DayOfWeek), 1),
+    ("getDayOfYear", Function::Part(Part::DayOfYear), 1),
+    ("getHours", Function::Part(Part::Hours), 1),
+    ("getMinutes", Function::Part(Part::Minutes), 1),
+    ("getSeconds", Function::Part(Part::Seconds), 1),
+    ("getMilliseconds", Function::Part(Part::Milliseconds), 1),
     ("dyn", Function::Dyn, 1),
 ];
 
@@ -90,8 +100,16 @@ impl Function {
             }
             (Self::Bool, Value::Text(text)) => self.parsed(text).map(Value::Bool),
             (Self::Duration, Value::Text(text)) => duration(text).map(Value::Duration),
-            (Self::Seconds, Value::Duration(nanos)) => Ok(Value::Int(nanos / 1_000_000_000)),
-            (Self::Milliseconds, Value::Duration(nanos)) => Ok(Value::Int(nanos / 1_000_000)),
+            (Self::Timestamp, Value::Time(_)) => Ok(value.clone()),
+            (Self::Timestamp, Value::Text(text)) => time::timestamp(text).map(Value::Time),
+            (Self::Timestamp, Value::Int(seconds)) => {
+                seconds.checked_mul(1_000_000_000).map(Value::Time).ok_or(Failure::Range(self.name()))
+            }
+            (Self::Part(part), Value::Time(nanos)) => Ok(Value::Int(time::part(part, *nanos))),
+            (Self::Part(Part::Hours), Value::Duration(nanos)) => Ok(Value::Int(nanos / 3_600_000_000_000)),
+            (Self::Part(Part::Minutes), Value::Duration(nanos)) => Ok(Value::Int(nanos / 60_000_000_000)),
+            (Self::Part(Part::Seconds), Value::Duration(nanos)) => Ok(Value::Int(nanos / 1_000_000_000)),
+            (Self::Part(Part::Milliseconds), Value::Duration(nanos)) => Ok(Value::Int(nanos / 1_000_000)),
             (Self::Int | Self::Uint | Self::Double, value) => self.number(value),
             _ => Err(self.wrong(std::slice::from_ref(value))),
         }

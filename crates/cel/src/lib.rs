@@ -14,6 +14,7 @@ mod functions;
 mod operators;
 #[cfg(test)]
 mod tests;
+mod time;
 mod tree;
 mod value;
 

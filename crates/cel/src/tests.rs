@@ -64,6 +64,13 @@ fn expressions_have_values() {
     check("request.duration - duration('1h1m500ms')", "-3659s");
     check("request.time + duration('1s') > request.time", "true");
     check("request.duration.getMilliseconds()", "1500");
+    check("request.time > timestamp('2023-11-14T22:13:19.5Z')", "true");
+    check("request.time - timestamp('2023-11-14T22:13:10Z')", "10s");
+    check("timestamp(request.time) == timestamp(1700000000)", "true");
+    check("[request.time.getFullYear(), request.time.getMonth(), request.time.getDate()]", "[2023, 10, 14]");
+    check("[request.time.getDayOfMonth(), request.time.getDayOfWeek(), request.time.getDayOfYear()]", "[13, 2, 317]");
+    check("[request.time.getHours(), request.time.getMinutes(), request.time.getSeconds()]", "[22, 13, 20]");
+    check("duration('90m').getHours() + duration('90m').getMinutes()", "91");
     check("'ABC'.lowerAscii()", "abc");
     // Sides of which one decides need no value of the other.
     check("response.grpc_status == 1 || true", "true");
@@ -82,6 +89,7 @@ fn what_has_no_value_says_why() {
     check("9223372036854775807 + 1", "a number leaves its range in `+`");
     check("1 / 0", "a number leaves its range in `/`");
     check("-9223372036854775808 / -1", "a number leaves its range in `/`");
+    check("timestamp('yesterday')", "the text is no value of the type that `timestamp` makes");
     check("int('a')", "the text is no value of the type that `int` makes");
     check("1 ? 2 : 3", "`?:` has no meaning for int");
     check("1 && true", "`&&` has no meaning for int and bool");
