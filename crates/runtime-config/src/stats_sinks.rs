@@ -15,7 +15,7 @@ use evenkeel_xds::pb::google::protobuf::BoolValue;
 
 use crate::compile::grpc_access_log::version_3;
 use crate::compile::grpc_service::grpc_target;
-use crate::compile::tracing::detected;
+use crate::compile::tracing::{Collector, collector, detected};
 use crate::compile::{Cx, address, type_name};
 use crate::ext_authz::GrpcTarget;
 
@@ -66,7 +66,7 @@ pub struct Statsd {
 #[derive(Debug)]
 pub struct OtlpMetrics {
     /// The collector.
-    pub target: GrpcTarget,
+    pub target: OtlpTarget,
     /// Attributes of this proxy.
     pub resource: Vec<(Box<str>, Box<str>)>,
     /// Prefix of the names of metrics, followed by a dot; empty: none.
@@ -81,6 +81,48 @@ pub struct OtlpMetrics {
     pub tag_extracted_names: bool,
     /// Maximum number of metrics in a request; `None`: no limit of the user's.
     pub batch_size: Option<usize>,
+}
+
+/// How a collector of OpenTelemetry is reached.
+#[derive(Debug)]
+pub enum OtlpTarget {
+    /// `opentelemetry.proto.collector.metrics.v1.MetricsService/Export`.
+    Grpc(GrpcTarget),
+    /// A POST of the same message.
+    Http(HttpTarget),
+}
+
+/// A collector that is called over HTTP/1.1.
+#[derive(Debug)]
+pub struct HttpTarget {
+    /// Its cluster.
+    pub cluster: Arc<str>,
+    /// The host in the URI; the cluster's name if there is none.
+    pub host: Box<str>,
+    /// The path in the URI.
+    pub path: Box<str>,
+    /// Time limit of a call (5 s when unset).
+    pub timeout: Duration,
+    /// Headers of each call.
+    pub headers: Vec<(Box<str>, Box<str>)>,
+}
+
+impl OtlpTarget {
+    /// The collector's cluster.
+    pub fn cluster(&self) -> &Arc<str> {
+        match self {
+            Self::Grpc(target) => &target.call.cluster,
+            Self::Http(target) => &target.cluster,
+        }
+    }
+
+    /// Time limit of a call.
+    pub fn timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Grpc(target) => target.call.timeout,
+            Self::Http(target) => Some(target.timeout),
+        }
+    }
 }
 
 /// `envoy.service.metrics.v3.MetricsService`.
@@ -200,12 +242,16 @@ fn static_target(cx: &mut Cx<'_>, service: &core::GrpcService, is_static: impl F
 fn open_telemetry(cx: &mut Cx<'_>, config: &otlp::SinkConfig, is_static: impl Fn(&str) -> bool) -> Option<OtlpMetrics> {
     use otlp::sink_config::ProtocolSpecifier;
     let target = match &config.protocol_specifier {
-        Some(ProtocolSpecifier::GrpcService(service)) => static_target(cx, service, is_static)?,
-        Some(ProtocolSpecifier::HttpService(_)) => {
-            return cx
-                .fail_at("http_service", "is not supported; use grpc_service, port 4317 of a collector as a rule");
-        }
-        None => return cx.fail_at("grpc_service", "is required"),
+        Some(ProtocolSpecifier::GrpcService(service)) => OtlpTarget::Grpc(static_target(cx, service, is_static)?),
+        Some(ProtocolSpecifier::HttpService(service)) => cx.at("http_service", |cx| {
+            let Collector { cluster, host, path, timeout, headers } = collector(cx, service)?;
+            if !is_static(&cluster) {
+                return cx.fail_at("http_uri.cluster", format!("there is no static cluster {cluster:?}"));
+            }
+            let host = if host.is_empty() { (&*cluster).into() } else { host };
+            Some(OtlpTarget::Http(HttpTarget { cluster, host, path, timeout, headers }))
+        })?,
+        None => return cx.fail("one of grpc_service, http_service is required"),
     };
     let is_on = |value: Option<&BoolValue>| value.is_none_or(|value| value.value);
     // Of several values of an attribute the last one counts.

@@ -167,3 +167,44 @@ impl Collector {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_stats::{ScopeName, layout};
+
+    use super::super::otlp_message::tests::{config, counts};
+    use super::*;
+
+    layout! {
+        /// A test scope.
+        pub mod test {
+            counters { calls }
+            gauges {}
+            histograms {}
+            statuses None
+        }
+    }
+
+    /// What a flush could not hand over comes with the next one, which says since when it counts.
+    #[test]
+    fn an_increase_counts_from_the_last_flush_that_was_taken() {
+        let registry = Registry::new();
+        let writer = registry.scope::<test::Stats>(ScopeName::plain("t.")).writer();
+        let (batches, mut taken) = mpsc::channel(1);
+        let nanos = Duration::from_nanos;
+        let mut collector = Collector { config: config(true), previous: Previous::default(), last: nanos(1), batches };
+        let mut flush = |calls, now| {
+            writer.add(test::Counter::calls, calls);
+            collector.flush(&registry.tagged_samples(), nanos(1), nanos(now))
+        };
+        assert!(flush(5, 10));
+        assert!(!flush(2, 20), "the one before waits");
+        assert!(!flush(1, 30));
+        let mut next = || taken.try_recv().map(|batch| counts(&batch)).expect("a batch");
+        assert_eq!(next(), [(Some(5), 1)]);
+        assert!(flush(4, 40));
+        assert_eq!(next(), [(Some(7), 10)]);
+        assert!(flush(1, 50));
+        assert_eq!(next(), [(Some(1), 40)]);
+    }
+}

@@ -8,6 +8,7 @@ mod change;
 mod flush;
 mod metrics;
 mod otlp;
+mod otlp_http;
 mod otlp_message;
 mod service;
 mod statsd;

@@ -306,7 +306,7 @@ fn nanos(since_1970: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use evenkeel_runtime_config::Environment;
@@ -319,7 +319,7 @@ mod tests {
     use super::super::change::Interval;
     use super::*;
 
-    fn config(deltas: bool) -> Arc<OtlpMetrics> {
+    pub(in super::super) fn config(deltas: bool) -> Arc<OtlpMetrics> {
         let text = format!(
             "static_resources: {{ clusters: [ {{ name: c, type: STATIC, load_assignment: {{ cluster_name: c }} }} ] }}\n\
              stats_sinks: [ {{ name: s, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.stat_sinks.open_telemetry.v3.SinkConfig, \
@@ -341,6 +341,15 @@ mod tests {
             labels: vec![("envoy_cluster_name".to_owned(), cluster.to_owned())],
             value,
         }
+    }
+
+    /// The values of all counters, and since when they count.
+    pub(in super::super) fn counts(batch: &Batch) -> Vec<(Option<i64>, u64)> {
+        let sums = batch.metrics.iter().filter_map(|metric| match &metric.data {
+            Some(Data::Sum(sum)) => Some(&sum.data_points),
+            _ => None,
+        });
+        sums.flatten().map(|point| (point.as_int, point.start_time_unix_nano)).collect()
     }
 
     const AT: Moments =
@@ -405,5 +414,43 @@ mod tests {
         }
         let counts: Vec<_> = batch.requests(&config(false), 2).iter().map(|(_, count)| *count).collect();
         assert_eq!(counts, [2, 2, 1]);
+    }
+
+    /// A metric of many series is several of one name, and no series is lost or comes twice.
+    #[test]
+    fn requests_have_so_many_data_points_at_most() {
+        for (series, most, expected) in [
+            (&[5][..], 2, &[&[2][..], &[2], &[1]][..]),
+            (&[1, 5], 3, &[&[1], &[3], &[2]]),
+            (&[2, 1, 3], 3, &[&[2, 1], &[3]]),
+            (&[4], 4, &[&[4]]),
+            (&[], 4, &[]),
+        ] {
+            let mut batch = Batch::default();
+            for (number, count) in series.iter().enumerate() {
+                for place in 0..*count {
+                    let sample =
+                        TaggedSample { name: format!("m{number}"), ..sample(&place.to_string(), Value::Counter(1)) };
+                    batch.add(&config(true), &sample, &Change::Counter { value: 1, delta: 1 }, AT);
+                }
+            }
+            let requests = batch.requests(&config(true), most);
+            let metrics = requests.iter().map(|(request, _)| &request.resource_metrics[0].scope_metrics[0].metrics);
+            let points: Vec<Vec<usize>> =
+                metrics.clone().map(|metrics| metrics.iter().map(Metric::points).collect()).collect();
+            assert_eq!(points, expected, "{series:?} {most}");
+            let mut seen = Vec::new();
+            for metric in metrics.flatten() {
+                let Some(Data::Sum(sum)) = &metric.data else { panic!("{metric:?}") };
+                assert!(sum.is_monotonic && sum.aggregation_temporality == DELTA, "{metric:?}");
+                seen.extend(
+                    sum.data_points.iter().map(|point| (metric.name.clone(), format!("{:?}", point.attributes))),
+                );
+            }
+            let all = seen.len();
+            seen.sort();
+            seen.dedup();
+            assert_eq!((all, seen.len()), (series.iter().sum(), series.iter().sum()), "{series:?}");
+        }
     }
 }

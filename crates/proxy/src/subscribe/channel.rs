@@ -35,6 +35,27 @@ pub(crate) enum ChannelError {
 
 /// Connects to the cluster's endpoints in turn, one per attempt.
 pub(crate) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) -> Result<Channel, ChannelError> {
+    let (stream, address) = open(shared, name, attempt, WantedProtocol::Http2).await?;
+    over(stream).await.map_err(|error| ChannelError::Http2 { address, error })
+}
+
+/// As [`connect`], without a protocol on top.
+pub(crate) async fn stream(
+    shared: &Shared,
+    name: &Arc<str>,
+    attempt: usize,
+    wanted: WantedProtocol,
+) -> Result<Stream, ChannelError> {
+    open(shared, name, attempt, wanted).await.map(|(stream, _)| stream)
+}
+
+/// A connection, and the address that it leads to.
+async fn open(
+    shared: &Shared,
+    name: &Arc<str>,
+    attempt: usize,
+    wanted: WantedProtocol,
+) -> Result<(Stream, String), ChannelError> {
     let cluster = ready_cluster(shared, name).await?;
     let hosts = &cluster.endpoints.hosts;
     let endpoint = hosts.get(attempt % hosts.len().max(1)).ok_or_else(|| ChannelError::NoEndpoints(name.clone()))?;
@@ -42,9 +63,10 @@ pub(crate) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) ->
     let transport = matched.map_or(&cluster.transport, |matched| &matched.transport);
     let address = endpoint.address.to_string();
     let host = Host::new(endpoint, transport.clone());
-    let stream = connect_host(&cluster, &host, WantedProtocol::Http2, None).await;
-    let stream = stream.map_err(|error| ChannelError::Connect { address: address.clone(), error })?;
-    over(stream).await.map_err(|error| ChannelError::Http2 { address, error })
+    match connect_host(&cluster, &host, wanted, None).await {
+        Ok(stream) => Ok((stream, address)),
+        Err(error) => Err(ChannelError::Connect { address, error }),
+    }
 }
 
 /// Waits until the cluster is warm.

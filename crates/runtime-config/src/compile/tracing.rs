@@ -220,16 +220,16 @@ fn by_http(cx: &mut Cx<'_>, service: &core::HttpService, service_name: &str) -> 
 }
 
 /// A collector that is called over HTTP.
-struct Collector {
-    cluster: Arc<str>,
+pub(crate) struct Collector {
+    pub cluster: Arc<str>,
     /// The host in the URI; may be empty.
-    host: Box<str>,
-    path: Box<str>,
-    timeout: Duration,
-    headers: Vec<(Box<str>, Box<str>)>,
+    pub host: Box<str>,
+    pub path: Box<str>,
+    pub timeout: Duration,
+    pub headers: Vec<(Box<str>, Box<str>)>,
 }
 
-fn collector(cx: &mut Cx<'_>, service: &core::HttpService) -> Option<Collector> {
+pub(crate) fn collector(cx: &mut Cx<'_>, service: &core::HttpService) -> Option<Collector> {
     let uri = cx.required("http_uri", service.http_uri.as_ref())?;
     let (cluster, timeout) = cx.at("http_uri", |cx| {
         let timeout = cx.limit("timeout", uri.timeout.as_ref(), None).unwrap_or(DEFAULT_EXPORT_TIMEOUT);

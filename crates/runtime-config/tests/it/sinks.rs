@@ -159,6 +159,7 @@ fn bootstrap(text: &str) -> Result<StatsSinks, Rejection> {
 
 const STATSD: &str = "\"@type\": type.googleapis.com/envoy.config.metrics.v3.StatsdSink";
 const METRICS: &str = "\"@type\": type.googleapis.com/envoy.config.metrics.v3.MetricsServiceConfig";
+const OTLP_SINK: &str = "\"@type\": type.googleapis.com/envoy.extensions.stat_sinks.open_telemetry.v3.SinkConfig";
 const CLUSTER: &str =
     "static_resources: { clusters: [ { name: als, type: STATIC, load_assignment: { cluster_name: als } } ] }";
 
@@ -215,6 +216,13 @@ fn sinks_of_statistics_that_are_rejected() {
         (
             sinks(&format!("{STATSD}, address: {{ pipe: {{ path: /a }} }}")),
             "stats_sinks[0].typed_config.address: must be a socket_address",
+        ),
+        (sinks(OTLP_SINK), "typed_config: one of grpc_service, http_service is required"),
+        (
+            sinks(&format!(
+                "{OTLP_SINK}, http_service: {{ http_uri: {{ uri: \"http://c/v1\", cluster: b, timeout: 1s }} }}"
+            )),
+            "http_service.http_uri.cluster: there is no static cluster \"b\"",
         ),
         (sinks(&format!("{METRICS}, {SERVICE}")), "transport_api_version: must be V3"),
         (sinks(&format!("{METRICS}, transport_api_version: V3")), "grpc_service: is required"),
