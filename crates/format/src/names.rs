@@ -11,15 +11,10 @@ pub const ONLY_ENVOY: &[&str] = &[
     "DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED",
     "DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_SENT",
     "DOWNSTREAM_DETECTED_CLOSE_TYPE",
-    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS",
-    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
-    "DOWNSTREAM_DIRECT_LOCAL_PORT",
     "DOWNSTREAM_HANDSHAKE_DURATION",
     "DOWNSTREAM_HEADER_BYTES_RECEIVED",
     "DOWNSTREAM_HEADER_BYTES_SENT",
     "DOWNSTREAM_LOCAL_CLOSE_REASON",
-    "DOWNSTREAM_PEER_ISSUER_FINGERPRINT_256",
-    "DOWNSTREAM_PEER_ISSUER_SERIAL",
     "DOWNSTREAM_TLS_SESSION_ID",
     "DOWNSTREAM_WIRE_BYTES_RECEIVED",
     "DOWNSTREAM_WIRE_BYTES_SENT",
@@ -102,12 +97,15 @@ pub(crate) fn certificate(name: &str) -> Option<Certificate> {
 /// Operators that print an address; one without a port may have a number of bits.
 #[rustfmt::skip]
 const ADDRESSES: &[(&str, AddressOf, AddressPart)] = {
-    use AddressOf::{DownstreamDirectRemote, DownstreamLocal, DownstreamRemote, UpstreamLocal, UpstreamRemote};
+    use AddressOf::{DownstreamDirectLocal, DownstreamDirectRemote, DownstreamLocal, DownstreamRemote, UpstreamLocal, UpstreamRemote};
     use AddressPart::{Port, Whole, WithoutPort};
     &[
         ("DOWNSTREAM_LOCAL_ADDRESS", DownstreamLocal, Whole),
         ("DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT", DownstreamLocal, WithoutPort),
         ("DOWNSTREAM_LOCAL_PORT", DownstreamLocal, Port),
+        ("DOWNSTREAM_DIRECT_LOCAL_ADDRESS", DownstreamDirectLocal, Whole),
+        ("DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT", DownstreamDirectLocal, WithoutPort),
+        ("DOWNSTREAM_DIRECT_LOCAL_PORT", DownstreamDirectLocal, Port),
         ("DOWNSTREAM_REMOTE_ADDRESS", DownstreamRemote, Whole),
         ("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", DownstreamRemote, WithoutPort),
         ("DOWNSTREAM_REMOTE_PORT", DownstreamRemote, Port),
@@ -127,7 +125,7 @@ const ADDRESSES: &[(&str, AddressOf, AddressPart)] = {
 #[rustfmt::skip]
 const CERTIFICATES: &[(&str, Side, Whose, CertificateField)] = {
     use CertificateField::{
-        ChainSerials, ChainSha1, ChainSha256, DnsSan, EmailSan, IpSan, Issuer, NotAfter, NotBefore, Pem, Serial, Sha1, Sha256, Subject,
+        ChainSerials, ChainSha1, ChainSha256, DnsSan, EmailSan, IpSan, Issuer, IssuerSerial, IssuerSha256, NotAfter, NotBefore, Pem, Serial, Sha1, Sha256, Subject,
         UriSan,
     };
     use Side::{Downstream, Upstream};
@@ -139,6 +137,8 @@ const CERTIFICATES: &[(&str, Side, Whose, CertificateField)] = {
         ("DOWNSTREAM_PEER_EMAIL_SAN", Downstream, Peer, EmailSan),
         ("DOWNSTREAM_PEER_SUBJECT", Downstream, Peer, Subject),
         ("DOWNSTREAM_PEER_ISSUER", Downstream, Peer, Issuer),
+        ("DOWNSTREAM_PEER_ISSUER_FINGERPRINT_256", Downstream, Peer, IssuerSha256),
+        ("DOWNSTREAM_PEER_ISSUER_SERIAL", Downstream, Peer, IssuerSerial),
         ("DOWNSTREAM_PEER_SERIAL", Downstream, Peer, Serial),
         ("DOWNSTREAM_PEER_FINGERPRINT_256", Downstream, Peer, Sha256),
         ("DOWNSTREAM_PEER_FINGERPRINT_1", Downstream, Peer, Sha1),

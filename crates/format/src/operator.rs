@@ -257,7 +257,10 @@ pub enum HeadOf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum AddressOf {
+    /// Where the client connected to: the original destination of a redirected connection.
     DownstreamLocal,
+    /// The socket's own.
+    DownstreamDirectLocal,
     /// The client's: of the socket's peer, or as a header says.
     DownstreamRemote,
     /// The socket's peer.
@@ -339,6 +342,10 @@ pub enum CertificateField {
     Sha256,
     /// SHA-1 in hexadecimal.
     Sha1,
+    /// SHA-256 of the issuer's certificate in the chain.
+    IssuerSha256,
+    /// The serial number of the issuer's certificate in the chain.
+    IssuerSerial,
     /// SHA-256 of each certificate of the chain.
     ChainSha256,
     /// SHA-1 of each certificate of the chain.

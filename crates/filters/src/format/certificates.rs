@@ -60,6 +60,8 @@ fn field(field: &CertificateField, certificate: &PeerCertificate, sink: &mut imp
         CertificateField::Serial => sink.non_empty(&certificate.serial),
         CertificateField::Sha256 => sink.non_empty(&certificate.sha256_hex()),
         CertificateField::Sha1 => sink.non_empty(&certificate.chain_sha1().first().cloned().unwrap_or_default()),
+        CertificateField::IssuerSha256 => sink.string(certificate.chain_sha256().get(1).map(String::as_str)),
+        CertificateField::IssuerSerial => sink.string(certificate.chain_serials().get(1).map(String::as_str)),
         CertificateField::ChainSha256 => joined(&certificate.chain_sha256(), sink),
         CertificateField::ChainSha1 => joined(&certificate.chain_sha1(), sink),
         CertificateField::ChainSerials => joined(&certificate.chain_serials(), sink),

@@ -149,9 +149,20 @@ fn address(of: AddressOf, part: AddressPart, record: &Record<'_>, sink: &mut imp
     let stream = record.stream;
     let address = match (of, record.connection.socket_path()) {
         // The client of a Unix socket has no address, and the socket no port.
-        (AddressOf::DownstreamLocal, path @ Some(_)) if part != AddressPart::Port => return sink.string(path),
-        (AddressOf::DownstreamLocal | AddressOf::DownstreamRemote | AddressOf::DownstreamDirectRemote, Some(_)) => None,
+        (AddressOf::DownstreamLocal | AddressOf::DownstreamDirectLocal, path @ Some(_))
+            if part != AddressPart::Port =>
+        {
+            return sink.string(path);
+        }
+        (
+            AddressOf::DownstreamLocal
+            | AddressOf::DownstreamDirectLocal
+            | AddressOf::DownstreamRemote
+            | AddressOf::DownstreamDirectRemote,
+            Some(_),
+        ) => None,
         (AddressOf::DownstreamLocal, None) => Some(view.local),
+        (AddressOf::DownstreamDirectLocal, None) => Some(record.connection.direct_local),
         (AddressOf::DownstreamRemote, None) => Some(stream.client.unwrap_or(view.remote)),
         (AddressOf::DownstreamDirectRemote, None) => Some(view.direct_remote),
         (AddressOf::UpstreamLocal, _) => stream.upstream_local,

@@ -33,6 +33,8 @@ pub struct ConnectionInfo {
     pub accepted: Instant,
     /// The data that matchers and filters may inspect: its addresses, the server name, the client's certificate.
     pub view: ConnectionView,
+    /// The socket's own address, which differs from `view.local` if the connection was redirected or comes through a proxy that says so.
+    pub direct_local: SocketAddr,
     /// What its first bytes show, which filter chains are selected by.
     pub hello: Hello,
     /// The TLS session, as far as the handshake got.
@@ -50,6 +52,7 @@ impl ConnectionInfo {
             id,
             accepted,
             view: ConnectionView::plaintext(remote, local),
+            direct_local: local,
             hello: Hello::default(),
             session: None,
             listener: None,
@@ -59,7 +62,17 @@ impl ConnectionInfo {
 
     /// Creates a record with only what matchers may inspect.
     pub fn of_view(accepted: Instant, view: ConnectionView) -> Self {
-        Self { id: 0, accepted, view, hello: Hello::default(), session: None, listener: None, chain: None }
+        let direct_local = view.local;
+        Self {
+            id: 0,
+            accepted,
+            view,
+            direct_local,
+            hello: Hello::default(),
+            session: None,
+            listener: None,
+            chain: None,
+        }
     }
 
     /// The path of the Unix socket that it came to, if it did. Its addresses are then unspecified.

@@ -58,6 +58,9 @@ pub(crate) struct Facts {
     pub(crate) remote: SocketAddr,
     /// The address the client connected to.
     pub(crate) local: SocketAddr,
+    /// The socket's own address; older processes do not send it.
+    #[serde(default)]
+    pub(crate) direct_local: Option<SocketAddr>,
     /// The TLVs of a PROXY protocol header: types and values.
     #[serde(default)]
     pub(crate) tlvs: Vec<(u8, Vec<u8>)>,
@@ -102,6 +105,7 @@ impl Facts {
             direct_remote: *direct_remote,
             remote: *remote,
             local: *local,
+            direct_local: Some(info.direct_local),
             tlvs: tlvs.iter().flat_map(|tlvs| &**tlvs).map(|tlv| (tlv.kind, tlv.value.clone())).collect(),
             server_name: server_name.as_deref().map(str::to_owned),
             age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
@@ -117,6 +121,7 @@ impl Facts {
         let tlvs: Arc<[Tlv]> =
             self.tlvs.iter().map(|(kind, value)| Tlv { kind: *kind, value: value.clone() }).collect();
         info.view.direct_remote = self.direct_remote;
+        info.direct_local = self.direct_local.unwrap_or(self.local);
         info.view.tlvs = Some(tlvs).filter(|tlvs| !tlvs.is_empty());
         info.view.server_name = self.server_name.as_deref().map(Arc::from);
         info
@@ -133,6 +138,7 @@ mod tests {
         let mut info =
             ConnectionInfo::new(7, Instant::now().into_std(), address("192.0.2.1:1000"), address("192.0.2.9:443"));
         info.view.direct_remote = address("[2001:db8::1]:2000");
+        info.direct_local = address("192.0.2.8:15006");
         info.view.tlvs = Some([Tlv { kind: 0xea, value: b"vpc".to_vec() }].into());
         info.view.server_name = Some("web.example".into());
         let text = serde_json::to_string(&Facts::of(&info)).expect("JSON");
@@ -141,7 +147,7 @@ mod tests {
             let ConnectionView { direct_remote, remote, tlvs, local, server_name, tls, .. } = info.view.clone();
             (direct_remote, remote, tlvs, local, server_name, tls)
         };
-        assert_eq!((other.id, seen(&other)), (8, seen(&info)));
+        assert_eq!((other.id, seen(&other), other.direct_local), (8, seen(&info), info.direct_local));
         let ages = other.accepted.duration_since(info.accepted);
         assert!(ages < Duration::from_secs(60), "{ages:?}");
     }

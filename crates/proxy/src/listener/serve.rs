@@ -100,7 +100,7 @@ async fn accepted<'w>(
     id: u64,
     registration: &'w Rc<Registration>,
 ) -> Option<Served<'w>> {
-    let (destination, redirected) = destination(&accepted)?;
+    let Destination { address: destination, direct, redirected } = destination(&accepted)?;
     let Accepted { stream, peer, bound, slot } = accepted;
     let logical = if redirected && bound.use_original_dst {
         listener_of_destination(worker, &bound, destination).await
@@ -112,6 +112,7 @@ async fn accepted<'w>(
     let stream = TcpStream::from_std(stream).ok()?;
     let listener = Arc::clone(placement.listener());
     let mut info = ConnectionInfo::new(id, counted.since.into_std(), peer, destination);
+    info.direct_local = direct;
     info.listener = Some(Arc::clone(&listener));
     let (downstream, upstream_side) = establish(worker, stream, info, listener, &counted).await?;
     worker.edges.accepted(&downstream.info, turn::now());
@@ -244,14 +245,22 @@ fn close_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, 
     log::refused(worker, listener, &downstream.info, close);
 }
 
-/// The address the client connected to, and whether a redirect changed it.
-fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
+/// The address the client connected to.
+struct Destination {
+    address: SocketAddr,
+    /// The socket's own.
+    direct: SocketAddr,
+    /// Whether a redirect changed it.
+    redirected: bool,
+}
+
+fn destination(accepted: &Accepted) -> Option<Destination> {
     if accepted.bound.address.socket().is_none() {
-        return Some((UNNAMED, false));
+        return Some(Destination { address: UNNAMED, direct: UNNAMED, redirected: false });
     }
     let local = accepted.stream.local_addr().ok()?;
     let original =
         if accepted.bound.listener_filters.original_dst { original_destination(&accepted.stream, local) } else { None };
-    let destination = original.unwrap_or(local);
-    Some((destination, original.is_some_and(|original| original != local)))
+    let redirected = original.is_some_and(|original| original != local);
+    Some(Destination { address: original.unwrap_or(local), direct: local, redirected })
 }
