@@ -40,6 +40,8 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Address to bind, or the address original destinations are matched against when `bind_to_port` is false.
     pub address: ListenAddress,
+    /// Further addresses where it has sockets, with their options (`additional_addresses`). Its statistics are under the first one.
+    pub additional: Vec<(ListenAddress, Arc<[ListenOption]>)>,
     /// The permissions of the file, if the address is one (`Pipe.mode`); `None`: as the process's umask has them.
     pub file_mode: Option<u32>,
     /// Options of its sockets, in the order in which they are set.
@@ -85,6 +87,17 @@ impl Listener {
             .find(input)
             .and_then(|index| self.filter_chains.get(index))
             .or(self.default_filter_chain.as_ref())
+    }
+
+    /// All its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = &ListenAddress> {
+        std::iter::once(&self.address).chain(self.additional.iter().map(|(address, _)| address))
+    }
+
+    /// The options of its sockets at an address.
+    pub fn socket_options_at(&self, address: &ListenAddress) -> &Arc<[ListenOption]> {
+        let further = self.additional.iter().find(|(further, _)| further == address);
+        further.map_or(&self.socket_options, |(_, options)| options)
     }
 
     /// The clusters that its connections use without demanding them individually.

@@ -31,8 +31,8 @@ pub struct BindError {
 }
 
 impl BindError {
-    fn of(listener: &Listener, error: io::Error) -> Self {
-        Self { listener: Arc::clone(&listener.name), address: listener.address.clone(), error }
+    fn of(listener: &Listener, key: &ListenerKey, error: io::Error) -> Self {
+        Self { listener: Arc::clone(&listener.name), address: key.address.clone(), error }
     }
 }
 
@@ -45,9 +45,19 @@ pub(crate) struct ListenerKey {
 }
 
 impl ListenerKey {
+    /// The key of a listener's first address.
     pub(crate) fn of(listener: &Listener) -> Self {
-        let name = (listener.address.port() == Some(0)).then(|| Arc::clone(&listener.name));
-        Self { address: listener.address.clone(), name }
+        Self::of_address(listener, &listener.address)
+    }
+
+    /// The keys of a listener: one for each of its addresses.
+    pub(crate) fn all_of(listener: &Listener) -> impl Iterator<Item = Self> {
+        listener.addresses().map(|address| Self::of_address(listener, address))
+    }
+
+    fn of_address(listener: &Listener, address: &ListenAddress) -> Self {
+        let name = (address.port() == Some(0)).then(|| Arc::clone(&listener.name));
+        Self { address: address.clone(), name }
     }
 
     /// Returns the key of a listener with a fixed port.
@@ -191,9 +201,9 @@ impl ListenerSockets {
         Self { workers, inherited, bound: HashMap::new() }
     }
 
-    /// The address a listener is bound to.
-    pub(crate) fn bound_address(&self, listener: &Listener) -> Option<ListenAddress> {
-        self.bound.get(&ListenerKey::of(listener)).map(|bound| bound.real.clone())
+    /// The addresses a listener is bound to.
+    pub(crate) fn bound_addresses(&self, listener: &Listener) -> impl Iterator<Item = ListenAddress> {
+        ListenerKey::all_of(listener).filter_map(|key| self.bound.get(&key).map(|bound| bound.real.clone()))
     }
 
     /// Opens sockets for added listeners and returns the keys of removed ones. A socket stays open while any listener
@@ -201,7 +211,7 @@ impl ListenerSockets {
     pub(crate) fn change<'l>(&mut self, listeners: impl Iterator<Item = &'l Arc<Listener>>) -> SocketChange {
         let mut change = SocketChange::default();
         let wanted: HashMap<ListenerKey, &Arc<Listener>> =
-            listeners.map(|listener| (ListenerKey::of(listener), listener)).collect();
+            listeners.flat_map(|listener| ListenerKey::all_of(listener).map(move |key| (key, listener))).collect();
         change.closed = self.bound.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
         for file in change.closed.iter().filter_map(|key| self.bound.remove(key)?.file) {
             file.remove();
@@ -209,8 +219,8 @@ impl ListenerSockets {
         for (key, listener) in wanted {
             if let Some(bound) = self.bound.get_mut(&key) {
                 bound.file.iter().for_each(|file| file.allow(listener.file_mode));
-                if let Err(error) = bound.follow(listener) {
-                    change.errors.push(BindError::of(listener, error));
+                if let Err(error) = bound.follow(&key, listener) {
+                    change.errors.push(BindError::of(listener, &key, error));
                 }
                 continue;
             }
@@ -221,7 +231,7 @@ impl ListenerSockets {
                     change.opened.push(Opened { listener: key, sockets });
                 }
                 Err(error) => {
-                    change.errors.push(BindError::of(listener, error));
+                    change.errors.push(BindError::of(listener, &key, error));
                 }
             }
         }
@@ -231,16 +241,20 @@ impl ListenerSockets {
     /// The error that binding the address of a warming listener would give now. Ports that this process uses itself are
     /// not tried: they may be about to be freed.
     pub(crate) fn obstacle(&self, listener: &Listener) -> Option<BindError> {
-        let key = ListenerKey::of(listener);
+        ListenerKey::all_of(listener).find_map(|key| self.obstacle_at(&key, listener))
+    }
+
+    fn obstacle_at(&self, key: &ListenerKey, listener: &Listener) -> Option<BindError> {
         // A socket's file cannot be tried without creating it.
-        let address = listener.address.socket()?;
+        let address = key.address.socket()?;
         let is_ours = self.bound.values().any(|bound| bound.real.port() == Some(address.port()));
-        if is_ours || address.port() == 0 || !listener.bind_to_port || self.inherited.has(&key) {
+        if is_ours || address.port() == 0 || !listener.bind_to_port || self.inherited.has(key) {
             return None;
         }
-        let error =
-            bound(address, listener, false).and_then(|socket| set_transparent(&socket, listener.transparent)).err()?;
-        Some(BindError::of(listener, error))
+        let options = listener.socket_options_at(&key.address);
+        let socket = bound(address, options, false);
+        let error = socket.and_then(|socket| set_transparent(&socket, listener.transparent)).err()?;
+        Some(BindError::of(listener, key, error))
     }
 
     /// Drops the matching sockets and returns their keys.
@@ -273,9 +287,9 @@ impl ListenerSockets {
 
     fn open(&mut self, key: &ListenerKey, listener: &Listener) -> io::Result<Bound> {
         let Taken { mut instead, beside } = self.inherited.take(key)?;
-        let mut options = Arc::clone(&listener.socket_options);
+        let mut options = Arc::clone(listener.socket_options_at(&key.address));
         if instead.is_empty() {
-            instead = self.bind_own(listener)?;
+            instead = self.bind_own(key, listener)?;
         } else {
             // Whoever bound them has set what is set before that.
             options = options.iter().filter(|option| option.state == SocketState::Prebind).cloned().collect();
@@ -286,11 +300,11 @@ impl ListenerSockets {
                 instead.push(socket.try_clone()?);
             }
         }
-        Bound::new(instead, options, listener)
+        Bound::new(instead, options, key, listener)
     }
 
-    fn bind_own(&self, listener: &Listener) -> io::Result<Vec<Socket>> {
-        let address = match &listener.address {
+    fn bind_own(&self, key: &ListenerKey, listener: &Listener) -> io::Result<Vec<Socket>> {
+        let address = match &key.address {
             ListenAddress::Socket(address) => *address,
             ListenAddress::Datagram(address) => return self.bind_datagrams(*address, listener),
             ListenAddress::Pipe(path) => {
@@ -298,13 +312,14 @@ impl ListenerSockets {
             }
         };
         // A port in use has to be an error, but SO_REUSEPORT would silently share it with another process of this user.
-        let first = bind(address, listener, false)?;
+        let options = listener.socket_options_at(&key.address);
+        let first = bind(address, listener, options, false)?;
         if !listener.reuse_port {
             return Ok(vec![first]);
         }
         let real = socket_address(&first)?;
         drop(first);
-        (0..self.workers).map(|_| bind(real, listener, true)).collect()
+        (0..self.workers).map(|_| bind(real, listener, options, true)).collect()
     }
 
     /// One socket for each worker: the kernel gives all datagrams of a client to the same one. Without `SO_REUSEPORT` there is
@@ -321,26 +336,32 @@ impl ListenerSockets {
 }
 
 impl Bound {
-    fn new(sockets: Vec<Socket>, options: Arc<[ListenOption]>, listener: &Listener) -> io::Result<Self> {
+    fn new(
+        sockets: Vec<Socket>,
+        options: Arc<[ListenOption]>,
+        key: &ListenerKey,
+        listener: &Listener,
+    ) -> io::Result<Self> {
         let first = sockets.first().ok_or(io::ErrorKind::NotFound)?;
-        let (real, file) = match &listener.address {
+        let (real, file) = match &key.address {
             ListenAddress::Socket(_) => (ListenAddress::Socket(socket_address(first)?), None),
             ListenAddress::Datagram(_) => (ListenAddress::Datagram(socket_address(first)?), None),
-            ListenAddress::Pipe(path) => (listener.address.clone(), SocketFile::at(path)),
+            ListenAddress::Pipe(path) => (key.address.clone(), SocketFile::at(path)),
         };
         sockets.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
         let mut made = Self { real, sockets, options, file };
-        made.follow(listener)?;
+        made.follow(key, listener)?;
         Ok(made)
     }
 
     /// Sets the options that may differ between a listener and the one that the sockets were made for. One that the listener no longer
     /// has keeps its value, as its former one is not known.
-    fn follow(&mut self, listener: &Listener) -> io::Result<()> {
-        for option in listener.socket_options.iter().filter(|option| !self.options.contains(option)) {
+    fn follow(&mut self, key: &ListenerKey, listener: &Listener) -> io::Result<()> {
+        let options = listener.socket_options_at(&key.address);
+        for option in options.iter().filter(|option| !self.options.contains(option)) {
             self.sockets.iter().try_for_each(|socket| options::set(socket, option))?;
         }
-        self.options = Arc::clone(&listener.socket_options);
+        self.options = Arc::clone(options);
         match self.real {
             ListenAddress::Socket(_) => {
                 self.sockets.iter().try_for_each(|socket| set_transparent(socket, listener.transparent))
@@ -361,12 +382,12 @@ impl Bound {
     }
 }
 
-fn bind(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<Socket> {
-    let socket = bound(address, listener, reuse_port)?;
+fn bind(address: SocketAddr, listener: &Listener, options: &[ListenOption], reuse_port: bool) -> io::Result<Socket> {
+    let socket = bound(address, options, reuse_port)?;
     // Before it listens: no connection is to arrive that it cannot accept.
     set_transparent(&socket, listener.transparent)?;
     socket.listen(i32::try_from(listener.backlog).unwrap_or(i32::MAX))?;
-    options::set_in(&socket, &listener.socket_options, SocketState::Listening)?;
+    options::set_in(&socket, options, SocketState::Listening)?;
     Ok(socket)
 }
 
@@ -389,12 +410,12 @@ fn set_transparent(socket: &Socket, transparent: bool) -> io::Result<()> {
 }
 
 /// A socket bound to the address, not listening yet.
-fn bound(address: SocketAddr, listener: &Listener, reuse_port: bool) -> io::Result<Socket> {
+fn bound(address: SocketAddr, options: &[ListenOption], reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Of UDP it would allow several sockets at one address.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
-    bind_to(socket, address, &listener.socket_options)
+    bind_to(socket, address, options)
 }
 
 /// A UDP socket bound to the address. Each datagram comes with the address that it was sent to, if there are several.

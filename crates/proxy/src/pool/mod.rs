@@ -417,9 +417,8 @@ impl WorkerPool {
         let state = self.lock();
         let mut listeners = Vec::new();
         for listener in state.current.config.listeners.values() {
-            if let Some(address) = state.sockets.bound_address(listener) {
-                listeners.push(BoundListener { name: Arc::clone(&listener.name), address });
-            }
+            let addresses = state.sockets.bound_addresses(listener);
+            listeners.extend(addresses.map(|address| BoundListener { name: Arc::clone(&listener.name), address }));
         }
         listeners
     }

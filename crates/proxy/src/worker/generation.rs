@@ -63,20 +63,27 @@ impl Generation {
 
     fn add(&mut self, listener: &Arc<Listener>) {
         if listener.bind_to_port {
-            self.bound.insert(ListenerKey::of(listener), Arc::clone(listener));
-        } else if let Some(address) = listener.address.socket() {
-            self.handed_over.insert(address, Arc::clone(listener));
+            for key in ListenerKey::all_of(listener) {
+                self.bound.insert(key, Arc::clone(listener));
+            }
+        } else {
+            for address in listener.addresses().filter_map(ListenAddress::socket) {
+                self.handed_over.insert(address, Arc::clone(listener));
+            }
         }
     }
 
     fn remove(&mut self, listener: &Arc<Listener>) {
         let is_it = |held: Option<&Arc<Listener>>| held.is_some_and(|held| Arc::ptr_eq(held, listener));
-        let key = ListenerKey::of(listener);
-        if is_it(self.bound.get(&key)) {
-            self.bound.remove(&key);
+        for key in ListenerKey::all_of(listener) {
+            if is_it(self.bound.get(&key)) {
+                self.bound.remove(&key);
+            }
         }
-        if let Some(address) = listener.address.socket().filter(|address| is_it(self.handed_over.get(address))) {
-            self.handed_over.remove(&address);
+        for address in listener.addresses().filter_map(ListenAddress::socket) {
+            if is_it(self.handed_over.get(&address)) {
+                self.handed_over.remove(&address);
+            }
         }
     }
 

@@ -12,13 +12,17 @@ use crate::listener::Listener;
 #[derive(Debug)]
 pub(super) struct Contender {
     pub name: Arc<str>,
-    pub address: ListenAddress,
+    pub addresses: Vec<ListenAddress>,
     pub resource: Any,
 }
 
 impl Contender {
     pub fn new(listener: &Listener, resource: &Any) -> Self {
-        Self { name: Arc::clone(&listener.name), address: listener.address.clone(), resource: resource.clone() }
+        Self {
+            name: Arc::clone(&listener.name),
+            addresses: listener.addresses().cloned().collect(),
+            resource: resource.clone(),
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl ListenerEntry {
     /// The addresses where its versions have sockets.
     pub fn addresses(&self) -> impl Iterator<Item = ListenAddress> {
         let listeners = self.versions.all().map(|version| &version.compiled.listener);
-        listeners.filter(|listener| listener.bind_to_port).map(|listener| listener.address.clone())
+        listeners.filter(|listener| listener.bind_to_port).flat_map(|listener| listener.addresses().cloned())
     }
 
     pub fn advance(&mut self, ready: impl Fn(&Version<CompiledListener>) -> bool) {

@@ -543,11 +543,13 @@ impl Builder {
 
     /// Two listeners cannot share a socket. A version that is still active counts, as in Envoy; port 0 names no specific port.
     fn refuse_duplicate_address(&self, new: &Listener) -> Result<(), Rejection> {
-        if !new.bind_to_port || new.address.port() == Some(0) {
+        if !new.bind_to_port {
             return Ok(());
         }
-        let Some(holder) = self.holder_of(&new.address, &new.name) else { return Ok(()) };
-        let reason = format!("{} is a duplicate address: listener {:?} has it", new.address, holder.name);
+        let fixed = new.addresses().filter(|address| address.port() != Some(0));
+        let held = |address| Some((address, self.holder_of(address, &new.name)?));
+        let Some((address, holder)) = fixed.filter_map(held).next() else { return Ok(()) };
+        let reason = format!("{address} is a duplicate address: listener {:?} has it", holder.name);
         let problem = Problem { path: "address".to_owned(), reason };
         Err(Rejection { kind: "Listener", name: new.name.to_string(), problems: vec![problem] })
     }
@@ -556,7 +558,7 @@ impl Builder {
     fn holder_of(&self, address: &ListenAddress, name: &str) -> Option<&Arc<Listener>> {
         let others = self.graph.addresses.get(address)?.iter().filter(|other| ***other != *name);
         let mut versions = others.filter_map(|other| self.listeners.get(other)).flat_map(|entry| entry.versions.all());
-        let holds = |held: &&Arc<Listener>| held.bind_to_port && held.address == *address;
+        let holds = |held: &&Arc<Listener>| held.bind_to_port && held.addresses().any(|held| held == address);
         versions.find_map(|version| Some(&version.compiled.listener).filter(holds))
     }
 

@@ -86,7 +86,7 @@ impl Builder {
     fn admit_contenders(&mut self) -> bool {
         let mut admitted = false;
         for contender in self.contenders.take() {
-            if self.holder_of(&contender.address, &contender.name).is_some() {
+            if contender.addresses.iter().any(|address| self.holder_of(address, &contender.name).is_some()) {
                 self.contenders.add(contender);
             } else if self.listener(&contender.resource, false).is_ok() {
                 self.contenders.note_admitted(contender.name);

@@ -18,7 +18,13 @@ const IPPROTO_TCP: i32 = 6;
 const TCP_FASTOPEN: i32 = 23;
 
 /// All options of a listener's sockets, in the order in which they are set.
-pub(super) fn listen_options(cx: &mut Cx<'_>, listener: &Listener, address: &ListenAddress) -> Vec<ListenOption> {
+/// `own`: `socket_options` of this address.
+pub(super) fn listen_options(
+    cx: &mut Cx<'_>,
+    listener: &Listener,
+    address: &ListenAddress,
+    own: &[core::SocketOption],
+) -> Vec<ListenOption> {
     if let ListenAddress::Pipe(_) = address {
         refuse_all(cx, listener);
         return Vec::new();
@@ -42,7 +48,7 @@ pub(super) fn listen_options(cx: &mut Cx<'_>, listener: &Listener, address: &Lis
         }
     }
     let is_udp = matches!(address, ListenAddress::Datagram(_));
-    options.extend(cx.each("socket_options", &listener.socket_options, |cx, option| listen_option(cx, option, is_udp)));
+    options.extend(cx.each("socket_options", own, |cx, option| listen_option(cx, option, is_udp)));
     options
 }
 

@@ -24,6 +24,7 @@ use super::udp_proxy::udp_listener;
 use super::{Cx, headers, proxy_protocol, source, tls, type_name};
 use crate::FastMap;
 use crate::address::ListenAddress;
+use crate::bind::ListenOption;
 use crate::filter_chain_match::{ChainIndex, FilterChainMatch, SourceType};
 use crate::filters::custom::CustomFilter;
 use crate::filters::passive::is_passive;
@@ -75,7 +76,8 @@ impl KnownChains {
     /// Adds the chains of a version that `next` replaces. A version with another address or direction is a different
     /// listener: none of its connections stays.
     pub fn add(&mut self, version: listener::Listener, compiled: &CompiledListener, next: &listener::Listener) {
-        if version.address != next.address || version.traffic_direction != next.traffic_direction {
+        let moves = version.address != next.address || version.additional_addresses != next.additional_addresses;
+        if moves || version.traffic_direction != next.traffic_direction {
             return;
         }
         let messages = version.filter_chains.into_iter().chain(version.default_filter_chain);
@@ -141,10 +143,12 @@ pub(crate) fn listener(
         Err(_) => return cx.fail_at("traffic_direction", format!("unknown value {}", l.traffic_direction)),
     };
     let (address, file_mode) = address?;
-    let socket_options = listen_options(cx, l, &address).into();
+    let socket_options = listen_options(cx, l, &address, &l.socket_options).into();
+    let additional = additional_addresses(cx, l, &address)?;
     let listener = Listener {
         name,
         address,
+        additional,
         file_mode,
         socket_options,
         bind_to_port: binds,
@@ -166,6 +170,29 @@ pub(crate) fn listener(
     let mut references = source::References::default();
     chain_references.iter().for_each(|chain| references.add(chain));
     Some(CompiledListener { listener: Arc::new(listener), references, chain_references })
+}
+
+/// The further addresses, with the options of their sockets. They are of TCP, as the first one.
+fn additional_addresses(
+    cx: &mut Cx<'_>,
+    l: &listener::Listener,
+    first: &ListenAddress,
+) -> Option<Vec<(ListenAddress, Arc<[ListenOption]>)>> {
+    let mut known = vec![first.clone()];
+    let further = cx.each("additional_addresses", &l.additional_addresses, |cx, more| {
+        let (address, _) = listen_address(cx, more.address.as_ref())?;
+        if address.socket().is_none() || first.socket().is_none() {
+            return cx.fail_at("address", "must be one of TCP, as the listener's first");
+        }
+        if address.port() != Some(0) && known.contains(&address) {
+            return cx.fail_at("address", format!("{address} is there already"));
+        }
+        known.push(address.clone());
+        let options = more.socket_options.as_ref().map_or(&l.socket_options, |own| &own.socket_options);
+        let options = listen_options(cx, l, &address, options);
+        Some((address, options.into()))
+    });
+    (further.len() == l.additional_addresses.len()).then_some(further)
 }
 
 /// Chains that failed to compile would shift the indices, so the check is skipped then.

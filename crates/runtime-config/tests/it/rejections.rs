@@ -46,6 +46,15 @@ fn listeners() {
     let twice = format!("filter_chains: [{{ name: a, filters: [{ok}] }}, {{ name: b, filters: [{ok}] }}]");
     for (rest, expected) in [
         ("", vec!["filter_chains: must not be empty"]),
+        (
+            &format!(
+                "filter_chains: [{{ filters: [{ok}] }}]\nadditional_addresses: [ {{ {ADDRESS} }}, {{ address: {{ pipe: {{ path: /p }} }} }} ]"
+            ),
+            vec![
+                "additional_addresses[0].address: 127.0.0.1:80 is there already",
+                "additional_addresses[1].address: must be one of TCP",
+            ],
+        ),
         ("filter_chains: [{ filters: [] }]", vec!["filter_chains[0].filters: must end with"]),
         (
             &format!("filter_chains: [{{ filters: [{}] }}]", tcp_filter("weighted_clusters: { clusters: [] }")),
