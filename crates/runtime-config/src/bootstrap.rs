@@ -17,7 +17,7 @@ use crate::compile::dns::default_resolver;
 use crate::compile::runtime::layers;
 use crate::compile::source::{GrpcServer, InitialMetadata, Source, config_source, grpc_server};
 use crate::compile::tracing::default_provider;
-use crate::compile::{Cx, Environment, address};
+use crate::compile::{Cx, Environment, address, extension_type};
 use crate::dns::DnsResolver;
 use crate::histogram_buckets::{self, HistogramBuckets};
 use crate::overload::{self, Overload};
@@ -91,6 +91,8 @@ pub enum Scope {
     },
 }
 
+/// The only engine; it reads the same expressions.
+const GOOGLE_RE2: &str = "envoy.extensions.regex_engines.v3.GoogleRE2";
 /// Resources not used for a day are dropped, unless the metadata says otherwise.
 const DEFAULT_UNUSED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
@@ -229,6 +231,9 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         if let Some(name) = source.as_ref().filter(|name| !known(name)) {
             cx.fail_at::<()>("dynamic_resources", format!("there is no static cluster {name:?} to connect to"));
         }
+    }
+    if let Some(engine) = &message.default_regex_engine {
+        cx.at("default_regex_engine", |cx| extension_type(cx, engine, GOOGLE_RE2));
     }
     let overload = overload::compile(cx, message);
     let stats = stats_matcher::compile(cx, message.stats_config.as_ref())?;

@@ -144,6 +144,8 @@ pub struct Forwarded {
     pub port: bool,
     /// The scheme of all requests, whatever the client's connection is (`scheme_header_transformation`): `http` or `https`.
     pub scheme: Option<&'static str>,
+    /// Whether `:scheme` tells if the upstream's connection is encrypted, not the client's (`match_upstream`).
+    pub matches_upstream: bool,
 }
 
 /// `codec_type`.

@@ -12,8 +12,8 @@ use crate::compile::{Cx, type_name};
 use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
 use crate::filters::{
-    alpn, buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
-    jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
+    alpn, buffer, compressor, cors, decompressor, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
+    header_mutation, istio_stats, jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
 };
 use crate::route_filters::PerRoute;
 use crate::support::message::MessageSupport;
@@ -108,9 +108,14 @@ http_filters! {
     /// `envoy.filters.http.buffer`.
     Buffer = buffer::Buffer, messages::buffer::v3::Buffer, buffer,
         per route messages::buffer::v3::BufferPerRoute, per_route;
+    /// `envoy.filters.http.compressor`.
+    Compressor = compressor::Compressor, messages::compressor::v3::Compressor, compressor,
+        per route messages::compressor::v3::CompressorPerRoute, per_route;
     /// `envoy.filters.http.cors`.
     Cors = cors::Cors, messages::cors::v3::Cors, cors,
         per route messages::cors::v3::CorsPolicy, policy;
+    /// `envoy.filters.http.decompressor`.
+    Decompressor = decompressor::Decompressor, messages::decompressor::v3::Decompressor, decompressor;
     /// `envoy.filters.http.dynamic_forward_proxy`.
     DynamicForwardProxy = dynamic_forward_proxy::HttpForwardProxy,
         messages::dynamic_forward_proxy::v3::FilterConfig, compile::http_filter,

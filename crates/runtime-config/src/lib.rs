@@ -47,6 +47,7 @@ pub mod outlier_detection;
 pub mod overload;
 pub mod peer;
 pub mod proxy_protocol;
+pub mod rate_limit;
 pub mod rejection;
 pub mod retry;
 pub mod rewrite;
@@ -77,8 +78,9 @@ use rustc_hash::FxBuildHasher;
 pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
 pub use filters::{
-    alpn, buffer, connection_limit, cors, custom, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, istio_stats, jwt_authn, local_ratelimit, metadata_exchange, peer_metadata, rbac, stateful_session,
+    alpn, buffer, compression, compressor, connection_limit, cors, custom, decompressor, dynamic_forward_proxy,
+    ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats, jwt_authn, local_ratelimit,
+    metadata_exchange, peer_metadata, rbac, stateful_session,
 };
 
 pub use compile::source::{InitialMetadata, Reference, Source};

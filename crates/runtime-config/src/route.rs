@@ -11,6 +11,7 @@ use crate::header_edits::HeaderEdits;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::metadata::MetadataMatch;
 use crate::mirror::{MirrorCluster, MirrorPolicy};
+use crate::rate_limit::RouteRateLimits;
 use crate::retry::RetryPolicy;
 use crate::route_filters::FilterOverrides;
 use crate::tracing::RouteTracing;
@@ -179,6 +180,8 @@ pub struct ForwardAction {
     pub hash_policies: HashPolicies,
     /// The mirrors of its requests: the route's `request_mirror_policies`, else its virtual host's, else its table's.
     pub mirrors: Option<Arc<[MirrorPolicy]>>,
+    /// What describes its requests to filters that limit rates: its own `rate_limits`, and its virtual host's.
+    pub rate_limits: Option<Box<RouteRateLimits>>,
 }
 
 /// `core.v3.RoutingPriority`.

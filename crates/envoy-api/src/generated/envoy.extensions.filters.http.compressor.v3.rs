@@ -122,3 +122,64 @@ impl ::prost::Name for Compressor {
         "/envoy.extensions.filters.http.compressor.v3.Compressor".into()
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResponseDirectionOverrides {
+    #[prost(message, optional, tag = "1")]
+    pub remove_accept_encoding_header: ::core::option::Option<
+        super::super::super::super::super::super::google::protobuf::BoolValue,
+    >,
+}
+impl ::prost::Name for ResponseDirectionOverrides {
+    const NAME: &'static str = "ResponseDirectionOverrides";
+    const PACKAGE: &'static str = "envoy.extensions.filters.http.compressor.v3";
+    fn full_name() -> ::prost::alloc::string::String {
+        "envoy.extensions.filters.http.compressor.v3.ResponseDirectionOverrides".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/envoy.extensions.filters.http.compressor.v3.ResponseDirectionOverrides".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompressorOverrides {
+    #[prost(message, optional, tag = "1")]
+    pub response_direction_config: ::core::option::Option<ResponseDirectionOverrides>,
+    #[prost(message, optional, tag = "2")]
+    pub compressor_library: ::core::option::Option<
+        super::super::super::super::super::config::core::v3::TypedExtensionConfig,
+    >,
+}
+impl ::prost::Name for CompressorOverrides {
+    const NAME: &'static str = "CompressorOverrides";
+    const PACKAGE: &'static str = "envoy.extensions.filters.http.compressor.v3";
+    fn full_name() -> ::prost::alloc::string::String {
+        "envoy.extensions.filters.http.compressor.v3.CompressorOverrides".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/envoy.extensions.filters.http.compressor.v3.CompressorOverrides".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompressorPerRoute {
+    #[prost(oneof = "compressor_per_route::Override", tags = "1, 2")]
+    pub r#override: ::core::option::Option<compressor_per_route::Override>,
+}
+/// Nested message and enum types in `CompressorPerRoute`.
+pub mod compressor_per_route {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Override {
+        #[prost(bool, tag = "1")]
+        Disabled(bool),
+        #[prost(message, tag = "2")]
+        Overrides(super::CompressorOverrides),
+    }
+}
+impl ::prost::Name for CompressorPerRoute {
+    const NAME: &'static str = "CompressorPerRoute";
+    const PACKAGE: &'static str = "envoy.extensions.filters.http.compressor.v3";
+    fn full_name() -> ::prost::alloc::string::String {
+        "envoy.extensions.filters.http.compressor.v3.CompressorPerRoute".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/envoy.extensions.filters.http.compressor.v3.CompressorPerRoute".into()
+    }
+}

@@ -58,6 +58,11 @@ pub mod envoy {
                 include!("envoy.config.overload.v3.rs");
             }
         }
+        pub mod ratelimit {
+            pub mod v3 {
+                include!("envoy.config.ratelimit.v3.rs");
+            }
+        }
         pub mod rbac {
             pub mod v3 {
                 include!("envoy.config.rbac.v3.rs");
@@ -147,6 +152,44 @@ pub mod envoy {
                 }
             }
         }
+        pub mod compression {
+            pub mod brotli {
+                pub mod compressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.compression.brotli.compressor.v3.rs");
+                    }
+                }
+                pub mod decompressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.compression.brotli.decompressor.v3.rs");
+                    }
+                }
+            }
+            pub mod gzip {
+                pub mod compressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.compression.gzip.compressor.v3.rs");
+                    }
+                }
+                pub mod decompressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.compression.gzip.decompressor.v3.rs");
+                    }
+                }
+            }
+            pub mod zstd {
+                pub mod compressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.compression.zstd.compressor.v3.rs");
+                    }
+                }
+                pub mod decompressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.compression.zstd.decompressor.v3.rs");
+                    }
+                }
+            }
+        }
         pub mod filters {
             pub mod common {
                 pub mod fault {
@@ -176,6 +219,11 @@ pub mod envoy {
                 pub mod cors {
                     pub mod v3 {
                         include!("envoy.extensions.filters.http.cors.v3.rs");
+                    }
+                }
+                pub mod decompressor {
+                    pub mod v3 {
+                        include!("envoy.extensions.filters.http.decompressor.v3.rs");
                     }
                 }
                 pub mod dynamic_forward_proxy {
@@ -226,6 +274,11 @@ pub mod envoy {
                 pub mod on_demand {
                     pub mod v3 {
                         include!("envoy.extensions.filters.http.on_demand.v3.rs");
+                    }
+                }
+                pub mod ratelimit {
+                    pub mod v3 {
+                        include!("envoy.extensions.filters.http.ratelimit.v3.rs");
                     }
                 }
                 pub mod rbac {
@@ -450,6 +503,11 @@ pub mod envoy {
                 }
             }
         }
+        pub mod regex_engines {
+            pub mod v3 {
+                include!("envoy.extensions.regex_engines.v3.rs");
+            }
+        }
         pub mod request_id {
             pub mod uuid {
                 pub mod v3 {
@@ -605,6 +663,11 @@ pub mod envoy {
         pub mod metrics {
             pub mod v3 {
                 include!("envoy.service.metrics.v3.rs");
+            }
+        }
+        pub mod ratelimit {
+            pub mod v3 {
+                include!("envoy.service.ratelimit.v3.rs");
             }
         }
         pub mod route {

@@ -26,8 +26,8 @@ use crate::format::Record;
 use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 use crate::{
-    alpn, buffer, cors, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats,
-    jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
+    alpn, buffer, compressor, cors, decompressor, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
+    header_mutation, istio_stats, jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
 };
 
 pub(crate) use chain::FilterDecision;
@@ -117,8 +117,12 @@ filters! {
     Alpn => alpn::HttpFilter,
     /// `envoy.filters.http.buffer`.
     Buffer => buffer::HttpFilter,
+    /// `envoy.filters.http.compressor`.
+    Compressor => compressor::HttpFilter,
     /// `envoy.filters.http.cors`.
     Cors => cors::HttpFilter,
+    /// `envoy.filters.http.decompressor`.
+    Decompressor => decompressor::HttpFilter,
     /// `envoy.filters.http.dynamic_forward_proxy`.
     DynamicForwardProxy => dynamic_forward_proxy::HttpFilter,
     /// `envoy.filters.http.ext_authz`.

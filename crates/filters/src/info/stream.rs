@@ -14,6 +14,7 @@ use evenkeel_runtime_config::peer::{DestinationService, Peer};
 use evenkeel_stats::Exemplar;
 
 use super::{ResponseFlags, Times};
+use crate::compression::Encodings;
 
 /// Data about a request, or about a connection that a TCP proxy serves, filled in as it proceeds. Its heads are kept
 /// separately.
@@ -156,6 +157,11 @@ pub trait StateObject {
 
     /// The request's span, for statistics, if it is that.
     fn exemplar(&self) -> Option<&Exemplar> {
+        None
+    }
+
+    /// What the compressors of a chain know of each other, if it is that.
+    fn encodings(&self) -> Option<&Encodings> {
         None
     }
 

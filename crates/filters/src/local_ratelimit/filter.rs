@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use evenkeel_base::grpc::status;
 use evenkeel_runtime_config::header_edits::HeaderAddition;
-use evenkeel_runtime_config::local_ratelimit::{Action, Limit, LocalRateLimit};
+use evenkeel_runtime_config::local_ratelimit::{HostDescriptions, Limit, LocalRateLimit};
+use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
-use crate::format::HeadLookup;
+use crate::descriptor::{Entry, entries};
 use crate::header_edits::add_header;
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
 use crate::info::ResponseFlags;
@@ -157,9 +158,9 @@ impl HttpFilter {
 fn take<'c>(config: &'c LocalRateLimit, context: &RequestContext<'_>) -> Taken<'c> {
     let mut taken = Taken { fits: true, limit: None, shadowed: false };
     let mut matched = false;
-    let described: Vec<_> = config.actions.iter().filter_map(|actions| entries(actions, context)).collect();
+    let described = describe(config, context);
     for descriptor in &config.descriptors {
-        let is_it = |entries: &Vec<(&str, Cow<'_, str>)>| {
+        let is_it = |entries: &Vec<Entry<'_>>| {
             let pairs = descriptor.entries.iter().map(|(key, value)| (&**key, &**value));
             entries.iter().map(|(key, value)| (*key, &**value)).eq(pairs)
         };
@@ -184,29 +185,28 @@ fn take<'c>(config: &'c LocalRateLimit, context: &RequestContext<'_>) -> Taken<'
     Taken { limit: taken.limit.or(Some(bucket)), ..taken }
 }
 
-/// The entries that actions make of a request; `None`: one of them makes none.
-fn entries<'a>(actions: &'a [Action], context: &'a RequestContext<'_>) -> Option<Vec<(&'a str, Cow<'a, str>)>> {
-    let view = context.view();
-    let mut entries = Vec::with_capacity(actions.len());
-    for action in actions {
-        entries.push(match action {
-            Action::Generic(key, value) => (&**key, Cow::Borrowed(&**value)),
-            Action::Header { name, key, optional } => match view.joined(name) {
-                Some(value) if !value.is_empty() => (&**key, Cow::Owned(String::from_utf8_lossy(&value).into_owned())),
-                _ if *optional => continue,
-                _ => return None,
-            },
-            Action::Client => ("remote_address", Cow::Owned(context.remote.to_canonical().to_string())),
-            Action::Cluster => ("destination_cluster", Cow::Borrowed(&**context.route.cluster?)),
-            Action::Match { key, value, expected, headers } => {
-                if headers.iter().all(|header| view.matches(header)) != *expected {
-                    return None;
-                }
-                (&**key, Cow::Borrowed(&**value))
-            }
-        });
+/// The descriptors of a request: by the filter's descriptions if it has any, otherwise by the route's and the virtual host's.
+fn describe<'a>(config: &'a LocalRateLimit, context: &'a RequestContext<'_>) -> Vec<Vec<Entry<'a>>> {
+    if config.descriptors.is_empty() {
+        return Vec::new();
     }
-    Some(entries)
+    if !config.descriptions.is_empty() {
+        return config.descriptions.iter().filter_map(|one| entries(&one.actions, context)).collect();
+    }
+    let of_route = context.route.route.and_then(|route| match &route.action {
+        RouteAction::Forward(action) => action.rate_limits.as_deref(),
+        _ => None,
+    });
+    let Some(limits) = of_route else { return Vec::new() };
+    let host_too = limits.includes_host
+        || match config.of_host {
+            HostDescriptions::Include => true,
+            HostDescriptions::Override => limits.own.is_empty(),
+            HostDescriptions::Ignore => false,
+        };
+    let of_host = if host_too { &*limits.of_host } else { &[] };
+    let all = limits.own.iter().chain(of_host).filter(|one| one.stage == config.stage);
+    all.filter_map(|one| entries(&one.actions, context)).collect()
 }
 
 fn state_of(limit: &Limit, now: Instant) -> TokenState {

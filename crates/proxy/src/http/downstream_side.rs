@@ -162,6 +162,7 @@ impl ClientSide for DownstreamSide<'_, '_, '_> {
         self.active.send_traced(up);
         let request = &mut *self.active.request;
         request.note(TimePoint::UpstreamTxBegin);
+        request.scheme_of_upstream = hcm.forwarded.as_ref().is_some_and(|forwarded| forwarded.matches_upstream);
         if let Err(failure) = up.send_head(request) {
             let Some(side) = up.http2() else { return Err(failure) };
             if request.tunnel.is_none() {

@@ -72,6 +72,8 @@ pub(super) struct Request {
     pub(super) body: Option<HeldBytes>,
     /// `body` is only the beginning: the rest is still to come.
     pub(super) body_begins: bool,
+    /// `:scheme` tells whether the upstream's connection is encrypted, instead of the client's.
+    pub(super) scheme_of_upstream: bool,
     /// The upstream's response head had `transfer-encoding: chunked`, for responses to HEAD.
     pub(super) head_chunked: bool,
     /// Holding it for on-demand discovery has failed: it is not held again.
@@ -106,6 +108,7 @@ impl Request {
             random: None,
             body: None,
             body_begins: false,
+            scheme_of_upstream: false,
             head_chunked: false,
             hold_failed: false,
             load_reported: false,
@@ -153,6 +156,7 @@ impl Request {
             random,
             body,
             body_begins,
+            scheme_of_upstream,
             head_chunked,
             hold_failed,
             load_reported,
@@ -175,6 +179,7 @@ impl Request {
         *load_reported = false;
         *edge = None;
         *body_begins = false;
+        *scheme_of_upstream = false;
         *notes = None;
         *trace = None;
     }

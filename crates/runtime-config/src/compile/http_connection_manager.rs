@@ -139,7 +139,11 @@ fn forwarded(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<Opt
             _ => return cx.fail_at("scheme_header_transformation.scheme_to_overwrite", "must be http or https"),
         },
     };
-    let forwarded = Forwarded { port: config.append_x_forwarded_port, scheme };
+    let matches_upstream = config.scheme_header_transformation.as_ref().is_some_and(|scheme| scheme.match_upstream);
+    if matches_upstream && scheme.is_some() {
+        return cx.fail_at("scheme_header_transformation.match_upstream", "must not be set beside scheme_to_overwrite");
+    }
+    let forwarded = Forwarded { port: config.append_x_forwarded_port, scheme, matches_upstream };
     Some((forwarded != Forwarded::default()).then(|| Box::new(forwarded)))
 }
 

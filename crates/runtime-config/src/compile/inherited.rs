@@ -9,6 +9,7 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use super::{Cx, skip, type_name};
 use crate::http_filters::per_route;
 use crate::mirror::MirrorPolicy;
+use crate::rate_limit::Description;
 use crate::retry::RetryPolicy;
 use crate::route_filters::{FilterOverride, FilterOverrides};
 
@@ -21,6 +22,7 @@ pub(crate) struct Inherited<'h> {
     pub filters: &'h FilterOverrides,
     pub validate_clusters: bool,
     pub mirrors: Option<&'h Arc<[MirrorPolicy]>>,
+    pub rate_limits: Option<&'h Arc<[Description]>>,
 }
 
 /// `typed_per_filter_config`, followed by what is inherited from `outer`.

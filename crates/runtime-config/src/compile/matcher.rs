@@ -11,27 +11,30 @@ use crate::string_match::StringMatcher;
 
 /// `StringMatcher`.
 pub(crate) fn string(cx: &mut Cx<'_>, field: &str, m: &matcher::StringMatcher) -> Option<StringMatcher> {
+    cx.at(field, |cx| string_here(cx, m))
+}
+
+/// `StringMatcher` at the current path.
+pub(crate) fn string_here(cx: &mut Cx<'_>, m: &matcher::StringMatcher) -> Option<StringMatcher> {
     use matcher::string_matcher::MatchPattern;
     let ignore_case = m.ignore_case;
     let bytes = |text: &str| -> Box<[u8]> {
         if ignore_case { text.to_ascii_lowercase().into_bytes().into() } else { text.as_bytes().into() }
     };
-    cx.at(field, |cx| {
-        Some(match &m.match_pattern {
-            Some(MatchPattern::Exact(text)) => StringMatcher::Exact { value: bytes(text), ignore_case },
-            Some(MatchPattern::Prefix(text)) => {
-                StringMatcher::Prefix { value: bytes(cx.non_empty("prefix", text)?), ignore_case }
-            }
-            Some(MatchPattern::Suffix(text)) => {
-                StringMatcher::Suffix { value: bytes(cx.non_empty("suffix", text)?), ignore_case }
-            }
-            Some(MatchPattern::Contains(text)) => {
-                StringMatcher::Contains { value: bytes(cx.non_empty("contains", text)?), ignore_case }
-            }
-            // ignore_case does not apply to patterns, as in Envoy.
-            Some(MatchPattern::SafeRegex(pattern)) => StringMatcher::Regex(regex(cx, "safe_regex", pattern)?),
-            _ => return cx.fail("one of exact, prefix, suffix, contains, safe_regex is required"),
-        })
+    Some(match &m.match_pattern {
+        Some(MatchPattern::Exact(text)) => StringMatcher::Exact { value: bytes(text), ignore_case },
+        Some(MatchPattern::Prefix(text)) => {
+            StringMatcher::Prefix { value: bytes(cx.non_empty("prefix", text)?), ignore_case }
+        }
+        Some(MatchPattern::Suffix(text)) => {
+            StringMatcher::Suffix { value: bytes(cx.non_empty("suffix", text)?), ignore_case }
+        }
+        Some(MatchPattern::Contains(text)) => {
+            StringMatcher::Contains { value: bytes(cx.non_empty("contains", text)?), ignore_case }
+        }
+        // ignore_case does not apply to patterns, as in Envoy.
+        Some(MatchPattern::SafeRegex(pattern)) => StringMatcher::Regex(regex(cx, "safe_regex", pattern)?),
+        _ => return cx.fail("one of exact, prefix, suffix, contains, safe_regex is required"),
     })
 }
 

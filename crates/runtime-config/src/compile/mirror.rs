@@ -36,6 +36,7 @@ pub(super) fn cluster_mirrors(
         filters: &FilterOverrides::default(),
         validate_clusters: false,
         mirrors: None,
+        rate_limits: None,
     };
     mirror_policies(cx, policies, &inherited)
 }

@@ -30,6 +30,7 @@ mod mirror;
 mod otlp_access_log;
 pub(crate) mod outlier_detection;
 pub(crate) mod proxy_protocol;
+pub(crate) mod rate_limit;
 pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;

@@ -13,7 +13,7 @@ use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
 use super::tracing::route_tracing;
-use super::{Cx, matcher};
+use super::{Cx, matcher, rate_limit};
 use crate::FastMap;
 use crate::domains::DomainIndex;
 use crate::filters::cors;
@@ -67,6 +67,7 @@ pub(super) fn table_of(
         filters: &FilterOverrides::default(),
         validate_clusters: table.validate_clusters.as_ref().map_or(inline == Inline::Yes, |validate| validate.value),
         mirrors: None,
+        rate_limits: None,
     };
     if table.vhds.is_some() && !table.request_mirror_policies.is_empty() {
         return cx.fail_at("request_mirror_policies", "not supported beside vhds; virtual hosts may have their own");
@@ -132,6 +133,7 @@ pub(crate) fn own_virtual_host(
         filters: &FilterOverrides::default(),
         validate_clusters: false,
         mirrors: None,
+        rate_limits: None,
     };
     virtual_host(cx, host, &inherited)
 }
@@ -196,7 +198,10 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
     let filters = filter_overrides(cx, &host.typed_per_filter_config, table.filters)?;
     let filters = cors::with_field(cx, host.cors.as_ref(), filters)?;
     let mirrors = mirror_policies(cx, &host.request_mirror_policies, table)?;
-    let inherited = Inherited { retry: retry.as_ref(), filters: &filters, mirrors: mirrors.as_ref(), ..*table };
+    let limits: Arc<[_]> = rate_limit::descriptions(cx, &host.rate_limits).into();
+    let rate_limits = Some(&limits).filter(|limits| !limits.is_empty());
+    let inherited =
+        Inherited { retry: retry.as_ref(), filters: &filters, mirrors: mirrors.as_ref(), rate_limits, ..*table };
     let routes = cx.each("routes", &host.routes, |cx, route| compile_route(cx, route, &inherited).map(Arc::new));
     Some(VirtualHost {
         name,

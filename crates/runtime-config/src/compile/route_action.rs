@@ -13,9 +13,10 @@ use super::inherited::{Inherited, cluster_name, filter_overrides};
 use super::metadata::{criteria, lb_metadata};
 use super::mirror::mirror_policies;
 use super::retry::retry_policy;
-use super::{Cx, matcher};
+use super::{Cx, matcher, rate_limit};
 use crate::header_edits::HeaderEdits;
 use crate::metadata::MetadataMatch;
+use crate::rate_limit::RouteRateLimits;
 use crate::route::{
     ForwardAction, GrpcTimeout, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction, WeightedCluster,
 };
@@ -133,6 +134,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
     let connect_terminates = action.upgrade_configs.iter().any(|upgrade| upgrade.connect_config.is_some());
     let hash_policies = hash_policies(cx, &action.hash_policy);
     let mirrors = mirror_policies(cx, &action.request_mirror_policies, inherited)?;
+    let rate_limits = rate_limits(cx, action, inherited);
     let clusters = clusters?;
     Some(ForwardAction {
         // The sum was checked against u32::MAX.
@@ -153,7 +155,22 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         connect_terminates,
         hash_policies: hash_policies?,
         mirrors,
+        rate_limits,
     })
+}
+
+/// What describes its requests to filters that limit rates.
+#[allow(deprecated)] // `include_vh_rate_limits` still works in Envoy.
+fn rate_limits(
+    cx: &mut Cx<'_>,
+    action: &route::RouteAction,
+    inherited: &Inherited<'_>,
+) -> Option<Box<RouteRateLimits>> {
+    let own = rate_limit::descriptions(cx, &action.rate_limits);
+    let of_host = inherited.rate_limits.cloned().unwrap_or_default();
+    let includes_host = action.include_vh_rate_limits.as_ref().is_some_and(|include| include.value);
+    let limits = RouteRateLimits { own, of_host, includes_host };
+    (!limits.own.is_empty() || !limits.of_host.is_empty()).then(|| Box::new(limits))
 }
 
 /// `max_stream_duration.grpc_timeout_header_max`, or the deprecated `max_grpc_timeout`, each with its offset. 0 means no limit.

@@ -4,18 +4,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use evenkeel_limits::{Refill, TokenBucket};
-use evenkeel_xds::pb::envoy::config::route::v3::{RateLimit as WireActions, rate_limit};
 use evenkeel_xds::pb::envoy::extensions::common::ratelimit::v3 as common;
 use evenkeel_xds::pb::envoy::extensions::filters::http::local_ratelimit::v3 as filter;
 use evenkeel_xds::pb::envoy::r#type::v3 as pb_type;
 
 use crate::compile::fraction::runtime_fraction;
 use crate::compile::headers::addition;
-use crate::compile::{Cx, matcher};
+use crate::compile::{Cx, rate_limit};
 use crate::filter_needs::FilterNeeds;
 use crate::fraction::Fraction;
 use crate::header_edits::HeaderAddition;
-use crate::matching::HeaderMatcher;
+use crate::rate_limit::Description;
 use crate::support::message::{MessageSupport, Role::Extension, part};
 
 /// The status of refused requests, unless another is configured. Envoy takes one below 400 for none.
@@ -42,14 +41,29 @@ pub struct LocalRateLimit {
     pub response_headers: Vec<HeaderAddition>,
     /// Buckets of requests that have these descriptors.
     pub descriptors: Vec<Descriptor>,
-    /// Each makes a descriptor of a request.
-    pub actions: Vec<Vec<Action>>,
+    /// Each makes a descriptor of a request. Without any, those of the route and of its virtual host do.
+    pub descriptions: Vec<Description>,
+    /// The stage of the descriptions of routes that the filter uses.
+    pub stage: u32,
+    /// Which of the virtual host's descriptions apply beside those of the route.
+    pub of_host: HostDescriptions,
     /// Whether a request that a descriptor's bucket lets pass also takes from the bucket of all.
     pub always_consumes: bool,
     /// Whether responses say what is left (`x-ratelimit-*`).
     pub tells_limit: bool,
     /// Whether gRPC clients get RESOURCE_EXHAUSTED instead of UNAVAILABLE.
     pub resource_exhausted: bool,
+}
+
+/// `vh_rate_limits`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostDescriptions {
+    /// If the route has none.
+    Override,
+    /// All.
+    Include,
+    /// None.
+    Ignore,
 }
 
 /// A bucket, shared by all workers. As in Envoy, it is full again with a changed configuration.
@@ -73,37 +87,6 @@ pub struct Descriptor {
     pub shadow: bool,
 }
 
-/// What an entry of a descriptor is made of. A request of which one cannot be made has no such descriptor.
-#[derive(Debug)]
-pub enum Action {
-    /// This key and value.
-    Generic(Box<str>, Box<str>),
-    /// A header's value.
-    Header {
-        /// The header, in lower case.
-        name: Box<str>,
-        /// The entry's key.
-        key: Box<str>,
-        /// Whether the entry is left out if there is no such header; otherwise there is no descriptor.
-        optional: bool,
-    },
-    /// The client's address (`remote_address`).
-    Client,
-    /// The cluster that the route leads to (`destination_cluster`).
-    Cluster,
-    /// This key and value, if the headers match.
-    Match {
-        /// The entry's key.
-        key: Box<str>,
-        /// The entry's value.
-        value: Box<str>,
-        /// Whether the headers have to match, or must not.
-        expected: bool,
-        /// The headers.
-        headers: Vec<HeaderMatcher>,
-    },
-}
-
 impl Limit {
     fn new(most: u64, refill: Refill) -> Self {
         Self { most, refill, bucket: OnceLock::new() }
@@ -117,16 +100,14 @@ impl Limit {
 
 impl FilterNeeds for LocalRateLimit {
     fn reads(&self, name: &str) -> bool {
-        self.actions.iter().flatten().any(|action| match action {
-            Action::Header { name: read, .. } => **read == *name,
-            Action::Match { headers, .. } => headers.iter().any(|header| *header.name == *name),
-            Action::Generic(..) | Action::Client | Action::Cluster => false,
-        })
+        self.descriptions.iter().flat_map(|description| &description.actions).any(|action| action.reads(name))
     }
 }
 
 /// A route's configuration, which replaces the filter's own entirely.
 pub(crate) fn per_route(cx: &mut Cx<'_>, config: &filter::LocalRateLimit) -> Option<Arc<LocalRateLimit>> {
+    // As in Envoy: a route that only had other descriptors would otherwise lift the filter's limit.
+    cx.required("token_bucket", config.token_bucket.as_ref())?;
     local_ratelimit(cx, config).map(Arc::new)
 }
 
@@ -144,7 +125,7 @@ pub(crate) fn local_ratelimit(cx: &mut Cx<'_>, config: &filter::LocalRateLimit) 
         return cx
             .fail_at("enable_x_ratelimit_headers", format!("unknown value {}", config.enable_x_ratelimit_headers));
     };
-    let limited = LocalRateLimit {
+    Some(LocalRateLimit {
         stat_prefix: stat_prefix?,
         status: status.filter(|status| (400..600).contains(status)).unwrap_or(TOO_MANY_REQUESTS),
         bucket: bucket?,
@@ -157,16 +138,18 @@ pub(crate) fn local_ratelimit(cx: &mut Cx<'_>, config: &filter::LocalRateLimit) 
         ),
         response_headers: cx.each("response_headers_to_add", &config.response_headers_to_add, addition),
         descriptors: cx.each("descriptors", &config.descriptors, descriptor),
-        actions: cx.each("rate_limits", &config.rate_limits, actions),
+        descriptions: rate_limit::descriptions(cx, &config.rate_limits),
+        stage: rate_limit::stage(cx, config.stage)?,
+        of_host: match common::VhRateLimitsOptions::try_from(config.vh_rate_limits) {
+            Ok(common::VhRateLimitsOptions::Override) => HostDescriptions::Override,
+            Ok(common::VhRateLimitsOptions::Include) => HostDescriptions::Include,
+            Ok(common::VhRateLimitsOptions::Ignore) => HostDescriptions::Ignore,
+            Err(_) => return cx.fail_at("vh_rate_limits", format!("unknown value {}", config.vh_rate_limits)),
+        },
         always_consumes: config.always_consume_default_token_bucket.as_ref().is_none_or(|always| always.value),
         tells_limit: version != common::XRateLimitHeadersRfcVersion::Off,
         resource_exhausted: config.rate_limited_as_resource_exhausted,
-    };
-    // Without them no request has a descriptor, and its buckets would limit nothing.
-    if !limited.descriptors.is_empty() && config.rate_limits.is_empty() {
-        return cx.fail_at("rate_limits", "is required beside descriptors; those of routes are not read");
-    }
-    Some(limited)
+    })
 }
 
 fn limit(cx: &mut Cx<'_>, bucket: &pb_type::TokenBucket) -> Option<Limit> {
@@ -203,44 +186,6 @@ fn descriptor(cx: &mut Cx<'_>, config: &common::LocalRateLimitDescriptor) -> Opt
     (entries.len() == config.entries.len()).then_some(Descriptor { entries, limit, shadow: config.shadow_mode })
 }
 
-fn actions(cx: &mut Cx<'_>, config: &WireActions) -> Option<Vec<Action>> {
-    if config.actions.is_empty() {
-        return cx.fail_at("actions", "must not be empty");
-    }
-    let compiled = cx.each("actions", &config.actions, action);
-    (compiled.len() == config.actions.len()).then_some(compiled)
-}
-
-fn action(cx: &mut Cx<'_>, config: &rate_limit::Action) -> Option<Action> {
-    use rate_limit::action::ActionSpecifier;
-    let or = |text: &str, default: &str| Box::from(if text.is_empty() { default } else { text });
-    match &config.action_specifier {
-        Some(ActionSpecifier::GenericKey(generic)) => cx.at("generic_key", |cx| {
-            let value = cx.non_empty("descriptor_value", &generic.descriptor_value)?;
-            Some(Action::Generic(or(&generic.descriptor_key, "generic_key"), value.into()))
-        }),
-        Some(ActionSpecifier::RequestHeaders(header)) => cx.at("request_headers", |cx| {
-            let name = cx.non_empty("header_name", &header.header_name)?.to_ascii_lowercase().into();
-            let key = cx.non_empty("descriptor_key", &header.descriptor_key)?.into();
-            Some(Action::Header { name, key, optional: header.skip_if_absent })
-        }),
-        Some(ActionSpecifier::RemoteAddress(_)) => Some(Action::Client),
-        Some(ActionSpecifier::DestinationCluster(_)) => Some(Action::Cluster),
-        Some(ActionSpecifier::HeaderValueMatch(matched)) => cx.at("header_value_match", |cx| {
-            let value = cx.non_empty("descriptor_value", &matched.descriptor_value)?.into();
-            Some(Action::Match {
-                key: or(&matched.descriptor_key, "header_match"),
-                value,
-                expected: matched.expect_match.as_ref().is_none_or(|expected| expected.value),
-                headers: cx.each("headers", &matched.headers, matcher::header),
-            })
-        }),
-        _ => cx.fail(
-            "one of generic_key, request_headers, remote_address, destination_cluster, header_value_match is required",
-        ),
-    }
-}
-
 /// The supported fields of its messages.
 #[rustfmt::skip]
 pub(crate) const FIELDS: &[MessageSupport] = &[
@@ -249,20 +194,11 @@ pub(crate) const FIELDS: &[MessageSupport] = &[
         role: Extension,
         full: &["stat_prefix", "status", "token_bucket", "filter_enabled", "filter_enforced", "request_headers_to_add_when_not_enforced",
             "response_headers_to_add", "rate_limits", "always_consume_default_token_bucket", "enable_x_ratelimit_headers",
-            "rate_limited_as_resource_exhausted"],
-        values: &[("descriptors", "with rate_limits of the filter, and a value in each entry")],
+            "rate_limited_as_resource_exhausted", "stage", "vh_rate_limits"],
+        values: &[("descriptors", "with a value in each entry")],
         no_effect: &[],
     },
     part("envoy.type.v3.TokenBucket", &["max_tokens", "tokens_per_fill", "fill_interval"]),
     part("envoy.extensions.common.ratelimit.v3.LocalRateLimitDescriptor", &["entries", "token_bucket", "shadow_mode"]),
     part("envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry", &["key", "value"]),
-    part("envoy.config.route.v3.RateLimit", &["actions"]),
-    part("envoy.config.route.v3.RateLimit.Action",
-        &["generic_key", "request_headers", "remote_address", "destination_cluster", "header_value_match"]),
-    part("envoy.config.route.v3.RateLimit.Action.GenericKey", &["descriptor_key", "descriptor_value"]),
-    part("envoy.config.route.v3.RateLimit.Action.RequestHeaders", &["header_name", "descriptor_key", "skip_if_absent"]),
-    part("envoy.config.route.v3.RateLimit.Action.RemoteAddress", &[]),
-    part("envoy.config.route.v3.RateLimit.Action.DestinationCluster", &[]),
-    part("envoy.config.route.v3.RateLimit.Action.HeaderValueMatch",
-        &["descriptor_key", "descriptor_value", "expect_match", "headers"]),
 ];

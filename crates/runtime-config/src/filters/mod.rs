@@ -3,9 +3,12 @@
 
 pub mod alpn;
 pub mod buffer;
+pub mod compression;
+pub mod compressor;
 pub mod connection_limit;
 pub mod cors;
 pub mod custom;
+pub mod decompressor;
 pub mod dynamic_forward_proxy;
 pub mod ext_authz;
 pub mod fault;

@@ -36,7 +36,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[("codec_type", "AUTO, HTTP1, HTTP2")],
         no_effect: &[],
     },
-    part("envoy.config.core.v3.SchemeHeaderTransformation", &["scheme_to_overwrite"]),
+    part("envoy.config.core.v3.SchemeHeaderTransformation", &["scheme_to_overwrite", "match_upstream"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.LocalReplyConfig", &["mappers", "body_format"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.ResponseMapper",
         &["filter", "status_code", "body", "body_format_override", "headers_to_add"]),

@@ -17,9 +17,10 @@ use std::sync::LazyLock;
 use evenkeel_xds::fields::{Descend, Visit, walk_any};
 use evenkeel_xds::{Any, Schema, type_url};
 
+use crate::compile::rate_limit;
 use crate::filters::custom::CustomFilterKind;
 use crate::rejection::Problem;
-use crate::{FastMap, http_filters, network_filters};
+use crate::{FastMap, filters, http_filters, network_filters};
 
 pub use message::{MessageSupport, Role, Support};
 pub use render::markdown;
@@ -31,6 +32,8 @@ pub fn messages() -> impl Iterator<Item = &'static MessageSupport> {
         .iter()
         .chain(extensions::MESSAGES)
         .chain(http_filters::SUPPORTED.iter().copied().flatten())
+        .chain(filters::compression::FIELDS)
+        .chain(rate_limit::FIELDS)
         .chain(network_filters::SUPPORTED.iter().copied().flatten())
         .chain(services::MESSAGES)
         .chain(load_balancing::MESSAGES)

@@ -469,3 +469,102 @@ fn routes_configure_filters_of_kinds_that_the_process_adds() {
     fails(KIND, 0, "says nothing");
     fails(CustomFilterKind { per_route: None, ..KIND }, 7, "UInt32Value is not supported");
 }
+
+const COMPRESSOR: &str = "type.googleapis.com/envoy.extensions.filters.http.compressor.v3.Compressor";
+const DECOMPRESSOR: &str = "type.googleapis.com/envoy.extensions.filters.http.decompressor.v3.Decompressor";
+const LIMIT: &str = "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
+
+/// What compresses, with a library of this kind and its settings.
+fn library(kind: &str, direction: &str, settings: &str) -> String {
+    let coding = kind.to_lowercase();
+    format!(
+        "{{ name: l, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.compression.{coding}.{direction}.v3.{kind}, {settings} }} }}"
+    )
+}
+
+#[test]
+fn compression_is_refused_where_it_would_not_be_what_is_meant() {
+    let gzip = library("Gzip", "compressor", "");
+    let compressor =
+        |settings: &str| format!("      - {{ name: c, typed_config: {{ \"@type\": {COMPRESSOR}, {settings} }} }}\n");
+    let of = |library: &str, more: &str| compressor(&format!("compressor_library: {library}, {more}"));
+    let decompressor = |library: &str| {
+        format!(
+            "      - {{ name: d, typed_config: {{ \"@type\": {DECOMPRESSOR}, decompressor_library: {library} }} }}\n"
+        )
+    };
+    let limit = |settings: &str| {
+        format!("      - {{ name: rl, typed_config: {{ \"@type\": {LIMIT}, stat_prefix: s, {settings} }} }}\n")
+    };
+    for (filter, expected) in [
+        (of(&gzip, "response_direction_config: { weaken_etag_on_compress: true }"), None),
+        (of(&library("Brotli", "compressor", "quality: 11, window_bits: 24"), ""), None),
+        (of(&library("Zstd", "compressor", "compression_level: 22"), "choose_first: true"), None),
+        (decompressor(&library("Gzip", "decompressor", "max_inflate_ratio: 1000")), None),
+        (compressor(""), Some("compressor_library: is required")),
+        (of("{ name: l }", ""), Some("compressor_library.typed_config: is required")),
+        (of(&library("Gzip", "compressor", "window_bits: 16"), ""), Some("window_bits: must lie between 9 and 15")),
+        (of(&library("Brotli", "compressor", "quality: 12"), ""), Some("quality: must lie between 0 and 11")),
+        (of(&library("Zstd", "compressor", "dictionary: { inline_string: a }"), ""), Some("dictionary: not supported")),
+        (of(&library("Gzip", "decompressor", ""), ""), Some("does not compress; expected ")),
+        (decompressor(&gzip), Some("decompresses nothing; expected ")),
+        (
+            decompressor(&library("Gzip", "decompressor", "max_inflate_ratio: 0")),
+            Some("max_inflate_ratio: must lie between 1 and 1032"),
+        ),
+        (
+            of(&gzip, "response_direction_config: { status_header_enabled: true }"),
+            Some("status_header_enabled: not supported"),
+        ),
+        (
+            of(&gzip, "response_direction_config: { uncompressible_response_codes: [100] }"),
+            Some("uncompressible_response_codes[0]: must lie between 200 and 599"),
+        ),
+        (
+            of(&gzip, "response_direction_config: { disable_on_etag_header: true, weaken_etag_on_compress: true }"),
+            Some("weaken_etag_on_compress: has no effect beside disable_on_etag_header"),
+        ),
+        (
+            of(
+                &gzip,
+                "request_direction_config: { common_config: { content_type: [a], content_type_matcher: [ { exact: b } ] } }",
+            ),
+            Some("request_direction_config.common_config.content_type: must not be set beside content_type_matcher"),
+        ),
+        (limit("stage: 11"), Some("stage: must be at most 10")),
+        (limit("rate_limits: [ { actions: [] } ]"), Some("rate_limits[0].actions: must not be empty")),
+        (
+            limit("rate_limits: [ { actions: [ { masked_remote_address: { v4_prefix_mask_len: 33 } } ] } ]"),
+            Some("rate_limits[0].actions[0].masked_remote_address.v4_prefix_mask_len: must be at most 32"),
+        ),
+        (
+            limit("rate_limits: [ { actions: [ { extension: { name: e } } ] } ]"),
+            Some("rate_limits[0].actions[0].extension: not supported"),
+        ),
+    ] {
+        match (manager(&filter, "name: t"), expected) {
+            (Ok(_), None) => {}
+            (Err(rejection), Some(expected)) => assert!(rejection.contains(expected), "{filter}: {rejection}"),
+            (outcome, expected) => panic!("{filter}: {outcome:?}, expected {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_route_cannot_lift_a_limit_by_leaving_out_its_bucket() {
+    let bucket = "token_bucket: { max_tokens: 1, fill_interval: 1s }";
+    for (config, expected) in [(bucket, None), ("status: { code: TooManyRequests }", Some("token_bucket: is required"))]
+    {
+        let table = format!(
+            "name: t\nvirtual_hosts: [ {{ name: h, domains: [\"*\"], routes: [ {{ match: {{ prefix: / }}, route: {{ cluster: c }}, \
+             typed_per_filter_config: {{ rl: {{ \"@type\": {LIMIT}, stat_prefix: s, {config} }} }} }} ] }} ]"
+        );
+        let filter =
+            format!("      - {{ name: rl, typed_config: {{ \"@type\": {LIMIT}, stat_prefix: s, {bucket} }} }}\n");
+        match (manager(&filter, &table), expected) {
+            (Ok(_), None) => {}
+            (Err(rejection), Some(expected)) => assert!(rejection.contains(expected), "{config}: {rejection}"),
+            (outcome, expected) => panic!("{config}: {outcome:?}, expected {expected:?}"),
+        }
+    }
+}

@@ -27,6 +27,17 @@ const REQUESTS: &[(&str, &str)] = &[
     ("/match", "x-kind: slow\r\n"),
     ("/match", "x-kind: fast\r\n"),
     ("/match", "x-kind: fast\r\n"),
+    ("/of-route?user=a", ""),
+    ("/of-route?user=a", ""),
+    ("/of-route?user=b", ""),
+    ("/of-host", ""),
+    ("/of-host", ""),
+    ("/both", ""),
+    ("/both", ""),
+    ("/ignores-host", ""),
+    ("/ignores-host", ""),
+    ("/stage", ""),
+    ("/stage", ""),
 ];
 
 const TYPE: &str = "\"@type\": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
@@ -52,6 +63,20 @@ fn bootstrap(port: u16, admin: u16) -> String {
              {{ rl: {{ {TYPE}, {config} }} }} }}\n"
         )
     };
+    let forwarding = |path: &str, limits: &str, config: &str| {
+        format!(
+            "              - {{ match: {{ path: {path} }}, route: {{ cluster: self, prefix_rewrite: /served, {limits} }}, typed_per_filter_config: \
+             {{ rl: {{ {TYPE}, {config} }} }} }}\n"
+        )
+    };
+    // A descriptor's own bucket beside a large one.
+    let own = |prefix: &str, key: &str, value: &str, more: &str| {
+        format!(
+            "stat_prefix: {prefix}, {}, {ALL}, {more} descriptors: [ {{ entries: [ {{ key: {key}, value: {value} }} ], {} }} ]",
+            bucket(100),
+            bucket(1)
+        )
+    };
     let descriptor = "rate_limits: [ { actions: [ { generic_key: { descriptor_value: x } }, { header_value_match: { descriptor_value: slow, \
                       headers: [ { name: x-kind, string_match: { exact: slow } } ] } } ] } ], descriptors: [ { entries: [ { key: generic_key, \
                       value: x }, { key: header_match, value: slow } ], ";
@@ -69,11 +94,41 @@ fn bootstrap(port: u16, admin: u16) -> String {
             ),
         ),
         route("/match", &format!("stat_prefix: match, {}, {ALL}, {descriptor}{} }} ]", bucket(100), bucket(1))),
+        route("/served", &format!("stat_prefix: none, {}", bucket(1))),
+        forwarding(
+            "/of-route",
+            "rate_limits: [ { actions: [ { query_parameters: { query_parameter_name: user, descriptor_key: user } } ] } ]",
+            &own("of-route", "user", "a", ""),
+        ),
+        forwarding("/of-host", "", &own("of-host", "masked_remote_address", "127.0.0.0/8", "")),
+        forwarding(
+            "/both",
+            "rate_limits: [ { actions: [ { generic_key: { descriptor_value: other } } ] } ]",
+            &own("both", "masked_remote_address", "127.0.0.0/8", "vh_rate_limits: INCLUDE,"),
+        ),
+        forwarding(
+            "/ignores-host",
+            "",
+            &own("ignores-host", "masked_remote_address", "127.0.0.0/8", "vh_rate_limits: IGNORE,"),
+        ),
+        forwarding(
+            "/stage",
+            "rate_limits: [ { stage: 2, actions: [ { source_cluster: {} }, { query_parameter_value_match: { descriptor_value: none, \
+             expect_match: false, query_parameters: [ { name: user, present_match: true } ] } } ] } ]",
+            &own("stage", "source_cluster", "mine", "stage: 2,")
+                .replace("value: mine }", "value: mine }, { key: query_match, value: none }"),
+        ),
         "              - { match: { prefix: / }, direct_response: { status: 200, body: { inline_string: ok } } }\n"
             .to_owned(),
     ];
     let manager = format!("          http_filters: [ {filter}, {ROUTER} ]\n{}", web::one_host(&routes.concat()));
-    web::scene(admin, &web::http_listener("l", port, &manager), &[])
+    let limits = "domains: [\"*\"]\n              rate_limits: [ { actions: [ { masked_remote_address: { v4_prefix_mask_len: 8 } } ] } ]";
+    let manager = manager.replace("domains: [\"*\"]", limits);
+    let clusters = [web::cluster("self", &web::endpoint(port, ""), "")];
+    format!(
+        "node: {{ id: me, cluster: mine }}\n{}",
+        web::scene(admin, &web::http_listener("l", port, &manager), &clusters)
+    )
 }
 
 /// The responses of a program, and its statistics.

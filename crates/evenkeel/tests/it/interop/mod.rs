@@ -3,9 +3,11 @@
 
 mod access_log_losses;
 mod access_log_service;
+mod addresses;
 mod back_off;
 mod buffer;
 mod collector;
+mod compression;
 mod conditions;
 mod cors;
 mod early_replies;
@@ -40,6 +42,7 @@ mod messages;
 mod mirroring;
 mod network_filters;
 mod operators;
+mod otlp_http;
 mod outliers;
 mod paths;
 mod proxy;
@@ -49,6 +52,7 @@ mod retries;
 mod retry_hosts;
 mod route_stats;
 mod routing;
+mod schemes;
 mod security;
 mod sessions;
 mod stats_matcher;

@@ -1,0 +1,96 @@
+//! What one side compresses the other reads, in pieces of any size; malformed, cut off and oversized bodies are errors.
+
+use evenkeel_runtime_config::compression::{BrotliMode, Coding, Compression, Decompression};
+
+use super::{Decoder, Encoder, Malformed};
+
+const ALL: [Compression; 4] = [
+    Compression::Gzip { level: 6 },
+    Compression::Brotli { quality: 3, window_bits: 18, mode: BrotliMode::Text },
+    Compression::Zstd { level: 3, checksum: false },
+    Compression::Zstd { level: 1, checksum: true },
+];
+
+fn text() -> Vec<u8> {
+    (0..5000).flat_map(|number: u32| format!("{} ", number.wrapping_mul(2_654_435_761) % 977).into_bytes()).collect()
+}
+
+fn compressed(compression: Compression, body: &[u8], piece: usize) -> Vec<u8> {
+    let mut encoder = Encoder::new(compression).expect("memory");
+    let mut all: Vec<u8> = body.chunks(piece).flat_map(|piece| encoder.push(piece)).collect();
+    all.extend(encoder.finish());
+    all
+}
+
+fn decompressed(coding: Coding, max_ratio: u32, body: &[u8], piece: usize) -> Result<Vec<u8>, Malformed> {
+    let mut decoder = Decoder::new(Decompression { coding, max_ratio }).expect("memory");
+    let mut all = Vec::new();
+    for piece in body.chunks(piece) {
+        all.extend(decoder.push(piece, false)?);
+    }
+    all.extend(decoder.push(b"", true)?);
+    Ok(all)
+}
+
+#[test]
+fn a_body_comes_back_in_pieces_of_any_size() {
+    let body = text();
+    for compression in ALL {
+        for (written, read) in [(1 << 20, 1 << 20), (1000, 7), (333, 4096)] {
+            let sent = compressed(compression, &body, written);
+            assert!(sent.len() < body.len(), "{compression:?}");
+            let got = decompressed(compression.coding(), 100, &sent, read);
+            assert_eq!(got.as_deref(), Ok(&*body), "{compression:?} {written} {read}");
+        }
+    }
+}
+
+#[test]
+fn each_piece_can_be_read_when_it_has_been_sent() {
+    for compression in ALL {
+        let mut encoder = Encoder::new(compression).expect("memory");
+        let mut decoder = Decoder::new(Decompression { coding: compression.coding(), max_ratio: 100 }).expect("memory");
+        for piece in ["first", "second"] {
+            let sent = encoder.push(piece.as_bytes());
+            assert_eq!(decoder.push(&sent, false).as_deref(), Ok(piece.as_bytes()), "{compression:?}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_body_is_none() {
+    for compression in ALL {
+        assert_eq!(decompressed(compression.coding(), 100, b"", 1), Ok(Vec::new()), "{compression:?}");
+    }
+}
+
+#[test]
+fn what_is_not_in_its_coding_is_malformed() {
+    let body = text();
+    for compression in ALL {
+        let coding = compression.coding();
+        let whole = compressed(compression, &body, 1 << 20);
+        assert_eq!(
+            decompressed(coding, 100, &whole[..whole.len() / 2], 512),
+            Err(Malformed),
+            "{compression:?} cut off"
+        );
+        assert_eq!(decompressed(coding, 100, &[0x7f; 4000], 512), Err(Malformed), "{compression:?} other bytes");
+    }
+}
+
+#[test]
+fn a_body_that_grows_beyond_the_ratio_is_malformed() {
+    let zeros = vec![0; 1 << 20];
+    for compression in ALL {
+        let bomb = compressed(compression, &zeros, 1 << 20);
+        assert!(bomb.len() * 100 < zeros.len(), "{compression:?}: {} bytes", bomb.len());
+        for piece in [1 << 20, 16] {
+            assert_eq!(
+                decompressed(compression.coding(), 100, &bomb, piece),
+                Err(Malformed),
+                "{compression:?} {piece}"
+            );
+        }
+    }
+}
