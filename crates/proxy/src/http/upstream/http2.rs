@@ -52,9 +52,10 @@ impl Http2 {
     }
 
     pub(in crate::http) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
-        let https = match request.scheme_of_upstream {
-            true => self.host().transport.is_secure(),
-            false => request.view().scheme() == b"https",
+        let https = if request.scheme_of_upstream {
+            self.host().transport.is_secure()
+        } else {
+            request.view().scheme() == b"https"
         };
         self.open(request, https)
     }
