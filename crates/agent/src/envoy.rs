@@ -21,6 +21,8 @@ use crate::options::Options;
 const STABLE: Duration = Duration::from_secs(10);
 /// How long Envoy may take to end after SIGTERM, before SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(5);
+/// The request after which listeners keep answering, but ask clients to reconnect elsewhere.
+pub(crate) const GRACEFUL_DRAIN: &str = "/drain_listeners?graceful&skip_exit";
 /// How often the remaining connections are counted.
 const DRAIN_POLL: Duration = Duration::from_millis(100);
 
@@ -86,8 +88,7 @@ impl Envoy {
     }
 
     async fn stop(&self, mut child: Child) -> io::Result<()> {
-        // Listeners keep answering, but ask clients to reconnect elsewhere.
-        if admin::ask(self.admin_port, Method::POST, "/drain_listeners?graceful&skip_exit").await.is_ok() {
+        if admin::ask(self.admin_port, Method::POST, GRACEFUL_DRAIN).await.is_ok() {
             let deadline = Instant::now() + self.drain_time;
             while Instant::now() < deadline && self.has_connections().await {
                 sleep(DRAIN_POLL).await;

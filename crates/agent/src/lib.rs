@@ -171,7 +171,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         Proxy::start(&options, &bootstrap, Handover { hot_restart: hot_restart.clone(), succession, sockets })?;
     let ended = tokio::select! {
         ended = proxy.ended() => ended,
-        () = &mut stop => proxy.stop().await,
+        () = &mut stop => proxy.stop_after(&options).await,
     };
     let HotRestartState::HandedOver { to } = *hot_restart.borrow() else { return ended };
     if let Some(dns) = &dns {

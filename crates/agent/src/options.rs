@@ -178,6 +178,9 @@ pub struct Options {
     /// How long connections may continue when the proxy stops, in seconds [default: terminationDrainDuration of --proxy-config, or 5].
     #[arg(long, value_name = "SECONDS")]
     pub drain_time_s: Option<u64>,
+    /// How long the proxy still accepts connections when it is told to stop, in seconds, before they drain: others learn later that a Pod ends.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub accept_after_stop_s: u64,
     /// How long a running agent that this one takes over from may keep connections that cannot be transferred, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub parent_shutdown_time_s: u64,

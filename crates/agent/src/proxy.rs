@@ -10,11 +10,14 @@ use evenkeel_proxy::handover::Succession;
 use evenkeel_proxy::logging::Level;
 use evenkeel_proxy::options::{AdminWriters, BootstrapSource, NodeOverrides};
 use evenkeel_proxy::{HotRestartState, Program, Settings, recent};
+use http::Method;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
+use crate::admin;
 use crate::bootstrap::{READINESS_LISTENER, STATS_LISTENER};
-use crate::envoy::Envoy;
+use crate::envoy::{Envoy, GRACEFUL_DRAIN};
 use crate::handover;
 use crate::options::Options;
 
@@ -62,8 +65,24 @@ impl Proxy {
         (&mut self.ended).await.context("the proxy panicked")?
     }
 
+    /// Goes on accepting connections for as long as the options say, and asks clients to connect elsewhere; then drains the proxy and waits
+    /// for its end.
+    pub(crate) async fn stop_after(mut self, options: &Options) -> anyhow::Result<()> {
+        let accepts = Duration::from_secs(options.accept_after_stop_s);
+        if !accepts.is_zero() {
+            if let Err(error) = admin::ask(options.admin_port(), Method::POST, GRACEFUL_DRAIN).await {
+                tracing::warn!(%error, "the proxy could not be told to drain; it accepts connections meanwhile");
+            }
+            tokio::select! {
+                ended = self.ended() => return ended,
+                () = sleep(accepts) => {}
+            }
+        }
+        self.stop().await
+    }
+
     /// Drains the proxy and waits for its end.
-    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+    async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(stop) = self.stop.take() {
             // The receiver is gone only when the proxy has ended.
             let _ = stop.send(());

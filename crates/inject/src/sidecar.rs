@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use evenkeel_api::istio::InterceptionMode;
 use evenkeel_capture::PROXY_USER;
@@ -19,6 +20,8 @@ use crate::volumes;
 pub(crate) const STATUS_PORT: u16 = 15020;
 /// Port of the readiness probe.
 const READINESS_PORT: u16 = 15021;
+/// How long a proxy still accepts connections when its Pod ends: as long as an Istio agent lets Envoy drain.
+const ACCEPT_AFTER_STOP: Duration = Duration::from_secs(5);
 /// How much of the mesh the proxy holds: `learned` or `full`.
 const SCOPE_ANNOTATION: &str = "evenkeel.dev/scope";
 
@@ -49,11 +52,15 @@ pub(crate) fn container(pod: &Pod<'_>, settings: &ProxySettings, labels: &BTreeM
     };
     let words = agent.arguments().into_iter().map(|word| word.to_string_lossy().into_owned());
     let further = ["--cluster-domain", &pod.template.cluster_domain, "--cluster-id", &pod.template.cluster];
+    // Those who call learn of the Pod's end after the proxy does. A native sidecar ends after the programs, which nobody calls any more then.
+    let is_called_at_its_end = role == Role::Gateway || pod.form(settings) == SidecarForm::Container;
+    let accepts = is_called_at_its_end.then(|| settings.drain.unwrap_or(ACCEPT_AFTER_STOP).min(ACCEPT_AFTER_STOP));
+    let accepts = accepts.into_iter().flat_map(|time| ["--accept-after-stop-s".to_owned(), time.as_secs().to_string()]);
     Container {
         name: PROXY_CONTAINER.to_owned(),
         image: pod.image(),
         image_pull_policy: pod.template.image_pull_policy.clone(),
-        args: words.chain(further.map(str::to_owned)).collect(),
+        args: words.chain(further.map(str::to_owned)).chain(accepts).collect(),
         env: environment(pod, settings, &agent),
         ports: vec![Port { name: "http-envoy-prom", container_port: 15090, protocol: "TCP" }],
         readiness_probe: Some(readiness(pod)),

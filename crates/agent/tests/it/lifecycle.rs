@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::support::{ControlPlane, PATIENCE, ask, eventually, start, status};
+use crate::support::{ControlPlane, PATIENCE, ask, eventually, eventually_asked, start, status};
 
 /// A GET on loopback: status line and body.
 async fn get(port: u16, path: &str) -> (String, String) {
@@ -90,6 +90,24 @@ async fn envoy_comes_up_is_restarted_and_ends() {
 
     agent.stop().await;
     assert!(TcpStream::connect(("127.0.0.1", options.admin_port())).await.is_err(), "Envoy runs on");
+}
+
+#[tokio::test]
+async fn connections_are_accepted_while_others_learn_that_the_pod_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = ControlPlane::start(folder.path()).await;
+    let options = control.agent(&folder.path().join("agent"), &["--accept-after-stop-s", "3600"]);
+    let agent = start(options.clone());
+    status(&options.state, "readiness", |status| status.ready).await;
+    let ended = agent.begin_to_stop();
+    eventually_asked("the drain", async || {
+        let (head, _) = get(options.readiness_port, "/healthz/ready").await;
+        (head == "HTTP/1.1 503 Service Unavailable").then_some(())
+    })
+    .await;
+    // Who ends the proxy meanwhile does not wait.
+    ask(options.admin_port(), "POST /quitquitquit").await;
+    timeout(PATIENCE, ended).await.expect("the agent ends in time").unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -194,9 +194,14 @@ pub fn start(options: Options) -> Running {
 }
 
 impl Running {
-    pub async fn stop(self) {
+    /// Tells the agent to stop; returns what ends when it has.
+    pub fn begin_to_stop(self) -> JoinHandle<anyhow::Result<()>> {
         self.stop.send(()).unwrap();
-        timeout(PATIENCE, self.ended).await.expect("the agent ends in time").unwrap().unwrap();
+        self.ended
+    }
+
+    pub async fn stop(self) {
+        timeout(PATIENCE, self.begin_to_stop()).await.expect("the agent ends in time").unwrap().unwrap();
     }
 }
 

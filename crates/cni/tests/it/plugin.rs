@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use evenkeel_cni::agent::{self, Counts, Rules};
+use evenkeel_cni::agent::{self, Counts, Rules, SocketFile};
 use evenkeel_cni::configuration::{PodName, VERSIONS};
 use evenkeel_cni::plugin::Invocation;
 use nix::sched::{CloneFlags, unshare};
@@ -179,4 +179,20 @@ fn alone_it_needs_no_result_of_others() {
     input["standalone"] = true.into();
     assert_eq!(node.invoke("ADD", "mesh/captured", &input), (Some(json!({"cniVersion": "1.0.0"})), true));
     assert_eq!(node.rules.0.lock().expect("no panic").len(), 1);
+}
+
+#[test]
+fn a_socket_goes_with_its_agent_alone() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("agent.sock");
+    let first = agent::listen(&path).expect("a socket");
+    let file = SocketFile::of(&path).expect("it");
+    // While the first one lives, so that the file of the second one is another.
+    let second = agent::listen(&path).expect("a socket");
+    file.remove().expect("nothing is wrong");
+    assert!(path.exists(), "that of the next agent stays");
+    SocketFile::of(&path).expect("it").remove().expect("its own goes");
+    assert!(!path.exists());
+    file.remove().expect("nothing is there any more");
+    drop((first, second));
 }

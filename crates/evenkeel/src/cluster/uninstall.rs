@@ -68,6 +68,9 @@ pub async fn run(arguments: &UninstallArguments, out: &mut dyn Write) -> anyhow:
     }
     if arguments.purge {
         objects.extend(shared(&cluster, target).await?);
+        // An object of a revision is in several lists.
+        objects.sort_by_key(|object| text_of(object, "/metadata/uid").to_owned());
+        objects.dedup_by_key(|object| text_of(object, "/metadata/uid").to_owned());
     }
     in_uninstall_order(&mut objects);
     let mut failed = 0;
@@ -145,8 +148,5 @@ async fn shared(cluster: &Cluster, target: &Target) -> anyhow::Result<Vec<Value>
     let namespace = cluster.get(ObjectKind { api_version: "v1", kind: "Namespace" }, None, &target.namespace).await?;
     let is_created = |found: &Value| found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER;
     objects.extend(namespace.filter(is_created));
-    // An object of a revision is in both lists.
-    objects.sort_by_key(|object| text_of(object, "/metadata/uid").to_owned());
-    objects.dedup_by_key(|object| text_of(object, "/metadata/uid").to_owned());
     Ok(objects)
 }

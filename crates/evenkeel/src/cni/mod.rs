@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use evenkeel_cni::agent::{self, Counts};
+use evenkeel_cni::agent::{self, Counts, SocketFile};
 use evenkeel_cni::configuration::Settings;
 use evenkeel_cni::install::{InstallError, Node, Placement};
 use evenkeel_cni::plugin::Invocation;
@@ -102,6 +102,7 @@ pub fn run_node(arguments: NodeArguments) -> anyhow::Result<u8> {
     let state = Arc::new(State::default());
     let listener =
         agent::listen(&arguments.socket).with_context(|| format!("cannot listen on {}", arguments.socket.display()))?;
+    let socket = SocketFile::of(&arguments.socket).context("the socket is gone")?;
     let counts = state.counts.clone();
     thread::spawn(move || {
         let error = agent::serve(&listener, &rules, &counts);
@@ -131,6 +132,7 @@ pub fn run_node(arguments: NodeArguments) -> anyhow::Result<u8> {
         keep(&installed, &state).await
     })?;
     installed.node.remove()?;
+    socket.remove().context("the socket cannot be removed")?;
     tracing::info!("the plugin is removed from the node");
     Ok(0)
 }

@@ -81,6 +81,21 @@ fn the_form_is_by_annotation_or_by_what_programs_need() {
 }
 
 #[test]
+fn proxies_that_are_called_at_their_end_accept_until_others_know() {
+    let check = |config: &str, form: SidecarForm, expected: Option<&str>| {
+        let config = ProxyConfig::of_metadata(&serde_json::from_str(config).expect("JSON"));
+        let injection = injected(&pod_template("", WEB), &config, &Template { form, ..mesh() }).expect("a sidecar");
+        let words = &sidecar(&injection).args;
+        let flag = words.iter().position(|word| word == "--accept-after-stop-s");
+        assert_eq!(flag.and_then(|flag| words.get(flag + 1)).map(String::as_str), expected, "{config:?} {form:?}");
+    };
+    check("{}", SidecarForm::Native, None);
+    check("{}", SidecarForm::Container, Some("5"));
+    check("{\"terminationDrainDuration\": \"2s\"}", SidecarForm::Container, Some("2"));
+    check("{\"terminationDrainDuration\": \"60s\"}", SidecarForm::Container, Some("5"));
+}
+
+#[test]
 fn rules_are_those_of_annotations() {
     let check = |annotations: &str, mesh: &Template, expected: Option<&str>| {
         let injection = of(&format!("annotations: {{{annotations}}}"), mesh);
