@@ -9,6 +9,7 @@ import subprocess
 import time
 from datetime import datetime, timezone
 
+from cnitool import network
 from expect import Failure, expect
 from load import Load
 from mesh import AGENTS, CHARTS, IMAGES
@@ -130,15 +131,30 @@ def the_api_server_is_away_for_long(mesh):
 def a_pod_without_rules_is_an_alarm(mesh):
     name, address = mesh.pod("mesh", "server")
     node = mesh.cluster.nodes[1]
-    network = network_of(node, address)
+    path = network_of(node, address)
     expect_capture(mesh)
     begin = time.monotonic()
-    node.run("nsenter", f"--net={network}", "nft", "flush", "ruleset")
+    node.run("nsenter", f"--net={path}", "nft", "flush", "ruleset")
     event = mesh.cluster.wait_for("an Event about the Pod", lambda: outside_mesh(mesh, name), seconds=ALARM_SECONDS)
     took = time.monotonic() - begin
-    mesh.cluster.wait_for("the rules", lambda: "chain" in node.run("nsenter", f"--net={network}", "nft", "list", "ruleset").stdout)
+    mesh.cluster.wait_for("the rules", lambda: "chain" in node.run("nsenter", f"--net={path}", "nft", "list", "ruleset").stdout)
     expect_capture(mesh)
     return f"after {took:.1f} s: {event}"
+
+
+def the_plugin_answers_a_runtime(mesh):
+    """By libcni's own program, which makes one network more for a Pod that runs."""
+    node = mesh.cluster.nodes[1]
+    with network(node, mesh.pod("mesh", "server")[0]) as made:
+        for command in ["status", "add", "check"]:
+            made.ask(command)
+        node.run("nsenter", f"--net={made.path}", "nft", "flush", "ruleset")
+        expect("CHECK without rules", made.ask("check", check=False), lambda text: "are not in its network" in text)
+
+
+def pods_have_users_of_their_own(mesh):
+    """With hostUsers: false. The plugin loads the rules; later the check without it does the same with an init container."""
+    expect_own_users(mesh)
 
 
 def the_cni_plugin_is_upgraded_under_load(mesh):
@@ -171,6 +187,7 @@ def the_cni_plugin_is_removed_under_load(mesh):
             expect(f"configurations of {node.name}", configurations(node), lambda found: found == {"10-bridge.conflist": ["bridge"]})
         mesh.restart_programs(["server", "replicated"])
         expect_capture(mesh)
+        expect_own_users(mesh)
         mesh.helm_cni("install")
         mesh.evenkeel("upgrade", "--yes", "--set", "pilot.cni.enabled=true", "--timeout", "120")
         mesh.restart_programs(["server", "replicated"])
@@ -187,7 +204,7 @@ def a_release_is_upgraded_under_load(mesh):
     subprocess.run(["tar", "-xC", chart], input=archive, check=True)
     with Load(mesh) as load:
         values = ["--set", "pilot.autoscaleEnabled=false", "--set", "pilot.cni.enabled=true"]
-        text = mesh.cluster.helm("template", "evenkeel", chart / "charts/evenkeel", "--namespace", "istio-system", *IMAGES, *values)
+        text = mesh.cluster.helm("template", "evenkeel", chart / "charts/evenkeel", "--namespace", "istio-system", "--is-upgrade", *IMAGES, *values)
         text = text.replace('app.kubernetes.io/managed-by: "Helm"', 'app.kubernetes.io/managed-by: "evenkeel"')
         mesh.kubectl("apply", "--server-side", "--field-manager=evenkeel", "--force-conflicts", "-f", "-", input=text)
         mesh.rollout("istio-system", "istiod")
@@ -205,8 +222,10 @@ def uninstalling_leaves_nothing(mesh):
     refused = mesh.evenkeel("uninstall", check=False)
     expect("uninstalling while Pods have sidecars", refused.stdout + refused.stderr, lambda text: "Pods have sidecars" in text)
     mesh.kubectl("delete", "namespace", "mesh")
+    mesh.kubectl("delete", "-n", "default", "deployment", "outsider", "--cascade=foreground")
     mesh.cluster.helm("uninstall", "cni", "--namespace", "istio-system", "--wait")
-    mesh.evenkeel("uninstall", "--purge")
+    deleted = [line for line in mesh.evenkeel("uninstall", "--purge").stdout.splitlines() if line.endswith(": deleted")]
+    expect("objects that are deleted twice", [line for line in set(deleted) if deleted.count(line) > 1 and "ca-root-cert" not in line], lambda twice: not twice)
     mesh.kubectl("wait", "--for=delete", "namespace/istio-system", "--timeout=60s")
     before = json.loads((mesh.cluster.folder / "before.json").read_text())
     for name, found in state(mesh).items():
@@ -215,7 +234,7 @@ def uninstalling_leaves_nothing(mesh):
 
 OPERATIONS = [twenty_rollouts_lose_no_request, a_pod_without_rules_is_an_alarm, a_drained_node_loses_no_request, a_node_reboots,
               a_killed_component_comes_back, a_killed_sidecar_comes_back, a_killed_gateway_comes_back, the_api_server_is_away_for_long,
-              the_cni_plugin_is_upgraded_under_load, the_cni_plugin_is_removed_under_load, a_release_is_upgraded_under_load,
+              the_plugin_answers_a_runtime, pods_have_users_of_their_own, the_cni_plugin_is_upgraded_under_load, the_cni_plugin_is_removed_under_load, a_release_is_upgraded_under_load,
               uninstalling_leaves_nothing]
 
 
@@ -223,6 +242,28 @@ def expect_capture(mesh):
     """A call is made with the identities of both, so both are captured."""
     answer = mesh.call("mesh", "client", "http://server/")
     expect("a call", answer, lambda answer: answer.startswith("200 ") and "spiffe://cluster.local/ns/mesh/sa/client" in answer)
+
+
+def expect_own_users(mesh):
+    set_host_users(mesh, False)
+    try:
+        node = mesh.cluster.nodes[1]
+        container = mesh.container("mesh", "server")
+        tasks = [line.split() for line in node.run("ctr", "-n", "k8s.io", "tasks", "ls").stdout.splitlines()]
+        process = next(words[1] for words in tasks if words[0] == container)
+        users = node.run("cat", f"/proc/{process}/uid_map").stdout.split()
+        expect("the users of the Pod", users, lambda users: users[0] == "0" and users[1] != "0")
+        expect_capture(mesh)
+        answer = mesh.call("default", "outsider", f"http://{mesh.pod('mesh', 'server')[1]}:8080/")
+        expect("a call from outside of the mesh", answer, lambda answer: "200 " not in answer)
+    finally:
+        set_host_users(mesh, None)
+
+
+def set_host_users(mesh, value):
+    patch = {"spec": {"template": {"spec": {"hostUsers": value}}}}
+    mesh.kubectl("-n", "mesh", "patch", "deployment", "server", "--type=merge", "-p", json.dumps(patch))
+    mesh.rollout("mesh", "server")
 
 
 def now():
@@ -268,6 +309,8 @@ def objects(mesh):
 
 def traces(node):
     """Files where plugins and their agents have theirs, and rules of the node's own network, by name."""
-    files = node.run("find", "/etc/cni", "/opt/cni", "/run/evenkeel-cni", "/var/run/evenkeel-cni", "/var/lib/evenkeel", check=False).stdout.splitlines()
+    folders = ["/etc/cni", "/opt/cni", "/var/lib/evenkeel"]
+    # kubelet has made the folder of the socket, which is gone with the next start of the machine.
+    files = node.run("find", *folders, "/run/evenkeel-cni", "-mindepth", "1", check=False).stdout.splitlines()
     tables = node.run("nft", "list", "tables").stdout.splitlines()
     return {*files, *tables}
