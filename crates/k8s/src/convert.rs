@@ -5,11 +5,14 @@
 
 use evenkeel_api::Kind;
 use evenkeel_api::decode::{Field, Schema, Status};
+use evenkeel_model::labels::may_concern_mesh;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
 /// The label by which injection marks Pods with a sidecar.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
+/// The label of an EndpointSlice that names its Service, and others about it.
+const OF_SERVICE: &str = "kubernetes.io/service";
 /// What an object was before `kubectl apply` changed it last: a copy of it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -53,11 +56,18 @@ fn kept_metadata(metadata: ObjectMeta, kind: Option<Kind>) -> Value {
         // Of files a namespace's labels tell which Pods will get a sidecar; these Pods run, and injection has marked those with one.
         labels.entry(TLS_MODE.to_owned()).or_insert_with(|| "disabled".to_owned());
     }
+    // GitOps tools change those of others all day, and the controller of EndpointSlices copies them.
+    if let Some(Kind::Service | Kind::EndpointSlice) = kind {
+        labels.retain(|name, _| may_concern_mesh(name) || name.starts_with(OF_SERVICE));
+    }
     if !labels.is_empty() {
         reduced.insert("labels".to_owned(), json!(labels));
     }
     let mut annotations = metadata.annotations.unwrap_or_default();
     annotations.remove(LAST_APPLIED);
+    if kind == Some(Kind::Service) {
+        annotations.retain(|name, _| may_concern_mesh(name));
+    }
     // The controller of EndpointSlices notes there when it last looked.
     if !annotations.is_empty() && kind != Some(Kind::EndpointSlice) {
         reduced.insert("annotations".to_owned(), json!(annotations));
@@ -236,11 +246,22 @@ mod tests {
                 "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
             }),
             json!({
-                "metadata": reduced,
+                "metadata": {"name": "a", "namespace": "shop"},
                 "spec": {"ports": [{"port": 80}], "externalIPs": ["10.0.0.1"]},
                 "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
             }),
         );
+        let mut of_mesh = meta(false);
+        of_mesh["labels"] = json!({"app": "a", "istio.io/persistent-session": "x", "kubernetes.io/service-name": "a"});
+        of_mesh["annotations"] = json!({"note": "x", "networking.istio.io/exportTo": "."});
+        let mut kept_of_mesh = reduced.clone();
+        kept_of_mesh["labels"] = json!({"istio.io/persistent-session": "x", "kubernetes.io/service-name": "a"});
+        kept_of_mesh["annotations"] = json!({"networking.istio.io/exportTo": "."});
+        check("v1", "Service", json!({"metadata": of_mesh}), json!({"metadata": kept_of_mesh}));
+        kept_of_mesh.as_object_mut().expect("metadata").remove("annotations");
+        let slice = json!({"metadata": of_mesh, "addressType": "IPv4", "endpoints": []});
+        let kept_slice = json!({"metadata": kept_of_mesh, "addressType": "IPv4", "endpoints": []});
+        check("discovery.k8s.io/v1", "EndpointSlice", slice, kept_slice);
         let mut kept_generation = reduced.clone();
         kept_generation["generation"] = 3.into();
         check(

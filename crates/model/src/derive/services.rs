@@ -23,6 +23,7 @@ use super::tracking::{Cx, Fact, Tracker};
 use super::{reuse_if_equal, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
+use crate::labels;
 use crate::service::{Distribution, preferred};
 use crate::{
     HostAddress, Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap,
@@ -575,7 +576,7 @@ fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig)
         host: Hostname::of_service(&object.name, &object.namespace, &mesh.cluster_domain),
         name: object.name.clone(),
         namespace: object.namespace.clone(),
-        labels: object.labels.clone(),
+        labels: labels::of_mesh(&object.labels),
         selector: spec.selector.clone(),
         ports: spec.ports.iter().filter_map(service_port).collect(),
         addresses: Vec::new(),
@@ -662,7 +663,7 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
         host: host.value.clone(),
         name: object.name.clone(),
         namespace: object.namespace.clone(),
-        labels: object.labels.clone(),
+        labels: labels::of_mesh(&object.labels),
         selector: spec.workload_selector.as_ref().map(|selector| selector.labels.clone()).unwrap_or_default(),
         ports: spec.ports.iter().map(entry_port).collect(),
         addresses: spec.addresses.iter().map(|a| a.value).collect(),
