@@ -7,6 +7,9 @@ use evenkeel_runtime_config::compression::{Coding, Decompression};
 /// Brotli's output buffer, in bytes.
 const BUFFER_BYTES: usize = 4096;
 
+/// Zstandard's largest window: 8 MiB, as RFC 9659 section 3 wants of the content coding. The library takes 128 MiB for who asks for it.
+const MAX_ZSTD_WINDOW_LOG: u32 = 23;
+
 /// A body that is being decompressed.
 pub(crate) struct Decoder {
     library: Library,
@@ -52,7 +55,11 @@ impl Decoder {
             Coding::Brotli => {
                 Library::Brotli(Box::new(brotli::DecompressorWriter::new(Limited::default(), BUFFER_BYTES)))
             }
-            Coding::Zstd => Library::Zstd(zstd::stream::write::Decoder::new(Limited::default()).ok()?),
+            Coding::Zstd => {
+                let mut decoder = zstd::stream::write::Decoder::new(Limited::default()).ok()?;
+                decoder.window_log_max(MAX_ZSTD_WINDOW_LOG).ok()?;
+                Library::Zstd(decoder)
+            }
         };
         Some(Self { library, max_ratio: decompression.max_ratio.into(), received: 0 })
     }

@@ -1,5 +1,7 @@
 //! What one side compresses the other reads, in pieces of any size; malformed, cut off and oversized bodies are errors.
 
+use std::io::Write;
+
 use evenkeel_runtime_config::compression::{BrotliMode, Coding, Compression, Decompression};
 
 use super::{Decoder, Encoder, Malformed};
@@ -92,5 +94,16 @@ fn a_body_that_grows_beyond_the_ratio_is_malformed() {
                 "{compression:?} {piece}"
             );
         }
+    }
+}
+
+#[test]
+fn a_sender_does_not_choose_how_much_memory_a_window_takes() {
+    for (window_log, is_taken) in [(23, true), (24, false), (27, false)] {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 3).expect("memory");
+        encoder.window_log(window_log).expect("a size of windows");
+        encoder.write_all(&text()).expect("a vector");
+        let sent = encoder.finish().expect("a vector");
+        assert_eq!(decompressed(Coding::Zstd, 100, &sent, 4096).is_ok(), is_taken, "{window_log}");
     }
 }
