@@ -182,3 +182,23 @@ fn a_program_that_others_remove_is_missed() {
     fs::write(node.programs.join(PLUGIN), "other").expect("a file");
     assert!(!node.has_program(&source), "another program");
 }
+
+#[test]
+fn what_captures_stays_until_its_successor_does() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let node = node(&folder);
+    let pods = node.configurations.join("10-pods.conflist");
+    fs::write(&pods, LIST).expect("a file");
+    let own = Placement::Own("05-mesh.conflist".to_owned());
+    assert!(node.install_entry(&own, &settings()).expect("it is written"));
+    fs::write(&pods, "{").expect("a file");
+    node.install_entry(&Placement::Chained, &settings()).expect_err("nothing can be chained there");
+    assert_eq!(plugins(&node, "05-mesh.conflist"), ["bridge", "portmap", PLUGIN]);
+    fs::write(&pods, LIST).expect("a file");
+    assert!(node.install_entry(&Placement::Chained, &settings()).expect("it is chained"));
+    assert_eq!(plugins(&node, "10-pods.conflist"), ["bridge", "portmap", PLUGIN]);
+    assert!(!node.configurations.join("05-mesh.conflist").exists());
+    let late = Placement::Own("20-mesh.conflist".to_owned());
+    node.install_entry(&late, &settings()).expect_err("the runtime would not take it");
+    assert_eq!(plugins(&node, "10-pods.conflist"), ["bridge", "portmap", PLUGIN]);
+}

@@ -44,6 +44,10 @@ fn a_pod_has_the_network_with_its_address_and_no_other() {
         network(folder.path(), "cni-2", &["10.9.0.2/24"]);
         // A program with NET_ADMIN gives its own network the address of another Pod.
         network(folder.path(), "cni-3", &["10.9.0.3/24", "10.9.0.2/24"]);
+        // More addresses than are read of one network.
+        let many: Vec<String> = (0..300).map(|n| format!("10.8.{}.{}/32", n / 200, n % 200)).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let crowded = network(folder.path(), "cni-4", &many);
         File::create(folder.path().join("no-network")).expect("a file");
         let networks = Networks::read(folder.path()).expect("networks");
         let check = |addresses: &[&str], expected: Result<u64, NoNetwork>| {
@@ -57,6 +61,8 @@ fn a_pod_has_the_network_with_its_address_and_no_other() {
         check(&["10.9.0.1"], Ok(first));
         check(&["fd09::1", "10.9.0.1"], Ok(first));
         check(&["10.9.0.2"], Err(NoNetwork::Ambiguous));
+        check(&["10.8.0.1"], Ok(crowded));
+        check(&["10.8.1.99"], Err(NoNetwork::Absent));
         check(&["10.9.0.9"], Err(NoNetwork::Absent));
         check(&["127.0.0.1"], Err(NoNetwork::Absent));
         check(&[], Err(NoNetwork::Absent));
