@@ -2,6 +2,7 @@
 
 mod aliases;
 mod annotations;
+mod formats;
 mod golden;
 mod istio_samples;
 mod mesh_protojson;
