@@ -55,6 +55,8 @@ pub enum OtlpValue {
 pub struct Collector {
     /// The service.
     pub target: GrpcTarget,
+    /// A collector of OpenTelemetry that is called over HTTP: the same messages in POST requests to the same cluster (`http_service`).
+    pub http: Option<HttpPost>,
     /// `log_name`, which the service learns with the first message of a stream.
     pub log_name: Box<str>,
     /// The kind of all entries.
@@ -79,6 +81,17 @@ impl PartialEq for Collector {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind && self.source == other.source
     }
+}
+
+/// A POST request.
+#[derive(Debug)]
+pub struct HttpPost {
+    /// Host in the URI; may be empty.
+    pub host: Box<str>,
+    /// Path in the URI.
+    pub path: Box<str>,
+    /// Further headers.
+    pub headers: Vec<(Box<str>, Box<str>)>,
 }
 
 /// The message that an entry is.

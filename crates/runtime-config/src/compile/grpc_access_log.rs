@@ -74,6 +74,7 @@ pub(super) fn collector(
     let buffer_bytes = config.buffer_size_bytes.as_ref().map_or(DEFAULT_BUFFER_BYTES, |size| size.value as usize);
     Some(Collector {
         target,
+        http: None,
         log_name,
         kind,
         resource: Vec::new(),

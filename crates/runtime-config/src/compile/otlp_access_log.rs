@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::data::accesslog::v3::AccessLogType;
 use evenkeel_xds::pb::envoy::extensions::access_loggers::grpc::v3::CommonGrpcAccessLogConfig;
 use evenkeel_xds::pb::envoy::extensions::access_loggers::open_telemetry::v3::OpenTelemetryAccessLogConfig;
@@ -10,10 +11,10 @@ use evenkeel_xds::pb::opentelemetry::proto::common::v1::any_value::Value;
 use evenkeel_xds::pb::opentelemetry::proto::common::v1::{AnyValue, KeyValue, KeyValueList};
 use prost::Message;
 
-use super::Cx;
 use super::grpc_access_log::{collector, tag};
+use super::{Cx, tracing};
 use crate::ext_authz::GrpcTarget;
-use crate::grpc_access_log::{Collector, EntryKind, GrpcLog, OtlpRecord, OtlpValue};
+use crate::grpc_access_log::{Collector, EntryKind, GrpcLog, HttpPost, OtlpRecord, OtlpValue};
 
 /// Time limit of an export whose configuration has none: a collector that does not answer must not hold entries for ever.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +62,16 @@ fn merged(config: &OpenTelemetryAccessLogConfig) -> CommonGrpcAccessLogConfig {
         common.log_name.clone_from(&config.log_name);
     }
     common.grpc_service = config.grpc_service.clone().or(common.grpc_service);
+    if let Some(uri) = config.http_service.as_ref().and_then(|service| service.http_uri.as_ref()) {
+        // Cluster and time limit count in the same way.
+        let Some(core::http_uri::HttpUpstreamType::Cluster(cluster)) = &uri.http_upstream_type else { return common };
+        let grpc = core::grpc_service::EnvoyGrpc { cluster_name: cluster.clone(), ..Default::default() };
+        common.grpc_service = Some(core::GrpcService {
+            timeout: uri.timeout,
+            target_specifier: Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(grpc)),
+            ..Default::default()
+        });
+    }
     common.buffer_flush_interval = config.buffer_flush_interval.or(common.buffer_flush_interval);
     common.buffer_size_bytes = config.buffer_size_bytes.or(common.buffer_size_bytes);
     common.filter_state_objects_to_log.extend(config.filter_state_objects_to_log.iter().cloned());
@@ -75,6 +86,15 @@ fn collector_of(
     common: &CommonGrpcAccessLogConfig,
 ) -> Option<Collector> {
     // The version is for access log services; this one has its own.
+    let of_common = config.common_config.as_ref().and_then(|common| common.grpc_service.as_ref());
+    let has_grpc = config.grpc_service.is_some() || of_common.is_some();
+    let http = match &config.http_service {
+        None => None,
+        Some(_) if has_grpc => {
+            return cx.fail_at("http_service", "must not be set beside grpc_service");
+        }
+        Some(service) => Some(cx.at("http_service", |cx| tracing::collector(cx, service))?),
+    };
     let common = CommonGrpcAccessLogConfig { transport_api_version: super::grpc_access_log::V3, ..common.clone() };
     let common_part = collector(cx, &common, EntryKind::OpenTelemetry)?;
     let timeout = common.grpc_service.as_ref().and_then(|service| service.timeout.as_ref());
@@ -83,8 +103,10 @@ fn collector_of(
         ..common_part.target.call
     };
     let resource = resource(cx, config, &common.log_name);
-    let source = [common_part.source, resource.clone()].concat();
-    Some(Collector { target: GrpcTarget { call, ..common_part.target }, resource, source, ..common_part })
+    let of_http = config.http_service.as_ref().map(Message::encode_to_vec).unwrap_or_default();
+    let source = [common_part.source, resource.clone(), of_http].concat();
+    let http = http.map(|post| HttpPost { host: post.host, path: post.path, headers: post.headers });
+    Some(Collector { target: GrpcTarget { call, ..common_part.target }, http, resource, source, ..common_part })
 }
 
 /// The encoded resource: Envoy's labels of the proxy, and the user's.

@@ -220,7 +220,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[("buffer_size_bytes", "up to 1 MiB; larger values count as 1 MiB"), ("formatters", "`req_without_query`")],
         no_effect: &[("the statistics are those of all access log services", &["stat_prefix"])],
         ..extension("envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig",
-            &["common_config", "grpc_service", "disable_builtin_labels", "resource_attributes", "body", "attributes", "log_name",
+            &["common_config", "grpc_service", "http_service", "disable_builtin_labels", "resource_attributes", "body", "attributes", "log_name",
               "buffer_flush_interval", "filter_state_objects_to_log", "custom_tags"])
     },
     extension("envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig", &["path_template"]),

@@ -136,6 +136,12 @@ fn logs_of_open_telemetry() {
         assert_eq!((&*collector.target.call.cluster, collector.resource.len()), ("als", 0));
         assert_eq!(collector.target.call.timeout, Some(Duration::from_secs(5)));
     }
+    let uri = "http_uri: { uri: \"http://c.test/v1/logs\", cluster: als, timeout: 2s }";
+    let posted = otlp(&format!("log_name: n, http_service: {{ {uri} }}")).expect("valid");
+    let collector = &of_grpc(&posted).collector;
+    let post = collector.http.as_ref().expect("over HTTP");
+    assert_eq!((&*collector.target.call.cluster, &*post.host, &*post.path), ("als", "c.test", "/v1/logs"));
+    assert_eq!(collector.target.call.timeout, Some(Duration::from_secs(2)));
     // Collectors with different resources are different.
     let [bare, labelled] = ["disable_builtin_labels: true", "disable_builtin_labels: false"]
         .map(|labels| otlp(&format!("{common}, {labels}")).expect("valid"));
@@ -143,7 +149,8 @@ fn logs_of_open_telemetry() {
     for (config, expected) in [
         (format!("{common}, body: {{ int_value: 1 }}"), "body: string_value, kvlist_value or array_value is required"),
         (format!("{common}, body: {{ string_value: \"%NOTHING%\" }}"), "body.string_value: "),
-        (format!("{common}, http_service: {{}}"), "http_service: not supported"),
+        (format!("{common}, http_service: {{}}"), "http_service: must not be set beside grpc_service"),
+        ("log_name: n, http_service: {}".to_owned(), "http_service.http_uri: is required"),
         ("log_name: n".to_owned(), "grpc_service: is required"),
     ] {
         let rejection = otlp(&config).expect_err(&config).to_string();

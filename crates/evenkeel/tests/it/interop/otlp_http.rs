@@ -1,4 +1,4 @@
-//! OTLP over HTTP: a real collector of OpenTelemetry takes the metrics and spans of both proxies.
+//! OTLP over HTTP: a real collector of OpenTelemetry takes the metrics, spans and log records of both proxies.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -31,7 +31,13 @@ fn bootstrap([port, admin, collector]: [u16; 3]) -> String {
     );
     let route =
         "              - { match: { prefix: / }, direct_response: { status: 200, body: { inline_string: ok } } }\n";
-    let manager = format!("{tracing}          http_filters: [ {ROUTER} ]\n{}", web::one_host(route));
+    let log = format!(
+        "          access_log: [ {{ name: l, typed_config: {{ \"@type\": \
+         type.googleapis.com/envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig, log_name: mine, \
+         buffer_flush_interval: 0.1s, body: {{ string_value: \"%REQ(:METHOD)% %REQ(:PATH)%\" }}, {} }} }} ]\n",
+        http("/v1/logs")
+    );
+    let manager = format!("{tracing}{log}          http_filters: [ {ROUTER} ]\n{}", web::one_host(route));
     let clusters = [web::cluster("collector", &endpoint(collector, ""), "")];
     format!(
         "node: {{ id: me, cluster: us }}\n{sink}\n{}",
@@ -44,7 +50,7 @@ fn collector(folder: &Path, port: u16) -> Process {
     let config = format!(
         "receivers:\n  otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{port}'}}}}}}\nexporters:\n  file: {{path: {}}}\nservice:\n  \
          telemetry: {{metrics: {{level: none}}}}\n  pipelines:\n    traces: {{receivers: [otlp], exporters: [file]}}\n    \
-         metrics: {{receivers: [otlp], exporters: [file]}}\n",
+         metrics: {{receivers: [otlp], exporters: [file]}}\n    logs: {{receivers: [otlp], exporters: [file]}}\n",
         file.display()
     );
     let path = folder.join("collector.yaml");
@@ -77,24 +83,31 @@ fn check(program: Program) {
     let mut proxy = web::start(program, &file, admin, port);
     for _ in 0..REQUESTS {
         let mut client = Connection::open((Ipv4Addr::LOCALHOST, port).into()).expect("a connection");
-        assert_eq!(client.get("a.test", "/", "x-client-trace-id: 1\r\n").expect("an answer").text(), "ok");
+        assert_eq!(client.get("a.test", "/log", "x-client-trace-id: 1\r\n").expect("an answer").text(), "ok");
     }
     let read = || std::fs::read_to_string(folder.path().join("telemetry.json")).unwrap_or_default();
-    eventually("metrics and spans in the collector", || {
+    eventually("metrics, spans and records in the collector", || {
         let received = read();
         assert!(proxy.exited().is_none(), "{program:?} ended: {}", proxy.output());
         let counted = value_of(&received, "mesh.http.downstream_rq_total") >= REQUESTS;
-        (counted && received.contains("resourceSpans") && received.contains("\"service.name\"")).then_some(())
+        let logged = received.matches("\"GET /log\"").count() as u64 == REQUESTS;
+        (counted && logged && received.contains("resourceSpans") && received.contains("\"service.name\"")).then_some(())
     });
     assert!(collector.exited().is_none(), "the collector ended: {}", collector.output());
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, admin));
     let stats = Connection::open(admin).and_then(|mut client| client.get("localhost", "/stats?filter=dropped", ""));
     let stats = stats.expect("statistics").text();
-    assert!(stats.lines().filter(|line| line.contains("open_telemetry")).all(|line| line.ends_with(": 0")), "{stats}");
+    assert!(
+        stats
+            .lines()
+            .filter(|line| line.contains("open_telemetry") || line.contains("logs_dropped"))
+            .all(|line| line.ends_with(": 0")),
+        "{stats}"
+    );
 }
 
 #[test]
-fn a_real_collector_takes_metrics_and_spans_of_evenkeel_and_envoy() {
+fn a_real_collector_takes_metrics_spans_and_logs_of_evenkeel_and_envoy() {
     check(Program::Envoy);
     check(Program::Evenkeel);
 }

@@ -6,9 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_filters::Form;
 use evenkeel_filters::callouts::grpc::{GrpcMethod, call};
-use evenkeel_filters::callouts::{CallOptions, Purpose};
+use evenkeel_filters::callouts::{CallOptions, Callouts, HttpCall, Purpose};
 use evenkeel_filters::format::{Record, format};
-use evenkeel_runtime_config::grpc_access_log::{Collector, GrpcLog, OtlpValue};
+use evenkeel_http::{HeaderId, RequestHead};
+use evenkeel_runtime_config::ext_authz::CallTarget;
+use evenkeel_runtime_config::grpc_access_log::{Collector, GrpcLog, HttpPost, OtlpValue};
 use evenkeel_upstream::turn;
 use evenkeel_xds::pb::opentelemetry::proto::common::v1::any_value::Value;
 use evenkeel_xds::pb::opentelemetry::proto::common::v1::{AnyValue, ArrayValue, KeyValue, KeyValueList};
@@ -105,6 +107,17 @@ pub(super) async fn run(config: Arc<Collector>, buffer: Rc<Buffer>, shared: Rc<S
 async fn export(config: &Collector, buffer: &Buffer, shared: &Shared) {
     let Some(batch) = buffer.take() else { return };
     let service = &config.target;
+    let message = message(&config.resource, &batch.entries);
+    if let Some(post) = &config.http {
+        let taken = shared.callouts.http(request(config, post, message)).await;
+        let status = taken.as_ref().map_or(0, |answer| answer.head.status);
+        if !(200..300).contains(&status) {
+            let failure = taken.err().map(|failure| failure.to_string()).unwrap_or_default();
+            tracing::debug!(cluster = &*service.call.cluster, status, failure, "a collector did not take log records");
+            shared.stats.add(grpc_access_log::Counter::logs_dropped, batch.count);
+        }
+        return;
+    }
     let method = GrpcMethod {
         cluster: Arc::clone(&service.call.cluster),
         path: METHOD.into(),
@@ -119,10 +132,28 @@ async fn export(config: &Collector, buffer: &Buffer, shared: &Shared) {
             ..CallOptions::default()
         },
     };
-    if let Err(failure) = call(&shared.callouts, &method, &message(&config.resource, &batch.entries)).await {
+    if let Err(failure) = call(&shared.callouts, &method, &message).await {
         tracing::debug!(cluster = &*method.cluster, %failure, "a collector did not take log records");
         shared.stats.add(grpc_access_log::Counter::logs_dropped, batch.count);
     }
+}
+
+/// A request with a message, over HTTP.
+fn request(config: &Collector, post: &HttpPost, message: Vec<u8>) -> HttpCall {
+    let mut head = RequestHead::default();
+    head.set_method(b"POST");
+    head.set_path(post.path.as_bytes());
+    head.set_authority(post.host.as_bytes());
+    head.headers.append_id(HeaderId::ContentType, b"application/x-protobuf");
+    post.headers.iter().for_each(|(name, value)| head.headers.set_name(name.as_bytes(), value.as_bytes()));
+    let CallTarget { cluster, timeout, .. } = &config.target.call;
+    let options = CallOptions {
+        timeout: *timeout,
+        max_answer_bytes: MAX_ANSWER_BYTES,
+        purpose: Purpose::Telemetry,
+        ..CallOptions::default()
+    };
+    HttpCall { cluster: Arc::clone(cluster), head, body: message, options }
 }
 
 /// `ExportLogsServiceRequest` with one `ResourceLogs` and one `ScopeLogs`.
