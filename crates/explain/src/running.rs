@@ -185,5 +185,5 @@ fn overwrite(world: &World, hop: &mut Hop, decision: Decision, states: Vec<Endpo
 
 /// A flag as the answer has it.
 fn known_flag(flag: &str) -> Option<&'static str> {
-    ["NR", "NC", "UH", "DPE", "FI", "DI", "UO", "RL", "UAEX"].into_iter().find(|known| *known == flag)
+    ["NR", "NC", "UH", "DPE", "FI", "DI", "UO", "RL", "RLSE", "UAEX"].into_iter().find(|known| *known == flag)
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use evenkeel_runtime_config::matching::query_parameter;
-use evenkeel_runtime_config::rate_limit::{Action, Matched};
+use evenkeel_runtime_config::rate_limit::{Action, Description, HostDescriptions, Matched};
+use evenkeel_runtime_config::route::RouteAction;
 
 use crate::format::HeadLookup;
 use crate::http::RequestContext;
@@ -12,8 +13,34 @@ use crate::http::RequestContext;
 /// A key and its value.
 pub(crate) type Entry<'a> = (&'a str, Cow<'a, str>);
 
+/// The descriptors of a request: by the filter's own descriptions if it has any, otherwise by those of the route and its virtual host with
+/// this stage; what the filter says of the virtual host's.
+pub(crate) fn describe<'a>(
+    own: &'a [Description],
+    (stage, of_host): (u32, HostDescriptions),
+    context: &'a RequestContext<'_>,
+) -> Vec<Vec<Entry<'a>>> {
+    if !own.is_empty() {
+        return own.iter().filter_map(|one| entries(&one.actions, context)).collect();
+    }
+    let of_route = context.route.route.and_then(|route| match &route.action {
+        RouteAction::Forward(action) => action.rate_limits.as_deref(),
+        _ => None,
+    });
+    let Some(limits) = of_route else { return Vec::new() };
+    let host_too = limits.includes_host
+        || match of_host {
+            HostDescriptions::Include => true,
+            HostDescriptions::Override => limits.own.is_empty(),
+            HostDescriptions::Ignore => false,
+        };
+    let of_host = if host_too { &*limits.of_host } else { &[] };
+    let all = limits.own.iter().chain(of_host).filter(|one| one.stage == stage);
+    all.filter_map(|one| entries(&one.actions, context)).collect()
+}
+
 /// The entries that actions make of a request; `None`: one of them makes none.
-pub(crate) fn entries<'a>(actions: &'a [Action], context: &'a RequestContext<'_>) -> Option<Vec<Entry<'a>>> {
+fn entries<'a>(actions: &'a [Action], context: &'a RequestContext<'_>) -> Option<Vec<Entry<'a>>> {
     let view = context.view();
     let mut entries = Vec::with_capacity(actions.len());
     for action in actions {

@@ -35,6 +35,7 @@ pub mod jwt_authn;
 mod local_ratelimit;
 pub mod network;
 pub mod peer_metadata;
+mod ratelimit;
 pub mod rbac;
 mod remark;
 mod resolution;

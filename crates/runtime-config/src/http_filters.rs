@@ -13,7 +13,7 @@ use crate::filter_needs::FilterNeeds;
 use crate::filters::custom::CustomFilter;
 use crate::filters::{
     alpn, buffer, compressor, cors, decompressor, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, istio_stats, jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
+    header_mutation, istio_stats, jwt_authn, local_ratelimit, peer_metadata, ratelimit, rbac, stateful_session,
 };
 use crate::route_filters::PerRoute;
 use crate::support::message::MessageSupport;
@@ -144,6 +144,9 @@ http_filters! {
         per route messages::local_ratelimit::v3::LocalRateLimit, per_route;
     /// Istio's `envoy.filters.http.peer_metadata`.
     PeerMetadata = peer_metadata::PeerMetadata, evenkeel_xds::istio::peer_metadata::Config, peer_metadata;
+    /// `envoy.filters.http.ratelimit`.
+    RateLimit = ratelimit::RateLimit, messages::ratelimit::v3::RateLimit, ratelimit,
+        per route messages::ratelimit::v3::RateLimitPerRoute, per_route;
     /// `envoy.filters.http.rbac`.
     Rbac = rbac::RbacFilter, messages::rbac::v3::Rbac, compile::http_filter,
         per route messages::rbac::v3::RbacPerRoute, compile::per_route;

@@ -80,7 +80,7 @@ pub use cluster::{Cluster, EndpointSet};
 pub use filters::{
     alpn, buffer, compression, compressor, connection_limit, cors, custom, decompressor, dynamic_forward_proxy,
     ext_authz, fault, grpc_stats, grpc_web, header_mutation, istio_stats, jwt_authn, local_ratelimit,
-    metadata_exchange, peer_metadata, rbac, stateful_session,
+    metadata_exchange, peer_metadata, ratelimit, rbac, stateful_session,
 };
 
 pub use compile::source::{InitialMetadata, Reference, Source};

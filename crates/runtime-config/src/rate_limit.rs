@@ -24,6 +24,17 @@ pub struct RouteRateLimits {
     pub includes_host: bool,
 }
 
+/// `vh_rate_limits`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostDescriptions {
+    /// If the route has none.
+    Override,
+    /// All.
+    Include,
+    /// None.
+    Ignore,
+}
+
 /// What an entry of a descriptor is made of.
 #[derive(Debug)]
 pub enum Action {

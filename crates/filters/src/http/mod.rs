@@ -27,7 +27,7 @@ use crate::remark::Remark;
 use crate::verdict::FilterVerdict;
 use crate::{
     alpn, buffer, compressor, cors, decompressor, dynamic_forward_proxy, ext_authz, fault, grpc_stats, grpc_web,
-    header_mutation, istio_stats, jwt_authn, local_ratelimit, peer_metadata, rbac, stateful_session,
+    header_mutation, istio_stats, jwt_authn, local_ratelimit, peer_metadata, ratelimit, rbac, stateful_session,
 };
 
 pub(crate) use chain::FilterDecision;
@@ -143,6 +143,8 @@ filters! {
     LocalRateLimit => local_ratelimit::HttpFilter,
     /// `envoy.filters.http.peer_metadata`.
     PeerMetadata => peer_metadata::HttpFilter,
+    /// `envoy.filters.http.ratelimit`.
+    RateLimit => ratelimit::HttpFilter,
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.

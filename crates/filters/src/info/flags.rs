@@ -52,6 +52,7 @@ flags! {
     26 DROP_OVERLOAD "DO" "DropOverload" "Refused because the control plane has a share refused; 503.";
     27 UNCONDITIONAL_DROP_OVERLOAD "UDO" "UnconditionalDropOverload" "Refused because the control plane has all refused; 503.";
     28 NO_FILTER_CONFIG_FOUND "NFCF" "NoFilterConfigFound" "The configuration of a filter has not arrived; 500.";
+    29 RATE_LIMIT_SERVICE_ERROR "RLSE" "RateLimitServiceError" "The rate limit service failed, and the filter refuses then.";
 }
 
 impl ResponseFlags {

@@ -9,11 +9,10 @@ use std::time::Instant;
 
 use evenkeel_base::grpc::status;
 use evenkeel_runtime_config::header_edits::HeaderAddition;
-use evenkeel_runtime_config::local_ratelimit::{HostDescriptions, Limit, LocalRateLimit};
-use evenkeel_runtime_config::route::RouteAction;
+use evenkeel_runtime_config::local_ratelimit::{Limit, LocalRateLimit};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
-use crate::descriptor::{Entry, entries};
+use crate::descriptor::{self, Entry};
 use crate::header_edits::add_header;
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
 use crate::info::ResponseFlags;
@@ -158,7 +157,10 @@ impl HttpFilter {
 fn take<'c>(config: &'c LocalRateLimit, context: &RequestContext<'_>) -> Taken<'c> {
     let mut taken = Taken { fits: true, limit: None, shadowed: false };
     let mut matched = false;
-    let described = describe(config, context);
+    let described = match &*config.descriptors {
+        [] => Vec::new(),
+        _ => descriptor::describe(&config.descriptions, (config.stage, config.of_host), context),
+    };
     for descriptor in &config.descriptors {
         let is_it = |entries: &Vec<Entry<'_>>| {
             let pairs = descriptor.entries.iter().map(|(key, value)| (&**key, &**value));
@@ -183,30 +185,6 @@ fn take<'c>(config: &'c LocalRateLimit, context: &RequestContext<'_>) -> Taken<'
         return Taken { fits: false, limit: Some(bucket), ..taken };
     }
     Taken { limit: taken.limit.or(Some(bucket)), ..taken }
-}
-
-/// The descriptors of a request: by the filter's descriptions if it has any, otherwise by the route's and the virtual host's.
-fn describe<'a>(config: &'a LocalRateLimit, context: &'a RequestContext<'_>) -> Vec<Vec<Entry<'a>>> {
-    if config.descriptors.is_empty() {
-        return Vec::new();
-    }
-    if !config.descriptions.is_empty() {
-        return config.descriptions.iter().filter_map(|one| entries(&one.actions, context)).collect();
-    }
-    let of_route = context.route.route.and_then(|route| match &route.action {
-        RouteAction::Forward(action) => action.rate_limits.as_deref(),
-        _ => None,
-    });
-    let Some(limits) = of_route else { return Vec::new() };
-    let host_too = limits.includes_host
-        || match config.of_host {
-            HostDescriptions::Include => true,
-            HostDescriptions::Override => limits.own.is_empty(),
-            HostDescriptions::Ignore => false,
-        };
-    let of_host = if host_too { &*limits.of_host } else { &[] };
-    let all = limits.own.iter().chain(of_host).filter(|one| one.stage == config.stage);
-    all.filter_map(|one| entries(&one.actions, context)).collect()
 }
 
 fn state_of(limit: &Limit, now: Instant) -> TokenState {

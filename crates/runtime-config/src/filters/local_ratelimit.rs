@@ -14,7 +14,7 @@ use crate::compile::{Cx, rate_limit};
 use crate::filter_needs::FilterNeeds;
 use crate::fraction::Fraction;
 use crate::header_edits::HeaderAddition;
-use crate::rate_limit::Description;
+use crate::rate_limit::{Description, HostDescriptions};
 use crate::support::message::{MessageSupport, Role::Extension, part};
 
 /// The status of refused requests, unless another is configured. Envoy takes one below 400 for none.
@@ -53,17 +53,6 @@ pub struct LocalRateLimit {
     pub tells_limit: bool,
     /// Whether gRPC clients get RESOURCE_EXHAUSTED instead of UNAVAILABLE.
     pub resource_exhausted: bool,
-}
-
-/// `vh_rate_limits`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostDescriptions {
-    /// If the route has none.
-    Override,
-    /// All.
-    Include,
-    /// None.
-    Ignore,
 }
 
 /// A bucket, shared by all workers. As in Envoy, it is full again with a changed configuration.

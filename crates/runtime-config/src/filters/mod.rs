@@ -21,5 +21,6 @@ pub mod local_ratelimit;
 pub mod metadata_exchange;
 pub(crate) mod passive;
 pub mod peer_metadata;
+pub mod ratelimit;
 pub mod rbac;
 pub mod stateful_session;

@@ -48,6 +48,7 @@ mod paths;
 mod proxy;
 mod proxy_headers;
 mod query_mutations;
+mod ratelimit;
 mod retries;
 mod retry_hosts;
 mod route_stats;

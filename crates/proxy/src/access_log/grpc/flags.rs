@@ -24,6 +24,7 @@ pub(super) fn message(flags: ResponseFlags) -> Option<data::ResponseFlags> {
             "UAEX" => {
                 message.unauthorized_details = Some(Unauthorized { reason: Reason::ExternalService.into() });
             }
+            "RLSE" => message.rate_limit_service_error = true,
             "DC" => message.downstream_connection_termination = true,
             "URX" => message.upstream_retry_limit_exceeded = true,
             "SI" => message.stream_idle_timeout = true,
@@ -65,6 +66,7 @@ mod tests {
             ("FI", 11),
             ("RL", 12),
             ("UAEX", 13),
+            ("RLSE", 14),
             ("DC", 15),
             ("URX", 16),
             ("SI", 17),
