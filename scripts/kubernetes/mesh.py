@@ -45,6 +45,11 @@ class Mesh:
         self.cluster.helm(command, "cni", CHARTS / "cni", "--namespace", "istio-system", *IMAGES, *values)
         self.wait_for_agents()
 
+    def remove_cni(self):
+        self.cluster.helm("uninstall", "cni", "--namespace", "istio-system", "--wait")
+        # Helm waits for the DaemonSet, and not for its Pods.
+        self.kubectl("-n", "istio-system", "wait", "--for=delete", "pod", "-l", f"app={AGENTS}", "--timeout=60s")
+
     def wait_for_agents(self):
         self.kubectl("-n", "istio-system", "rollout", "status", f"daemonset/{AGENTS}", "--timeout=90s")
 
