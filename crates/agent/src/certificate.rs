@@ -445,6 +445,10 @@ async fn sign(options: &Options, roots: &ControlPlaneRoots, csr: String) -> Resu
     let validity_duration = i64::try_from(options.certificate_ttl_s).unwrap_or(i64::MAX);
     let mut request = Request::new(IstioCertificateRequest { csr, validity_duration, metadata: None });
     request.metadata_mut().insert("authorization", bearer);
+    // A control plane of several clusters has to know who has issued the token.
+    if let Ok(cluster) = MetadataValue::try_from(options.cluster_id.as_str()) {
+        request.metadata_mut().insert("clusterid", cluster);
+    }
     request.set_timeout(SIGN_TIMEOUT);
     let response = IstioCertificateServiceClient::new(channel).create_certificate(request).await;
     Ok(response.map_err(CertificateError::Refused)?.into_inner().cert_chain)

@@ -189,7 +189,12 @@ pub const ALL: &[Code] = &[
     code("IST0162", "GatewayPortNotDefinedOnService", Warning, Codes(&[("port-not-exposed", &[])])),
     code("IST0163", "InvalidExternalControlPlaneConfig", Warning, INSTALLATION),
     code("IST0164", "ExternalControlPlaneAddressIsNotAHostname", Info, INSTALLATION),
-    code("IST0165", "MultiClusterInconsistentService", Warning, NotApplicable("a mesh has one cluster")),
+    code(
+        "IST0165",
+        "MultiClusterInconsistentService",
+        Warning,
+        NotApplicable("the Services of several clusters are not compared"),
+    ),
     code(
         "IST0166",
         "IneffectiveSelector",

@@ -22,6 +22,7 @@ mod mesh_settings;
 mod object;
 mod object_meta;
 mod refused;
+pub mod remote;
 mod resource;
 mod served;
 mod unread;

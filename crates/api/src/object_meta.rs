@@ -7,6 +7,7 @@ use evenkeel_base::Spanned;
 use evenkeel_base::yaml::Node;
 
 use crate::decode::{Context, Decode, Label, Schema};
+use crate::remote;
 
 object! {
     /// `metadata` of an object or of a Pod template.
@@ -60,7 +61,10 @@ impl Decode for ObjectName {
             let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             !l.is_empty() && l.chars().all(inner) && !l.starts_with('-') && !l.ends_with('-')
         };
-        if text.len() > evenkeel_base::limits::MAX_HOSTNAME_CHARS || !text.split('.').all(label) {
+        // Of a remote cluster: only a source without files has such names.
+        let (cluster, own) = if node.span.is_object() { remote::split(text) } else { ("", text) };
+        let is_of_cluster = cluster.is_empty() || remote::is_cluster_name(cluster);
+        if own.len() > evenkeel_base::limits::MAX_HOSTNAME_CHARS || !own.split('.').all(label) || !is_of_cluster {
             let help = "expected lower-case letters, digits, `-` and `.`, at most 253 characters";
             cx.error("bad-name", &node.span, format!("`{text}` is not a valid name"), help);
             return None;

@@ -39,7 +39,9 @@ pub(crate) fn unread(object: &Object) -> Option<Diagnostic> {
         }
         Resource::ConfigMap(map) if *object.name == *MeshConfig::CONFIG_MAP => {
             let networks = map.data.get(NETWORKS).filter(|text| has_networks(text))?;
-            let message = format!("`data.{NETWORKS}` has no effect: there is one network");
+            let message = format!(
+                "`data.{NETWORKS}` has no effect: labels of namespaces, Pods and Services say which networks there are"
+            );
             Diagnostic::warning("no-effect", networks.span.clone(), message).with_help("it can stay")
         }
         Resource::Secret(_) if AUTHORITIES.contains(&&*object.name) => {

@@ -19,7 +19,7 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tonic::{Code, Extensions, Request, Response, Status};
 
-use crate::authentication::{TokenAuthenticator, TokenRefusal, bearer};
+use crate::authentication::{Presented, TokenAuthenticator, TokenRefusal, bearer};
 use crate::authorities::{self, Authorities};
 use crate::listen::Peer;
 use crate::metrics::{Metrics, plane};
@@ -60,9 +60,12 @@ impl Caller {
     }
 }
 
-/// The token of an xDS stream without a client certificate, which has not been verified.
+/// The token of an xDS stream without a client certificate, which has not been verified, and the cluster that it is said to be from.
 #[derive(Clone)]
-pub struct StreamToken(Arc<str>);
+pub struct StreamToken {
+    token: Arc<str>,
+    cluster: Arc<str>,
+}
 
 impl std::fmt::Debug for StreamToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -143,7 +146,7 @@ impl Certificates {
     /// Checks that the head of an xDS stream without a client certificate has a token, and stores it in `extensions` for
     /// [`Self::identify`], which verifies it before anything is served.
     pub fn admit_stream(&self, peer: &Peer, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
-        let token = bearer(metadata).ok_or_else(|| {
+        let presented = Presented::of(metadata).ok_or_else(|| {
             Status::unauthenticated(
                 "xDS over TLS needs the workload's certificate (istio.v1.auth.IstioCertificateService issues it), or `authorization: Bearer TOKEN` with its token for the audience `istio-ca`",
             )
@@ -153,8 +156,10 @@ impl Certificates {
             return Err(Status::resource_exhausted("too many calls without a valid token; come again later"));
         }
         // What nobody has to be asked about is refused before any byte of the stream is buffered.
-        let refused = match self.tokens.verdict(token, SystemTime::now()) {
-            _ if token.len() > MAX_TOKEN_BYTES => Some(format!("the token has more than {MAX_TOKEN_BYTES} bytes")),
+        let refused = match self.tokens.verdict(presented, SystemTime::now()) {
+            _ if presented.token.len() > MAX_TOKEN_BYTES => {
+                Some(format!("the token has more than {MAX_TOKEN_BYTES} bytes"))
+            }
             Some(Err(TokenRefusal::Invalid(reason))) => Some(format!("the token is not accepted: {reason}")),
             _ => None,
         };
@@ -163,16 +168,17 @@ impl Certificates {
             self.note_refusal(peer, &status, Instant::now());
             return Err(status);
         }
-        extensions.insert(StreamToken(token.into()));
+        extensions.insert(StreamToken { token: presented.token.into(), cluster: presented.cluster.into() });
         Ok(())
     }
 
     /// Returns the identity that the token of an xDS stream proves.
     pub async fn identify(&self, peer: &Peer, token: &StreamToken) -> Result<SpiffeId, Status> {
         let now = SystemTime::now();
-        let verdict = match self.tokens.verdict(&token.0, now) {
+        let presented = Presented { token: &token.token, cluster: &token.cluster };
+        let verdict = match self.tokens.verdict(presented, now) {
             Some(verdict) => verdict,
-            None => self.tokens.review(&token.0, now).await,
+            None => self.tokens.review(presented, now).await,
         };
         let workload = self.verified(verdict).inspect_err(|status| self.note_refusal(peer, status, Instant::now()));
         let workload = workload?;
@@ -402,7 +408,7 @@ fn has_group(world: &World, workload: &Workload, name: &str) -> bool {
     })
 }
 
-fn token(metadata: &HeaderMap) -> Result<&str, Status> {
+fn token(metadata: &HeaderMap) -> Result<Presented<'_>, Status> {
     let missing = || Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`");
-    bearer(metadata).ok_or_else(missing)
+    Presented::of(metadata).ok_or_else(missing)
 }

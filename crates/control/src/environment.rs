@@ -13,8 +13,13 @@ const READ: [&str; 7] = [
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
 ];
 /// Those that have an effect in a cluster; its platform reads them.
-const OF_CLUSTERS: [&str; 4] =
-    ["EXTERNAL_CA", "K8S_SIGNER", "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "SHARED_MESH_CONFIG"];
+const OF_CLUSTERS: [&str; 5] = [
+    "EXTERNAL_CA",
+    "K8S_SIGNER",
+    "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER",
+    "PILOT_REMOTE_CLUSTER_TIMEOUT",
+    "SHARED_MESH_CONFIG",
+];
 /// Variables without such a prefix, which say what Istio's control plane trusts, signs or sends.
 const OTHERS: [&str; 23] = [
     "AUTO_RELOAD_PLUGIN_CERTS",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_admin::clusters::RemoteClusters;
 use evenkeel_store::Store;
 use tokio::sync::watch;
 
@@ -19,6 +20,8 @@ pub struct Platform {
     pub tokens: Option<Arc<dyn TokenAuthenticator>>,
     /// Where the roots of the mesh are published for the platform's workloads, if they get them there.
     pub namespace_roots: Option<watch::Sender<MeshRoots>>,
+    /// What is known of remote clusters, if there can be any.
+    pub remote_clusters: Option<watch::Receiver<RemoteClusters>>,
     /// Where state is kept; `None`: in the state directory.
     pub store: Option<Store>,
     /// Who gets the roots of the control plane's own certificate, PEM, whenever they change: those who call its webhooks.

@@ -157,6 +157,8 @@ fn proxies(objects: &[Object]) -> Vec<(ProxyView, Span)> {
                 captures_dns: true,
                 interception: None,
                 takes_hybrid_curve: false,
+                cluster: "".into(),
+                network: "".into(),
                 peer_labels: None,
             };
             let is_known =

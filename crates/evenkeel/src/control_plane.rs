@@ -8,9 +8,11 @@ use evenkeel_control::Options;
 use evenkeel_k8s::certificate_requests::KubernetesSigner;
 use evenkeel_k8s::client::{Client, ExecPlugins, KubernetesOptions};
 use evenkeel_k8s::last_objects::LastObjects;
+use evenkeel_k8s::remote::{self, RemoteOptions};
 use evenkeel_k8s::replica::{self, Replica, ReplicaOptions};
 use evenkeel_k8s::revision::DEFAULT;
 use evenkeel_k8s::source::Scope;
+use evenkeel_k8s::token_review::clusters::ClusterTokens;
 use evenkeel_k8s::trust_bundles::SignerRoots;
 use evenkeel_model::MeshConfig;
 use evenkeel_process::confinement::{self, Writes};
@@ -57,14 +59,26 @@ async fn serve(mut options: Options, kubernetes: KubernetesOptions) -> anyhow::R
     let config = kubernetes.cluster.config(ExecPlugins::Refuse).await?;
     let client = kubernetes.cluster.client(ExecPlugins::Refuse).await?;
     let roots = use_signer(&mut options, &kubernetes, &client).await?;
+    let this = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
+    let own = options.injection.cluster.clone();
+    let remote = RemoteOptions {
+        namespace: this.namespace.clone(),
+        root: scope.root.clone(),
+        own: own.clone(),
+        timeout: remote::timeout_from_env(|name| std::env::var(name).ok())?,
+    };
     let (mut watching, source) = evenkeel_k8s::source::start(client.clone(), &scope);
+    let (mut remotes, of_remotes) = remote::start(client.clone(), remote);
     // Proxies that are connected to another control plane must not get an empty mesh from this one.
     let last = LastObjects::new(Store::from(&options.state));
     watching.synced_or_restored(&last).await?;
+    remotes.settled().await;
     let keeping = watching.keep(last);
-    let this = ReplicaOptions::from_env(|name| std::env::var(name).ok(), &root);
     let this = ReplicaOptions { revision: scope.revision, ..this };
-    let (replica, mut platform) = Replica::start(client, source, &this);
+    let (replica, mut platform) = Replica::start(client.clone(), source, &this);
+    platform.sources.push(Box::new(of_remotes));
+    platform.tokens = Some(Arc::new(ClusterTokens::new(client, &own, remotes.reviews())));
+    platform.remote_clusters = Some(remotes.page());
     if kubernetes.state_in_cluster {
         platform.store = Some(replica::store(config, &this, &options.state)?);
     }

@@ -8,7 +8,7 @@ use evenkeel_base::terminal;
 use evenkeel_explain::Look;
 
 /// Commands whose output is no data of their own, and what programs use instead.
-const WITHOUT: [(&[&str], &str); 30] = [
+const WITHOUT: [(&[&str], &str); 31] = [
     (&["up"], "it runs until it is interrupted; `proxy-status -o json` tells what runs, --check exits with 0 or 1"),
     (&["inject"], "it prints manifests, for `kubectl apply -f -`"),
     (&["install"], "--dry-run prints the objects; `check -o json` says what works"),
@@ -16,6 +16,7 @@ const WITHOUT: [(&[&str], &str); 30] = [
     (&["bug-report"], "it writes an archive; most pages in it are JSON"),
     (&["workload", "group", "create"], "it prints a manifest, for `kubectl apply -f -`"),
     (&["workload", "entry", "configure"], "it writes files"),
+    (&["create-remote-secret"], "it prints a manifest, for `kubectl apply -f -`"),
     (&["crds"], "it prints manifests, for `kubectl apply --server-side -f -`"),
     (&["tag", "set"], "`tag list -o json` lists them"),
     (&["tag", "generate"], "it prints a manifest, for `kubectl apply -f -`"),

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
 pub use kube::Client;
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
@@ -117,6 +120,22 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
+/// Where an API server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// Its URL.
+    pub url: String,
+    /// The roots of its certificate, PEM; `None`: those of the system.
+    pub roots_pem: Option<String>,
+}
+
+/// A certificate as PEM (RFC 7468).
+fn pem(der: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(der);
+    let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned() + "\n");
+    format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines.collect::<String>())
+}
+
 impl ClusterOptions {
     /// Makes a client. The API server is not asked yet.
     pub async fn client(&self, plugins: ExecPlugins) -> Result<Client, ClientError> {
@@ -161,6 +180,13 @@ impl ClusterOptions {
             }
             _ => Ok(config),
         }
+    }
+
+    /// Says where the API server is, and how it is verified.
+    pub async fn server(&self, plugins: ExecPlugins) -> Result<ServerAddress, ClientError> {
+        let config = self.config(plugins).await?;
+        let roots = config.root_cert.map(|roots| roots.iter().map(|der| pem(der)).collect());
+        Ok(ServerAddress { url: config.cluster_url.to_string().trim_end_matches('/').to_owned(), roots_pem: roots })
     }
 
     /// Reads the file; `None`: there is none, and the cluster is that of this process.

@@ -132,7 +132,7 @@ pub struct TokenOf<'a> {
     pub namespace: &'a str,
     /// The service account.
     pub account: &'a str,
-    /// The audience.
+    /// The audience; empty: the API server itself.
     pub audience: &'a str,
     /// Its lifetime.
     pub seconds: i64,
@@ -297,7 +297,7 @@ impl Cluster {
     /// Returns a token of a service account, by the TokenRequest API.
     pub async fn token(&self, of: &TokenOf<'_>) -> Result<String, ClusterError> {
         let spec = TokenRequestSpec {
-            audiences: Some(vec![of.audience.to_owned()]),
+            audiences: Some(vec![of.audience.to_owned()].into_iter().filter(|audience| !audience.is_empty()).collect()),
             expiration_seconds: Some(of.seconds),
             ..TokenRequestSpec::default()
         };

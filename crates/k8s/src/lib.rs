@@ -19,6 +19,7 @@ pub mod pod_rules;
 pub mod port_forward;
 pub mod reading;
 mod reason;
+pub mod remote;
 pub mod replica;
 pub mod revision;
 pub mod root_certificates;

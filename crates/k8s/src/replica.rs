@@ -111,6 +111,7 @@ impl Replica {
             sources: vec![Box::new(source.with_statuses(Box::new(queue)))],
             tokens: Some(Arc::new(TokenReviews::new(client))),
             namespace_roots: Some(namespace_roots),
+            remote_clusters: None,
             store: None,
             roots: Some(roots),
         };

@@ -6,17 +6,16 @@ use std::collections::BTreeSet;
 use evenkeel_api::Kind;
 
 use crate::source::{Running, Supervisor};
-use crate::watched::{Selection, Watched};
-
-/// Maximum number of watches of Secrets.
-const MAX_WATCHES: usize = 256;
+use crate::watched::{MAX_SECRET_WATCHES, Selection, Watched};
 
 impl Supervisor {
     /// Starts and ends the watches of Secrets beside that of all.
     pub(crate) fn select_secrets(&mut self) {
         let Some(all) = self.all_secrets() else { return };
         let resource = all.resource.clone();
-        let wanted = if all.is_left_out() { self.narrower_secrets() } else { Vec::new() };
+        let is_forbidden = all.is_left_out();
+        self.secrets_beyond = if is_forbidden { self.secrets_beyond } else { 0 };
+        let wanted = if is_forbidden { self.narrower_secrets() } else { Vec::new() };
         let selections: BTreeSet<Selection> = wanted.iter().map(|watched| watched.selection.clone()).collect();
         let is_over = |selection: &Selection| {
             is_of_secrets(selection) && selection.namespace.is_some() && !selections.contains(selection)
@@ -55,7 +54,7 @@ impl Supervisor {
     }
 
     /// What is watched instead of all Secrets.
-    fn narrower_secrets(&self) -> Vec<Watched> {
+    fn narrower_secrets(&mut self) -> Vec<Watched> {
         let mut wanted = Vec::new();
         for (namespace, names) in self.secret_names.needed() {
             let of_namespace = Watched::secrets(&namespace, None);
@@ -65,16 +64,20 @@ impl Supervisor {
                 wanted.extend(names.iter().map(|name| Watched::secrets(&namespace, Some(name))));
             }
         }
-        if wanted.len() > MAX_WATCHES {
+        let beyond = wanted.len().saturating_sub(MAX_SECRET_WATCHES);
+        if beyond > 0 {
             // What is watched stays: objects of one namespace must not take the Secrets of others away. The sort is stable.
             wanted.sort_by_key(|watched| !self.running.contains_key(&watched.selection));
+            wanted.truncate(MAX_SECRET_WATCHES);
+        }
+        if beyond > self.secrets_beyond {
             tracing::error!(
-                watches = wanted.len(),
-                limit = MAX_WATCHES,
+                beyond,
+                limit = MAX_SECRET_WATCHES,
                 "too many Secrets to watch by name; the others are left out"
             );
-            wanted.truncate(MAX_WATCHES);
         }
+        self.secrets_beyond = beyond;
         wanted
     }
 }

@@ -18,7 +18,7 @@ use evenkeel_control::source::feed::{ObjectFeed, ObjectSource};
 use evenkeel_control::source::objects::PastObject;
 use kube::Client;
 use kube::api::ApiResource;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::discovery::{self, Definitions, Presence};
@@ -26,11 +26,12 @@ use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
 use crate::notes;
 use crate::reason::reason;
+use crate::remote::place::RemotePlace;
 use crate::revision::Revisions;
 use crate::secret_names::SecretNames;
 use crate::watch::{self as kinds, Failure, Report, State, Target};
 pub use crate::watched::Scope;
-use crate::watched::{Selection, Watched, watched};
+use crate::watched::{MAX_SECRET_WATCHES, Selection, Watched, watched};
 
 /// The rank of the source: files take precedence.
 const RANK: Rank = Rank(200);
@@ -80,16 +81,45 @@ pub struct SourceStopped;
 /// Watches what a control plane reads, and returns the source of it.
 pub fn start(client: Client, scope: &Scope) -> (Watching, ObjectSource) {
     let (feed, source) = ObjectFeed::new(SourceId::new("kubernetes", RANK));
+    let objects = Objects { feed, wanted: watched(scope), root: &scope.root, revision: &scope.revision, remote: None };
+    // Its client stays.
+    let (_, orders) = mpsc::channel(1);
+    (start_of(client, objects, orders), source)
+}
+
+/// What a source has, and where it puts it.
+pub(crate) struct Objects<'s> {
+    pub(crate) feed: ObjectFeed,
+    pub(crate) wanted: Vec<Watched>,
+    pub(crate) root: &'s str,
+    pub(crate) revision: &'s str,
+    /// The remote cluster; `None`: the control plane's own.
+    pub(crate) remote: Option<Arc<RemotePlace>>,
+}
+
+/// What the watches of a remote cluster are to do.
+pub(crate) enum Order {
+    /// Go on with another client. What they have put stays until it has listed everything again.
+    Use(Client),
+    /// End, and remove what they have put.
+    End(oneshot::Sender<()>),
+}
+
+/// Watches objects.
+pub(crate) fn start_of(client: Client, objects: Objects<'_>, orders: mpsc::Receiver<Order>) -> Watching {
+    let Objects { feed, wanted, root, revision, remote } = objects;
     let (progress, follow) = watch::channel(Progress::default());
     let (sender, reports) = mpsc::channel(MAX_REPORTS);
     let supervisor = Supervisor {
         client,
         feed: feed.clone(),
-        wanted: watched(scope),
-        root: scope.root.as_str().into(),
+        wanted,
+        root: root.into(),
+        remote,
         localities: Arc::default(),
-        revisions: Arc::new(Revisions::new(&scope.revision)),
+        revisions: Arc::new(Revisions::new(revision)),
         secret_names: Arc::default(),
+        secrets_beyond: 0,
         running: BTreeMap::new(),
         undecided: BTreeMap::new(),
         tasks: JoinSet::new(),
@@ -98,7 +128,7 @@ pub fn start(client: Client, scope: &Scope) -> (Watching, ObjectSource) {
         failed: None,
         definitions: Arc::default(),
     };
-    (Watching { feed, progress: follow, task: tokio::spawn(supervisor.run(reports)) }, source)
+    Watching { feed, progress: follow, task: tokio::spawn(supervisor.run(reports, orders)) }
 }
 
 impl Watching {
@@ -189,9 +219,12 @@ pub(crate) struct Supervisor {
     feed: ObjectFeed,
     wanted: Vec<Watched>,
     root: Arc<str>,
+    remote: Option<Arc<RemotePlace>>,
     localities: Arc<Mutex<Localities>>,
     revisions: Arc<Revisions>,
     pub(crate) secret_names: Arc<SecretNames>,
+    /// How many watches of Secrets there would be beyond the limit.
+    pub(crate) secrets_beyond: usize,
     pub(crate) running: BTreeMap<Selection, Running>,
     /// Kinds that may be there, and are not served.
     undecided: BTreeMap<Selection, &'static str>,
@@ -215,8 +248,8 @@ pub(crate) struct Running {
 }
 
 impl Supervisor {
-    async fn run(mut self, mut reports: mpsc::Receiver<Report>) -> SourceStopped {
-        self.tasks.spawn(self.definitions.clone().follow(self.client.clone()));
+    async fn run(mut self, mut reports: mpsc::Receiver<Report>, mut orders: mpsc::Receiver<Order>) -> SourceStopped {
+        let mut following = self.tasks.spawn(self.definitions.clone().follow(self.client.clone()));
         let (definitions, secret_names) = (self.definitions.clone(), self.secret_names.clone());
         let mut due = BTreeSet::from([Instant::now()]);
         loop {
@@ -236,12 +269,36 @@ impl Supervisor {
                         due.insert(Instant::now() + DISCOVERY_RETRY);
                     }
                 }
+                Some(order) = orders.recv() => match order {
+                    Order::Use(client) => {
+                        following.abort();
+                        following = self.tasks.spawn(self.definitions.clone().follow(client.clone()));
+                        self.go_on_with(client);
+                        due.insert(Instant::now());
+                    }
+                    Order::End(ended) => {
+                        // One that still ran would put something after the removal.
+                        self.tasks.shutdown().await;
+                        self.running.values().for_each(|running| running.target.clear());
+                        _ = ended.send(());
+                        return SourceStopped;
+                    }
+                },
                 Some(ended) = self.tasks.join_next() => if let Err(error) = ended && error.is_panic() {
                     tracing::error!(%error, "a watch has ended");
                     return SourceStopped;
                 },
             }
         }
+    }
+
+    /// Starts all watches again with another client.
+    fn go_on_with(&mut self, client: Client) {
+        self.client = client;
+        self.failed = None;
+        let running: Vec<(Watched, ApiResource)> =
+            self.running.values().map(|running| (running.watched.clone(), running.resource.clone())).collect();
+        running.into_iter().for_each(|(watched, resource)| self.begin(watched, resource));
     }
 
     /// Asks which kinds there are, and watches these. Returns when to ask again.
@@ -299,6 +356,7 @@ impl Supervisor {
                 revisions: self.revisions.clone(),
                 root: self.root.clone(),
                 secret_names: self.secret_names.clone(),
+                remote: self.remote.clone(),
                 held: Arc::default(),
             },
         };
@@ -381,6 +439,11 @@ impl Supervisor {
         let left_out = self.running.values().filter(|running| running.is_left_out() && !self.is_replaced(running));
         let left_out: BTreeMap<String, String> =
             left_out.map(|running| (running.watched.selection.to_string(), running.reason())).collect();
+        let beyond = (self.secrets_beyond > 0).then(|| {
+            let reason = format!(" (at most {MAX_SECRET_WATCHES} watches of Secrets)");
+            (format!("{} further Secrets by name", self.secrets_beyond), reason)
+        });
+        let left_out: BTreeMap<String, String> = left_out.into_iter().chain(beyond).collect();
         let is_complete = !self.running.is_empty() && missing.is_empty();
         let is_followed = self.failed.is_none();
         self.progress.send_if_modified(|progress| {
@@ -396,6 +459,10 @@ impl Supervisor {
             }
             *progress != before
         });
+        // All remote clusters have one feed, whose findings are about all of them.
+        if self.remote.is_some() {
+            return;
+        }
         let outage = self.progress.borrow().outage.clone();
         self.feed.set_notes(notes::notes(&left_out, outage.as_deref()));
     }

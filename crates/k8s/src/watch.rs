@@ -3,13 +3,14 @@
 //! The library lists, watches from there, and lists again when the API server no longer has the changes since. A list replaces
 //! everything that the selection had; the feed finds out what has really changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_api::ObjectKey;
 use evenkeel_api::istio::MeshConfig;
 use evenkeel_api::kubernetes::ConfigMap;
+use evenkeel_api::remote::NETWORK_LABEL;
 use evenkeel_control::source::feed::ObjectFeed;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
@@ -23,6 +24,7 @@ use tokio::sync::mpsc;
 use crate::convert::{Listed, convert};
 use crate::localities::Localities;
 use crate::reason::reason;
+use crate::remote::place::RemotePlace;
 use crate::revision::{Declaration, Revisions};
 use crate::secret_names::SecretNames;
 use crate::watched::{Selection, Use, Watched};
@@ -76,6 +78,8 @@ pub struct Target {
     pub root: Arc<str>,
     /// Which Secrets the objects name.
     pub secret_names: Arc<SecretNames>,
+    /// The remote cluster; `None`: the control plane's own.
+    pub remote: Option<Arc<RemotePlace>>,
     /// The objects that the selection has put.
     pub held: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
@@ -202,7 +206,10 @@ impl Target {
         match purpose {
             Use::Locality => lock(&self.localities).retain_nodes(&names()),
             Use::Tag => self.revisions.retain_webhooks(&names(), &self.feed),
-            Use::Object | Use::Roots | Use::Settings(_) => {}
+            Use::Network if !listed.iter().any(|object| object.metadata.name.as_deref() == Some(&*self.root)) => {
+                self.set_network(None);
+            }
+            Use::Object | Use::Roots | Use::Network | Use::Settings(_) => {}
         }
         let keys: BTreeSet<ObjectKey> =
             listed.into_iter().filter_map(|object| self.put(purpose, resource, object)).collect();
@@ -223,6 +230,12 @@ impl Target {
                 self.revisions.declare(declaration, listed.metadata.labels.as_ref(), &self.feed);
                 return None;
             }
+            Use::Network => {
+                if listed.metadata.name.as_deref() == Some(&*self.root) {
+                    self.set_network(listed.metadata.labels.as_ref());
+                }
+                return None;
+            }
             Use::Roots if !keep_roots(&mut listed.data) => {
                 self.remove(purpose, resource, listed);
                 return None;
@@ -231,15 +244,23 @@ impl Target {
         }
         let labels = listed.metadata.labels.clone();
         let (mut json, created) = convert(&resource.api_version, &resource.kind, listed);
-        let key = ObjectKey::of_json(&json)?;
+        // Held until the Pod is put: its Node must not move in between, nor its cluster into another network.
+        let is_pod = resource.group.is_empty() && resource.kind == evenkeel_api::Kind::Pod.as_str();
+        let mut localities = is_pod.then(|| lock(&self.localities));
+        let placed = match &self.remote {
+            Some(remote) => Some(remote.place(&mut json)?),
+            None => None,
+        };
+        let key = match &placed {
+            Some(placed) => placed.key.clone(),
+            None => ObjectKey::of_json(&json)?,
+        };
         if let Use::Settings(layer) = purpose {
             json["metadata"]["annotations"][MeshConfig::SETTINGS_ANNOTATION] = layer.as_str().into();
         }
         if let Some(service) = self.tag_service(&key) {
             self.revisions.declare(service, labels.as_ref(), &self.feed);
         }
-        // Held until the Pod is put: its Node must not move in between.
-        let mut localities = (key.kind == evenkeel_api::Kind::Pod).then(|| lock(&self.localities));
         if let Some(localities) = &mut localities {
             localities.place(&key, &mut json);
         }
@@ -249,6 +270,15 @@ impl Target {
             self.feed.put(json, created);
         }
         Some(key)
+    }
+
+    /// Takes over the labels of a remote cluster's root namespace, which say which network it is in.
+    fn set_network(&self, labels: Option<&BTreeMap<String, String>>) {
+        if let Some(remote) = &self.remote {
+            // Both change labels of Pods.
+            let _localities = lock(&self.localities);
+            remote.set_network(labels.and_then(|labels| labels.get(NETWORK_LABEL)), &self.feed);
+        }
     }
 
     /// The Service as what may declare a tag of a revision, if it is in the namespace for that.
@@ -264,10 +294,20 @@ impl Target {
             self.revisions.declare(declaration, None, &self.feed);
             return;
         }
+        if purpose == Use::Network {
+            if listed.metadata.name.as_deref() == Some(&*self.root) {
+                self.set_network(None);
+            }
+            return;
+        }
         let (json, _) = convert(&resource.api_version, &resource.kind, listed);
         // Another selection may have the same object.
         let is_own = |key: &ObjectKey| purpose != Use::Roots || lock(&self.held).contains(key);
-        if let Some(key) = ObjectKey::of_json(&json).filter(|key| purpose != Use::Locality && is_own(key)) {
+        let key = ObjectKey::of_json(&json).map(|own| match &self.remote {
+            Some(remote) => remote.key(own),
+            None => own,
+        });
+        if let Some(key) = key.filter(|key| purpose != Use::Locality && is_own(key)) {
             self.remove_key(&key);
         }
     }
@@ -280,6 +320,9 @@ impl Target {
             self.revisions.declare(service, None, &self.feed);
         }
         lock(&self.held).remove(key);
+        if let Some(remote) = &self.remote {
+            remote.forget(key);
+        }
         self.secret_names.forget(key);
         self.revisions.remove(key);
         self.feed.remove(key);

@@ -19,6 +19,9 @@ const CLOSING: &[(&str, &str, &[&str])] = &[
 const OTHER_SECRETS: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,type!=kubernetes.io/dockerconfigjson,\
                              type!=kubernetes.io/dockercfg,type!=bootstrap.kubernetes.io/token";
 
+/// Maximum number of watches of Secrets.
+pub const MAX_SECRET_WATCHES: usize = 256;
+
 /// What becomes of the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
@@ -30,6 +33,8 @@ pub enum Use {
     Roots,
     /// They are settings of the mesh, in this layer.
     Settings(SettingsLayer),
+    /// The labels of the root namespace say in which network a remote cluster is.
+    Network,
     /// Their labels may declare tags of revisions.
     Tag,
 }
@@ -119,6 +124,15 @@ impl Scope {
     pub fn all(root: &str) -> Self {
         Self { root: root.to_owned(), revision: String::new(), shared_settings: None }
     }
+}
+
+/// Returns what a control plane watches in a remote cluster: where workloads are. What they are to do is in its own cluster.
+pub fn watched_in_remote() -> Vec<Watched> {
+    let node = Watched::all("", "Node", &["v1"]);
+    let node = Watched { purpose: Use::Locality, metadata_only: true, optional: true, ..node };
+    let namespace = Watched { purpose: Use::Network, optional: true, ..Watched::of(Kind::Namespace) };
+    let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Pod].map(Watched::of);
+    kinds.into_iter().chain([node, namespace]).collect()
 }
 
 /// Returns what a control plane watches.

@@ -39,7 +39,8 @@ pub struct Changes {
 impl Changes {
     /// Compares two snapshots.
     pub fn between(old: &Snapshot, new: &Snapshot) -> Self {
-        let mut all = Self { mesh: old.mesh != new.mesh, ..Self::default() };
+        let mesh = old.mesh != new.mesh || old.network_gateways != new.network_gateways;
+        let mut all = Self { mesh, ..Self::default() };
         for (old, new) in old.services.differing(&new.services) {
             differing(&old, &new).into_iter().for_each(|service| all.add_service(service));
         }

@@ -66,7 +66,9 @@ pub use route_set::{
     RouteOrder, RouteSet, TlsRoute, WeightedDestination,
 };
 pub use selection::Selection;
-pub use service::{ClosedBy, Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
+pub use service::{
+    ClosedBy, Endpoint, EndpointAddress, NetworkGateway, Protocol, Resolution, Service, ServicePort, TargetPort,
+};
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;

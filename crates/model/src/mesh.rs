@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use evenkeel_api::istio::{NamespaceSelector, ProxyConfig, ServiceEntryVisibility};
+use evenkeel_base::hostname::Hostname;
 
 use crate::authz_provider::AuthzProvider;
 use crate::telemetry::TelemetrySettings;
@@ -79,6 +80,10 @@ pub struct MeshConfig {
     pub external_signer: Option<Result<Arc<ExternalSigner>, String>>,
     /// The suffix of service names, usually `cluster.local`.
     pub cluster_domain: Arc<str>,
+    /// The name of the control plane's own cluster, as its proxies know it (`CLUSTER_ID`).
+    pub cluster: Arc<str>,
+    /// Whether services with these hosts stay within one cluster (`serviceSettings`).
+    pub cluster_local: Vec<(Hostname, bool)>,
     /// The namespace whose policies apply to the mesh.
     pub root_namespace: Arc<str>,
     /// How calls of unknown hosts are handled.
@@ -315,6 +320,25 @@ impl TrafficPolicy {
     }
 }
 
+/// The Services whose clients use only the endpoints of their own cluster unless the settings say otherwise, as in Istio
+/// (`defaultClusterLocalNamespaces`, `defaultClusterLocalServices`).
+const CLUSTER_LOCAL: [&str; 2] = ["*.kube-system.svc.", "kubernetes.default.svc."];
+
+impl MeshConfig {
+    /// Whether the clients of a service use only the endpoints of their own cluster: the most specific setting counts.
+    pub fn is_cluster_local(&self, host: &Hostname) -> bool {
+        let by_default = CLUSTER_LOCAL.iter().filter_map(|start| {
+            let own = Hostname::parse(&format!("{start}{}", self.cluster_domain)).ok()?;
+            Some((own, true))
+        });
+        let all = self.cluster_local.iter().cloned().chain(by_default);
+        let mut fitting: Vec<(Hostname, bool)> = all.filter(|(own, _)| own.covers(host)).collect();
+        // Of two settings with the same host the user's comes first, and stays first.
+        fitting.sort_by(|(a, _), (b, _)| a.specificity(b));
+        fitting.first().is_some_and(|(_, is_local)| *is_local)
+    }
+}
+
 impl Default for MeshConfig {
     /// Istio's defaults.
     fn default() -> Self {
@@ -324,6 +348,8 @@ impl Default for MeshConfig {
             further_roots: Vec::new(),
             external_signer: None,
             cluster_domain: "cluster.local".into(),
+            cluster: "Kubernetes".into(),
+            cluster_local: Vec::new(),
             root_namespace: "istio-system".into(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             egress_proxy: None,

@@ -1,5 +1,6 @@
 //! Services: Kubernetes Services and the hosts of ServiceEntries.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -52,6 +53,12 @@ pub struct Service {
     /// Whether its address is allotted by the control plane because a ServiceEntry has none. Only workloads whose DNS
     /// queries are answered with it call it there.
     pub allotted: bool,
+    /// The remote cluster whose object describes it; empty: the control plane's own, or none.
+    pub cluster: Arc<str>,
+    /// Its addresses in remote clusters, by the cluster: the `clusterIP` of the Service of the same name there.
+    pub remote_addresses: BTreeMap<Arc<str>, IpAddr>,
+    /// Whether clients use only the endpoints of their own cluster (`serviceSettings`).
+    pub cluster_local: bool,
     /// The host that it is another name of (`type: ExternalName`).
     pub alias_of: Option<Hostname>,
     /// Identities its endpoints may have beyond those of known workloads (`subjectAltNames` of a ServiceEntry).
@@ -263,11 +270,28 @@ pub struct Endpoint {
     pub identity: Option<SpiffeId>,
     /// `region/zone/subzone`; may be empty.
     pub locality: Arc<str>,
+    /// The remote cluster that it is in; empty: the control plane's own, or none.
+    pub cluster: Arc<str>,
+    /// The network that its address is in; empty: it can be called from everywhere.
+    pub network: Arc<str>,
     /// Load balancing weight; 1 if not given.
     pub weight: u32,
     /// Whether to use mutual TLS of the mesh towards it: it has a proxy, and its PeerAuthentication for this port is
     /// not `DISABLE`.
     pub mtls: bool,
+}
+
+/// A gateway through which clients of other networks reach the endpoints of its network.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetworkGateway {
+    /// The network.
+    pub network: Arc<str>,
+    /// The remote cluster that it is in; empty: the control plane's own.
+    pub cluster: Arc<str>,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port that passes the mesh's TLS on.
+    pub port: u16,
 }
 
 /// The address on which an endpoint listens.

@@ -23,8 +23,8 @@ use crate::workload::Pod;
 use crate::workload_group::WorkloadGroup;
 use crate::{
     AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, JwksSource, Labels, List,
-    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RequestAuthentication, RouteSet, Service, Sidecar,
-    Viewer, Workload,
+    MeshConfig, MtlsMode, NetworkGateway, Ordered, PeerAuthentication, Place, RequestAuthentication, RouteSet, Service,
+    Sidecar, Viewer, Workload,
 };
 
 /// Everything the control plane knows at one moment. It is immutable; the next snapshot shares all unchanged parts with
@@ -33,6 +33,8 @@ use crate::{
 pub struct Snapshot {
     /// Settings of the mesh.
     pub mesh: MeshConfig,
+    /// The gateways into networks, by network.
+    pub network_gateways: Arc<BTreeMap<Arc<str>, Vec<NetworkGateway>>>,
     /// Labels of the namespaces that are declared.
     pub namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
     /// All services, ordered by host. A host may appear in several namespaces (ServiceEntries): those of Kubernetes first,

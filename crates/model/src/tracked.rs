@@ -12,7 +12,7 @@ use crate::labels::Selectable;
 use crate::telemetry::Telemetry;
 use crate::{
     AuthorizationPolicy, Credential, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
-    PeerAuthentication, RequestAuthentication, RouteSet, Service, Snapshot, Viewer,
+    NetworkGateway, PeerAuthentication, RequestAuthentication, RouteSet, Service, Snapshot, Viewer,
 };
 
 /// What an answer depends on. Two snapshots that agree on all keys of an answer give the same answer.
@@ -98,6 +98,12 @@ impl<'a> Tracked<'a> {
     pub fn mesh(self) -> &'a MeshConfig {
         self.reads.note(Key::Mesh);
         &self.snapshot.mesh
+    }
+
+    /// The gateways into a network.
+    pub fn gateways_into(self, network: &str) -> &'a [NetworkGateway] {
+        self.reads.note(Key::Mesh);
+        self.snapshot.network_gateways.get(network).map_or(&[], Vec::as_slice)
     }
 
     /// See [`Snapshot::service`].

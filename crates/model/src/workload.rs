@@ -12,7 +12,8 @@ use crate::labels::{Labels, Selectable};
 use crate::service::{EndpointAddress, Protocol, Service, ServicePort, TargetPort};
 use crate::visibility::Viewer;
 
-/// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`].
+/// Namespace and name of a Pod; a WorkloadEntry's name follows [`ENTRY_PREFIX`], that of a Pod in a remote cluster follows the
+/// cluster ([`evenkeel_api::remote::name_in`]).
 pub type Pod = (Arc<str>, Arc<str>);
 
 /// The label of Services that do not say on which port a gateway listens.
@@ -24,8 +25,10 @@ pub const ENTRY_PREFIX: &str = "workloadentry/";
 /// One replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// The Pod's name.
+    /// The Pod's name, as in [`Pod`].
     pub pod: Arc<str>,
+    /// The remote cluster that it is in; empty: the control plane's own, or none.
+    pub cluster: Arc<str>,
     /// Its namespace.
     pub namespace: Arc<str>,
     /// The name of the Pod's owner (a Deployment), otherwise the Pod's own; Istio's `WORKLOAD_NAME`.
@@ -66,6 +69,8 @@ pub struct Workload {
     pub weight: u32,
     /// The network it is in; empty: the same as all others without one.
     pub network: Arc<str>,
+    /// Whether its addresses are in another network than the control plane's own cluster, where others may have them as well.
+    pub is_elsewhere: bool,
     /// Ports on which it serves services that do not select it but name its address, in ServiceEntries and
     /// EndpointSlices.
     pub named_ports: Vec<InboundPort>,

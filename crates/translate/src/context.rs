@@ -137,6 +137,13 @@ impl<'a> Context<'a> {
         self.snapshot.mesh().telemetry.metrics(&self.snapshot.telemetries_for(self), self.side)
     }
 
+    pub(crate) fn ask_text(&self, question: Question) -> Arc<str> {
+        match self.ask(question) {
+            Answer::Text(text) => text,
+            Answer::Yes | Answer::No | Answer::Alone(..) => "".into(),
+        }
+    }
+
     fn ask(&self, question: Question) -> Answer {
         let answer = self.client.answer(&question);
         self.facts.note(question);
@@ -335,8 +342,9 @@ impl<'a> Context<'a> {
     /// The virtual addresses at which the proxy's workload calls a service. Allotted ones count only where the
     /// workload's DNS queries are answered with them, as in Istio (`nodeUsesAutoallocatedIPs`).
     pub fn vips<'s>(&self, service: &'s Service) -> impl Iterator<Item = IpAddr> + use<'s> {
-        let counts = !service.allotted || self.captures_dns();
-        service.vips().filter(move |_| counts)
+        let remote = self.remote_address(service);
+        let counts = remote.is_none() && (!service.allotted || self.captures_dns());
+        remote.into_iter().chain(service.vips().filter(move |_| counts))
     }
 
     /// Whether the virtual addresses of this service have listeners of their own.

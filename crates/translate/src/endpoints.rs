@@ -12,6 +12,7 @@ use crate::failover::{EndpointRanking, Rank};
 use crate::load_balancer;
 use crate::metrics;
 use crate::names::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
+use crate::networks;
 use crate::output::Output;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
@@ -56,12 +57,16 @@ pub fn of_cluster(
     let panics = policy.outlier_detection.as_ref().and_then(|outliers| outliers.min_health_percent);
     let tells_failing = panics.unwrap_or(0) == 0;
     let is_used = |e: &&Endpoint| {
-        (e.ready || e.draining && keeps_sessions || e.failing && tells_failing) && context.may_reach(service, e)
+        (e.ready || e.draining && keeps_sessions || e.failing && tells_failing)
+            && context.may_reach(service, e)
+            && context.is_offered(service, e)
     };
     let ready = context.snapshot.endpoints(service, port).iter().filter(is_used).filter(|e| takes(e));
     // EDS accepts only addresses; Envoy would refuse the whole assignment because of a name.
     let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-    let mut assigned = assignment(context, name, addressed, &EndpointRanking::new(context, service, policy));
+    let reached = networks::reached(context, addressed);
+    let ranking = EndpointRanking::new(context, service, policy);
+    let mut assigned = assignment(context, name, reached.iter().map(AsRef::as_ref), &ranking);
     weigh(context, policy, &mut assigned);
     out.add(assigned, Some(service.origin.clone()));
 }
@@ -113,7 +118,15 @@ pub fn assignment<'a>(
     let mut by_locality: BTreeMap<(&str, Rank), Vec<LbEndpoint>> = BTreeMap::new();
     for endpoint in endpoints {
         let group = (&*endpoint.locality, ranking.rank(endpoint));
-        by_locality.entry(group).or_default().push(lb_endpoint(context, endpoint));
+        let list = by_locality.entry(group).or_default();
+        let new = lb_endpoint(context, endpoint);
+        // Several endpoints behind one gateway are one, with their shares.
+        let is_same =
+            |known: &&mut LbEndpoint| endpoint.workload_name.is_empty() && known.host_identifier == new.host_identifier;
+        match list.iter_mut().find(is_same) {
+            Some(known) => add_weight(known, endpoint.weight),
+            None => list.push(new),
+        }
     }
     // Envoy accepts priorities only without gaps.
     let ranks: BTreeSet<Rank> = by_locality.keys().map(|(_, rank)| *rank).collect();
@@ -125,6 +138,11 @@ pub fn assignment<'a>(
         ..Default::default()
     });
     ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: groups.collect(), ..Default::default() }
+}
+
+fn add_weight(known: &mut LbEndpoint, more: u32) {
+    let own = known.load_balancing_weight.as_ref().map_or(1, |weight| weight.value);
+    known.load_balancing_weight = Some(u32_value(own.saturating_add(more.max(1))));
 }
 
 /// An endpoint of an assignment.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::{InterceptionMode, ProxyConfig};
+use evenkeel_api::remote::name_in;
 use evenkeel_model::labels::selects;
 use evenkeel_model::{Labels, Sidecar, Snapshot, Workload};
 
@@ -21,6 +22,10 @@ pub struct Client {
     pub view: Arc<ProxyView>,
     /// The workload of a sidecar, or the gateway's own Pod; `None` until it is in the snapshot.
     pub workload: Option<Arc<Workload>>,
+    /// The remote cluster that it is in; empty: the control plane's own, or none.
+    pub cluster: Arc<str>,
+    /// The network that it is in; empty if unknown.
+    pub network: Arc<str>,
     /// The Sidecar that applies to it; a gateway has none.
     pub sidecar: Option<Arc<Sidecar>>,
     /// Whether calls of unknown hosts are refused, whatever Sidecar and mesh say, because a refused Sidecar might
@@ -43,6 +48,12 @@ pub enum Question {
     HasAddress(IpAddr),
     /// On which machine does it run?
     Node,
+    /// In which remote cluster does it run?
+    Cluster,
+    /// What does it call the control plane's own cluster, if it is in that?
+    ClusterName,
+    /// In which network does it run?
+    Network,
     /// In which locality does it run?
     Locality,
     /// What is its workload's label of this name?
@@ -77,8 +88,9 @@ pub enum Answer {
 impl Client {
     /// The proxy `view` with its workload in `snapshot`.
     pub fn new(view: Arc<ProxyView>, snapshot: &Snapshot) -> Self {
-        let by_pod = snapshot.workload(&view.namespace, &view.pod);
-        let workload = by_pod.or_else(|| view.addresses.iter().find_map(|address| snapshot.workload_at(*address)));
+        let workload = workload_of(&view, snapshot);
+        // Whoever names a cluster that nobody knows is in the control plane's own.
+        let cluster = workload.map(|workload| workload.cluster.clone()).unwrap_or_default();
         let labels = workload.map_or(&view.labels, |workload| &workload.labels);
         let is_sidecar = view.kind == ProxyKind::Sidecar;
         let sidecar = snapshot.sidecar_for(&view.namespace, labels).filter(|_| is_sidecar);
@@ -90,7 +102,9 @@ impl Client {
             }
             _ => sidecar.cloned(),
         };
-        Self { workload: workload.cloned(), sidecar, registry_only, options, view }
+        let of_workload = workload.map(|workload| &workload.network).filter(|network| !network.is_empty());
+        let network = of_workload.unwrap_or(&view.network).clone();
+        Self { workload: workload.cloned(), cluster, network, sidecar, registry_only, options, view }
     }
 
     /// The labels for selectors: those in the snapshot, otherwise those of the proxy's node.
@@ -102,6 +116,11 @@ impl Client {
     pub fn locality(&self) -> &Arc<str> {
         let of_workload = self.workload.as_ref().map(|workload| &workload.locality);
         of_workload.filter(|locality| !locality.is_empty()).unwrap_or(&self.view.locality)
+    }
+
+    /// The name of the control plane's own cluster, if the proxy is in it and says so; else empty.
+    fn own_cluster_name(&self) -> Arc<str> {
+        if self.cluster.is_empty() { self.view.cluster.clone() } else { "".into() }
     }
 
     /// The machine it runs on; empty if unknown.
@@ -134,12 +153,27 @@ impl Client {
             Question::TargetPort(port) => {
                 Answer::Text(self.target_port(*port).map(|port| port.to_string()).unwrap_or_default().into())
             }
+            Question::Cluster => Answer::Text(self.cluster.clone()),
+            Question::ClusterName => Answer::Text(self.own_cluster_name()),
+            Question::Network => Answer::Text(self.network.clone()),
             Question::Locality => Answer::Text(self.locality().clone()),
             Question::Node => Answer::Text(self.node()),
             Question::Label(name) => Answer::Text(self.label(name)),
             Question::Workload => Answer::Alone(self.view.namespace.clone(), self.view.pod.clone()),
         }
     }
+}
+
+/// The workload of a proxy: the Pod in the cluster that it names, or else in the control plane's own one, or else by address.
+fn workload_of<'s>(view: &ProxyView, snapshot: &'s Snapshot) -> Option<&'s Arc<Workload>> {
+    let is_remote = !view.cluster.is_empty() && view.cluster != snapshot.mesh.cluster;
+    let remote = is_remote.then(|| name_in(&view.cluster, &view.pod).into());
+    let by_pod = remote.and_then(|pod| snapshot.workload(&view.namespace, &pod));
+    let by_pod = by_pod.or_else(|| snapshot.workload(&view.namespace, &view.pod));
+    // Another network may have the same addresses.
+    let is_possible = |workload: &&Arc<Workload>| !is_remote || workload.namespace == view.namespace;
+    let at = |address: &IpAddr| snapshot.workload_at(*address).filter(is_possible);
+    by_pod.or_else(|| view.addresses.iter().find_map(at))
 }
 
 /// Returns the settings that the proxy's configuration depends on. The node determines how its traffic is captured, and what

@@ -199,6 +199,8 @@ mod tests {
             namespace: "n".into(),
             identity: None,
             locality: "".into(),
+            cluster: "".into(),
+            network: "".into(),
             weight: 1,
             mtls: false,
         }

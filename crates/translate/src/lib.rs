@@ -40,6 +40,7 @@ mod metadata_exchange;
 mod metrics;
 pub mod name_table;
 pub mod names;
+mod networks;
 pub mod node_metadata;
 mod otlp_value;
 pub mod output;

@@ -20,8 +20,6 @@ use crate::traffic::Direction;
 
 /// Istio's name of the filters.
 const NAME: &str = "istio.stats";
-/// The cluster of all workloads, as Istio calls it.
-const CLUSTER: &str = "Kubernetes";
 
 /// The filter that counts requests.
 pub fn http_filter(context: Context<'_>, side: Direction) -> Option<HttpFilter> {
@@ -127,10 +125,12 @@ pub fn note_workload(context: Context<'_>, endpoint: &Endpoint, metadata: &mut O
         label.filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
     };
     let service = first(&crate::tracing::SERVICE_LABELS, &endpoint.workload_name);
-    let revision = first(&crate::tracing::REVISION_LABELS, "latest");
+    let unknown = if endpoint.workload_name.is_empty() { "" } else { "latest" };
+    let revision = first(&crate::tracing::REVISION_LABELS, unknown);
+    let cluster = context.cluster_name(endpoint);
     let (workload, namespace) = (&endpoint.workload_name, &endpoint.namespace);
     let (app, version) = (first(&["app"], ""), first(&["version"], ""));
-    let text = format!("{workload};{namespace};{service};{revision};{CLUSTER};{app};{version}");
+    let text = format!("{workload};{namespace};{service};{revision};{cluster};{app};{version}");
     let all = metadata.get_or_insert_default().filter_metadata.entry("istio".to_owned()).or_default();
     all.fields.insert("workload".to_owned(), proto::text_value(&text));
 }

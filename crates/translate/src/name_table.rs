@@ -112,7 +112,8 @@ fn pods(context: Context<'_>, service: &Service) -> BTreeMap<Arc<str>, NameInfo>
 /// The ready endpoints of all its ports.
 fn ready_endpoints<'a>(context: Context<'a>, service: &'a Service) -> impl Iterator<Item = &'a Endpoint> {
     let all = service.ports.iter().flat_map(move |port| context.snapshot.endpoints(service, port.number));
-    all.filter(|endpoint| endpoint.ready)
+    // A name must not lead to an address that means something else here.
+    all.filter(move |endpoint| endpoint.ready && context.is_offered(service, endpoint) && context.is_near(endpoint))
 }
 
 fn of_kubernetes(service: &Service, shortname: String) -> NameInfo {

@@ -40,7 +40,8 @@ mod tests {
 
     /// The metadata that a proxy's view depends on: a value that changes it, and what else is needed for that.
     #[rustfmt::skip]
-    const HEEDED: [(&str, &str, &str); 13] = [
+    const HEEDED: [(&str, &str, &str); 15] = [
+        ("CLUSTER_ID", "west", ""),
         ("DNS_AUTO_ALLOCATE", "false", "DNS_CAPTURE"),
         ("DNS_CAPTURE", "true", ""),
         ("ENABLE_SELF_DISCOVERY", "true", ""),
@@ -51,6 +52,7 @@ mod tests {
         ("ISTIO_VERSION", "1.30.0", ""),
         ("LABELS", "app=web", ""),
         ("NAMESPACE", "other", ""),
+        ("NETWORK", "n2", ""),
         ("PROXY_CONFIG", "concurrency=2", ""),
         ("SELF_DISCOVERY_GROUPING_LABEL_NAMES", "app", "ENABLE_SELF_DISCOVERY"),
         ("SERVICE_ACCOUNT", "web", ""),

@@ -57,6 +57,10 @@ pub struct ProxyView {
     /// Whether it is an Envoy that has X25519MLKEM768, and does not offer it unless it is told to. Older ones refuse
     /// resources that name a curve which they do not know.
     pub takes_hybrid_curve: bool,
+    /// The cluster that it is in (metadata `CLUSTER_ID`); empty if it did not say.
+    pub cluster: Arc<str>,
+    /// The network that it is in (metadata `NETWORK`), where its workload does not say; empty if it did not.
+    pub network: Arc<str>,
     /// The labels that proxies like it have in common (metadata `SELF_DISCOVERY_GROUPING_LABEL_NAMES`), if its bootstrap has
     /// a local cluster (`ENABLE_SELF_DISCOVERY`).
     pub peer_labels: Option<Vec<Arc<str>>>,
@@ -227,6 +231,8 @@ impl ProxyView {
             captures_dns: metadata.is_true("DNS_CAPTURE") && !metadata.is_false("DNS_AUTO_ALLOCATE"),
             interception: metadata.text("INTERCEPTION_MODE").map(InterceptionMode::of_node),
             takes_hybrid_curve: client_kind == ClientKind::Envoy && takes_hybrid_curve(node, &metadata),
+            cluster: metadata.text("CLUSTER_ID").unwrap_or_default().into(),
+            network: metadata.text("NETWORK").unwrap_or_default().into(),
             peer_labels: (kind == ProxyKind::Sidecar && metadata.is_true("ENABLE_SELF_DISCOVERY"))
                 .then(|| metadata.peer_labels()),
         })

@@ -31,6 +31,8 @@ impl ProxyView {
             "capturesDns": self.captures_dns,
             "interception": self.interception.map(InterceptionMode::as_str),
             "takesHybridCurve": self.takes_hybrid_curve,
+            "cluster": &*self.cluster,
+            "network": &*self.network,
             "peerLabels": self.peer_labels.as_ref().map(|labels| labels.iter().map(|label| &**label).collect::<Vec<_>>()),
         })
     }
@@ -58,6 +60,8 @@ impl ProxyView {
             captures_dns: flag("capturesDns", self.captures_dns),
             interception: mode.or(self.interception),
             takes_hybrid_curve: flag("takesHybridCurve", self.takes_hybrid_curve),
+            cluster: text("cluster").unwrap_or(self.cluster),
+            network: text("network").unwrap_or(self.network),
             peer_labels: peers.map(|labels| labels.into_iter().map(Into::into).collect()).or(self.peer_labels),
             ..self
         }
@@ -88,6 +92,8 @@ mod tests {
             captures_dns: true,
             interception: Some(InterceptionMode::Tproxy),
             takes_hybrid_curve: true,
+            cluster: "west".into(),
+            network: "n2".into(),
             peer_labels: Some(vec!["app".into()]),
             ..plain.clone()
         };

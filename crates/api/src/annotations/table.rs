@@ -141,7 +141,7 @@ pub const LABELS: &[Known] = &[
     known("istio.io/use-waypoint-namespace", &[], Verdict::NotYet, "there are no waypoints; what policies for waypoints would judge is refused"),
     known("istio.io/waypoint-for", &["KubernetesGateway"], Verdict::Inert, "there are no waypoints"),
     known("networking.istio.io/enable-autoallocate-ip", &["ServiceEntry"], Verdict::Honoured, "`false`: the ServiceEntry gets no virtual address; otherwise that depends on its resolution and its hosts"),
-    known("networking.istio.io/gatewayPort", &["Service"], Verdict::Inert, "there is one network"),
+    known("networking.istio.io/gatewayPort", &["Service"], Verdict::Honoured, "the port of a gateway between networks"),
     known("networking.istio.io/tunnel", &["Pod"], Verdict::Inert, "there is no ambient mode"),
     known("operator.istio.io/component", &[], Verdict::Inert, "the installer of Istio writes it"),
     known("operator.istio.io/managed", &[], Verdict::Inert, "the installer of Istio writes it"),
@@ -151,7 +151,7 @@ pub const LABELS: &[Known] = &[
     known("service.istio.io/canonical-revision", &[], Verdict::Honoured, "a label like any other, which selectors match; metrics are by its value, too"),
     known("service.istio.io/workload-name", &[], Verdict::Inert, "the name of a workload is that of its owner"),
     known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
-    known("topology.istio.io/cluster", &[], Verdict::Inert, "there is one cluster"),
-    known("topology.istio.io/network", &[], Verdict::Inert, "there is one network: every address is called directly"),
+    known("topology.istio.io/cluster", &[], Verdict::Inert, "endpoints of remote clusters have it, whatever their Pods say"),
+    known("topology.istio.io/network", &["Namespace", "Pod", "Service", "WorkloadEntry"], Verdict::Honoured, "the network; on a Service: the one that its gateway leads into; on the root namespace: that of the cluster"),
     known("topology.istio.io/subzone", &[], Verdict::Honoured, "part of the locality"),
 ];

@@ -35,7 +35,7 @@ object! {
         ports: BTreeMap<String, Port> = "ports",
         /// Its labels.
         labels: BTreeMap<String, String> = "labels",
-        /// The network it is in. There is one network, so this only labels it.
+        /// The network it is in; not given: that of its clients.
         network: Option<String> = "network",
         /// Its locality, `region/zone/subzone`.
         locality: Option<String> = "locality",
@@ -43,17 +43,6 @@ object! {
         weight: Option<u32> = "weight",
         /// The service account of its identity.
         service_account: Option<Label> = "serviceAccount",
-    }
-    check: check_network;
-}
-
-fn check_network(entry: &WorkloadEntrySpec, node: &Node, cx: &mut Context) {
-    if entry.network.as_ref().is_some_and(|network| !network.is_empty()) {
-        let message = "there is one network: every address is called directly";
-        let span = node.span_of_path("network");
-        cx.at_field("network", |cx| {
-            cx.note("no-effect", span, message, "it can stay where the address can be reached")
-        });
     }
 }
 

@@ -55,7 +55,7 @@ fn settings_of_the_mesh_that_change_nothing_are_named() {
         );
         check(&text, expected);
     };
-    settings("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", NOTE);
+    settings("serviceSettings: [{hosts: ['*'], settings: {clusterLocal: true}}]", &[]);
     settings("defaultProviders: {metrics: [prometheus]}", &[]);
     settings("extensionProviders: [{name: p, prometheus: {}}]\ndefaultProviders: {metrics: [p]}", &[]);
     let zipkin = "extensionProviders: [{name: p, zipkin: {service: a.test, port: 9411}}]";
@@ -75,14 +75,14 @@ fn networks_and_ipv6_ranges_are_named() {
         )
     };
     check(&entry(""), &[]);
-    check(&entry(", network: vm"), NOTE);
+    check(&entry(", network: vm"), &[]);
     let service = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a}\n\
                    spec: {hosts: [a.test], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{address: 10.0.0.1, network: vm}]}\n";
-    check(service, NOTE);
+    check(service, &[]);
     let pod = |metadata: &str| {
         format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a, {metadata}}}\nspec: {{containers: [{{name: a}}]}}\n")
     };
-    check(&pod("labels: {topology.istio.io/network: vm}"), NOTE);
+    check(&pod("labels: {topology.istio.io/cluster: west}"), NOTE);
     let ranges = |name: &str, value: &str| pod(&format!("annotations: {{traffic.sidecar.istio.io/{name}: '{value}'}}"));
     for name in ["includeOutboundIPRanges", "excludeOutboundIPRanges"] {
         check(&ranges(name, "10.0.0.0/8"), &[]);

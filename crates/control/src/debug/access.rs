@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use evenkeel_admin::{diagnostics, syncz};
 use http::{HeaderMap, StatusCode};
 
-use crate::authentication::{TokenAuthenticator, TokenRefusal, bearer};
+use crate::authentication::{Presented, TokenAuthenticator, TokenRefusal, bearer};
 
 /// The pages that everybody may read: for Prometheus and probes.
 const PUBLIC: [&str; 2] = ["/metrics", "/ready"];
@@ -73,6 +73,8 @@ impl Access {
             refused(StatusCode::UNAUTHORIZED, reason.to_owned())
         })?;
         let now = SystemTime::now();
+        // The pages are for who is in the control plane's own cluster: others may have a namespace of the same name.
+        let token = Presented { token, cluster: "" };
         // Most tokens have been seen a moment ago, and strangers' ones are refused without a question to anybody.
         let verdict = match tokens.verdict(token, now) {
             Some(verdict) => verdict,

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_admin::clusters::RemoteClusters;
 use evenkeel_admin::diagnostics::{self, Finding};
 use evenkeel_admin::settle::{Cause, LastChange, Settled, Ticket};
 use evenkeel_admin::syncz::{NotRegistered, Syncz};
-use evenkeel_admin::{authorities, settle, syncz};
+use evenkeel_admin::{authorities, clusters, settle, syncz};
 use evenkeel_base::{Diagnostic, ObjectRef, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_stats::Exposition;
@@ -43,6 +44,7 @@ pub struct Pages {
     barrier: Arc<Barrier>,
     registrations: Arc<Registrations>,
     authorities: Option<Arc<Authorities>>,
+    remote_clusters: Option<watch::Receiver<RemoteClusters>>,
     access: Access,
 }
 
@@ -62,7 +64,7 @@ pub(super) const READY: &str = "/ready";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Paths, and what their pages show.
-const INDEX: [(&str, &str); 18] = [
+const INDEX: [(&str, &str); 19] = [
     ("/metrics", "counters, gauges and histograms for Prometheus"),
     ("/ready", "200 once the configuration is read and served"),
     ("/version", "the control plane's version, as istiod's page has it"),
@@ -88,6 +90,7 @@ const INDEX: [(&str, &str); 18] = [
     ("/debug/history", "which changes there were, and what they changed in files (`evenkeel history`)"),
     ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),
     ("/debug/adsz", "connected proxies"),
+    ("/debug/clusterz", "remote clusters, and how far their objects are known (`evenkeel remote-clusters`)"),
     (
         "/debug/pprof/profile?seconds=N",
         "where the control plane's CPU time goes; `/debug/pprof/heap`: what it allocates (`evenkeel profile`)",
@@ -103,7 +106,15 @@ impl Pages {
         metrics: Arc<Metrics>,
         (store, barrier, registrations): (Store, Arc<Barrier>, Arc<Registrations>),
     ) -> Self {
-        Self { world, proxies, metrics, store, barrier, registrations, authorities: None, access: Access::new(None) }
+        let access = Access::new(None);
+        let (authorities, remote_clusters) = (None, None);
+        Self { world, proxies, metrics, store, barrier, registrations, authorities, remote_clusters, access }
+    }
+
+    /// Adds the page about remote clusters.
+    #[must_use]
+    pub fn with_remote_clusters(self, remote_clusters: Option<watch::Receiver<RemoteClusters>>) -> Self {
+        Self { remote_clusters, ..self }
     }
 
     /// Adds the page about the certificate authorities.
@@ -159,6 +170,7 @@ impl Pages {
             "/debug/configz" => json_page(&self.configz()),
             "/debug/cluster" => self.cluster(query),
             authorities::PATH => self.authorities(),
+            clusters::PATH => json_page(&self.remote_clusters().clusters),
             "/debug/endpoint" => self.endpoint(query),
             settle::PATH => self.settle(query),
             OF_A_PROXY => self.config_dump(&Extent::All, query),
@@ -183,6 +195,8 @@ impl Pages {
         let world = self.world();
         let outages = world.diagnostics.iter().filter(|finding| finding.code == SOURCE_OUTAGE).count();
         self.metrics.plane.set(plane::Gauge::evenkeel_source_outages, i64::try_from(outages).unwrap_or(i64::MAX));
+        let remote = self.remote_clusters().clusters.len();
+        self.metrics.plane.set(plane::Gauge::evenkeel_remote_clusters, i64::try_from(remote).unwrap_or(i64::MAX));
         self.metrics.page_of(&world.snapshot, format)
     }
 
@@ -224,6 +238,10 @@ impl Pages {
             })
         };
         json!({ "proxies": self.reports(extent).iter().map(one).collect::<Vec<_>>() })
+    }
+
+    fn remote_clusters(&self) -> RemoteClusters {
+        self.remote_clusters.as_ref().map(|known| known.borrow().clone()).unwrap_or_default()
     }
 
     fn authorities(&self) -> Page {
@@ -293,6 +311,8 @@ impl Pages {
                         "ready": e.ready,
                         "labels": e.labels,
                         "workload": &*e.workload_name,
+                        "cluster": if e.cluster.is_empty() { &*world.snapshot.mesh.cluster } else { &*e.cluster },
+                        "network": &*e.network,
                         "identity": e.identity.as_ref().map(ToString::to_string),
                         "mtls": e.mtls,
                     })
@@ -472,7 +492,9 @@ fn is_about(finding: &Diagnostic, extent: &Extent) -> bool {
 
 /// Returns the files that are not in force, or only as a stand-in.
 fn refused_findings(world: &World, extent: &Extent) -> Vec<String> {
-    let matters = |d: &&Diagnostic| (d.severity == Severity::Error || d.code == "closed") && is_about(d, extent);
+    let matters = |d: &&Diagnostic| {
+        (d.severity == Severity::Error || d.code == "closed" || d.code == SOURCE_OUTAGE) && is_about(d, extent)
+    };
     world.diagnostics.iter().filter(matters).take(MAX_LISTED).map(ToString::to_string).collect()
 }
 

@@ -230,6 +230,10 @@ pub struct Run {
     interception: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_hybrid_curve: bool,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    cluster: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    network: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     peer_labels: Option<Vec<String>>,
     /// The resources of the generation that it rejected.
@@ -298,6 +302,8 @@ impl Run {
             captures_dns: view.captures_dns,
             interception: view.interception.map(|mode| mode.as_str().to_owned()),
             takes_hybrid_curve: view.takes_hybrid_curve,
+            cluster: view.cluster.to_string(),
+            network: view.network.to_string(),
             peer_labels: view.peer_labels.as_ref().map(|labels| labels.iter().map(ToString::to_string).collect()),
             refused: refused.to_vec(),
         }
@@ -327,6 +333,8 @@ impl Run {
             captures_dns: self.captures_dns,
             interception: self.interception.as_deref().map(InterceptionMode::of_node),
             takes_hybrid_curve: self.takes_hybrid_curve,
+            cluster: self.cluster.as_str().into(),
+            network: self.network.as_str().into(),
             peer_labels: self.peer_labels.as_ref().map(|all| all.iter().map(|name| name.as_str().into()).collect()),
         }
     }

@@ -157,6 +157,8 @@ fn view() -> ProxyView {
         interception: None,
         takes_hybrid_curve: false,
         locality: "".into(),
+        cluster: "".into(),
+        network: "".into(),
         peer_labels: None,
     }
 }

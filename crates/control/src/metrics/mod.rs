@@ -91,6 +91,8 @@ layout! {
             evenkeel_xds_unanswered,
             /// Clusters whose API server cannot be followed now: what it has said last is in force.
             evenkeel_source_outages,
+            /// Remote clusters that Secrets name.
+            evenkeel_remote_clusters,
             /// Services in the snapshot.
             pilot_services,
             /// VirtualServices in the snapshot.

@@ -108,6 +108,8 @@ fn client(number: u8, app: &str) -> Client {
         interception: None,
         takes_hybrid_curve: false,
         locality: "".into(),
+        cluster: "".into(),
+        network: "".into(),
         peer_labels: None,
     };
     let (node, program) = (format!("w-{number}"), String::new());

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_admin::clusters::RemoteClusters;
 use evenkeel_base::files::{UntrustedError, private_directory};
 use evenkeel_base::spiffe::SpiffeError;
 use evenkeel_ca::rotation::Signing;
@@ -199,6 +200,8 @@ struct Parts {
     federation: Federation,
     /// Who verifies tokens for debug pages; `None`: they need none.
     tokens: Option<Arc<dyn TokenAuthenticator>>,
+    /// What is known of remote clusters.
+    remote_clusters: Option<watch::Receiver<RemoteClusters>>,
     /// Who gets the roots of the server's certificate.
     roots: Option<watch::Sender<Arc<str>>>,
     /// Where the roots are published for the platform's workloads.
@@ -302,6 +305,7 @@ impl ControlPlane {
             fetcher,
             federation,
             tokens: platform.tokens,
+            remote_clusters: platform.remote_clusters,
             roots: platform.roots,
             namespace_roots: platform.namespace_roots,
         };
@@ -326,6 +330,7 @@ impl ControlPlane {
         let authorities = self.parts.authorities;
         let shown = (store, barrier.clone(), registrations.clone());
         let pages = Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), shown);
+        let pages = pages.with_remote_clusters(self.parts.remote_clusters);
         let pages = Arc::new(pages.with_authorities(authorities.clone()).with_tokens(self.parts.tokens));
         let certificates = self.parts.certificates.clone();
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), certificates, registrations.clone());
@@ -416,6 +421,7 @@ fn mesh(options: &Options, fetching: JwksSettings) -> Result<MeshConfig, Control
     let mut mesh = MeshConfig {
         leave_out_refused: options.leave_out_refused,
         on_one_machine: options.on_one_machine,
+        cluster: options.injection.cluster.as_str().into(),
         jwks_fetching: fetching.by,
         ..MeshConfig::default()
     };

@@ -87,6 +87,8 @@ impl ObjectFeed {
         let mut state = self.0.lock();
         if state.notes != notes {
             state.notes = notes;
+            // No entry has changed, but who shows the findings must learn of it, also while nothing else happens.
+            state.others.refresh.entries_changed = true;
             state.others.is_news = true;
             drop(state);
             self.0.wake.notify_one();

@@ -6,6 +6,7 @@ mod install;
 mod object;
 pub mod observe;
 mod progress;
+mod remote;
 mod tag;
 mod uninstall;
 mod upgrade;
@@ -40,6 +41,11 @@ pub enum ClusterCommand {
     /// Show the injectors of a cluster.
     #[command(subcommand)]
     Injector(injector::InjectorCommand),
+    /// Print the Secret by which the control planes of other clusters read this cluster's endpoints.
+    #[command(after_help = remote::EXAMPLES)]
+    CreateRemoteSecret(remote::CreateArguments),
+    /// Show the remote clusters that the control plane reads, and how far it is with each.
+    RemoteClusters(remote::ListArguments),
     /// Print the custom resource definitions of Istio's kinds, for `kubectl apply --server-side -f -`.
     Crds,
 }
@@ -92,6 +98,8 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<u8> {
         ClusterCommand::Tag(command) => block_on(tag::run(command, out))?,
         ClusterCommand::CheckInject(arguments) => block_on(injector::check(arguments, out))?,
         ClusterCommand::Injector(command) => block_on(injector::list(command, out))?,
+        ClusterCommand::CreateRemoteSecret(arguments) => block_on(remote::create(arguments, out))?,
+        ClusterCommand::RemoteClusters(arguments) => remote::list(arguments, out),
         ClusterCommand::Crds => {
             for definition in crds::definitions() {
                 writeln!(out, "---\n{}", serde_saphyr::to_string(&definition)?.trim_end())?;

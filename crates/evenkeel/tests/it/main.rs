@@ -37,6 +37,7 @@ mod pair;
 mod port_forward;
 mod profile;
 mod proxy;
+mod remote_clusters;
 mod restart;
 mod runtime_values;
 mod scope;

@@ -6,6 +6,7 @@
 
 mod cache;
 mod claims;
+pub mod clusters;
 
 use std::fmt;
 use std::sync::Mutex;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_ca::Workload;
 use evenkeel_ca::tokens::{ACCOUNT_PREFIX, AUDIENCE, MAX_TOKEN_BYTES};
-use evenkeel_control::authentication::{Review, TokenAuthenticator, TokenRefusal};
+use evenkeel_control::authentication::{Presented, Review, TokenAuthenticator, TokenRefusal};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -120,15 +121,15 @@ impl TokenReviews {
 }
 
 impl TokenAuthenticator for TokenReviews {
-    fn verdict(&self, token: &str, now: SystemTime) -> Option<Result<Workload, TokenRefusal>> {
-        match check(token, now) {
-            Ok(_) => self.verdicts().get(&Digest::of(token), FRESH, Instant::now()).map(Ok),
+    fn verdict(&self, presented: Presented<'_>, now: SystemTime) -> Option<Result<Workload, TokenRefusal>> {
+        match check(presented.token, now) {
+            Ok(_) => self.verdicts().get(&Digest::of(presented.token), FRESH, Instant::now()).map(Ok),
             Err(refusal) => Some(Err(refusal)),
         }
     }
 
-    fn review<'a>(&'a self, token: &'a str, now: SystemTime) -> Review<'a> {
-        Box::pin(self.verify(token, now))
+    fn review<'a>(&'a self, presented: Presented<'a>, now: SystemTime) -> Review<'a> {
+        Box::pin(self.verify(presented.token, now))
     }
 }
 

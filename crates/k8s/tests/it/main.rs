@@ -17,6 +17,7 @@ mod objects;
 mod ownership;
 mod parity;
 mod port_forward;
+mod remote;
 mod replica;
 mod revisions;
 mod root_certificates;

@@ -149,6 +149,8 @@ fn proxies(snapshot: &Snapshot) -> Vec<ProxyView> {
             captures_dns: true,
             interception: None,
             takes_hybrid_curve: false,
+            cluster: "".into(),
+            network: "".into(),
             peer_labels: None,
         })
     });

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use evenkeel_ca::tokens::AUDIENCE;
-use evenkeel_control::authentication::{TokenAuthenticator, TokenRefusal};
+use evenkeel_control::authentication::{Presented, TokenAuthenticator, TokenRefusal};
 use evenkeel_k8s::token_review::TokenReviews;
 use evenkeel_testkit::kubernetes::{ApiServer, TokenOptions};
 
@@ -14,7 +14,7 @@ fn istio(pod: Option<&str>) -> TokenOptions<'_> {
 }
 
 async fn review(reviews: &TokenReviews, token: &str) -> Result<String, TokenRefusal> {
-    let workload = reviews.review(token, SystemTime::now()).await?;
+    let workload = reviews.review(Presented { token, cluster: "" }, SystemTime::now()).await?;
     Ok(format!("{}/{}/{}", workload.namespace, workload.service_account, workload.pod))
 }
 
@@ -49,7 +49,7 @@ async fn a_token_proves_what_the_api_server_says_and_only_while_its_objects_exis
     check("e30.e30.", Err("no JSON Web Token that expires")).await;
     check(&"x".repeat(20_000), Err("more than 16384 bytes")).await;
     let later = SystemTime::now() + Duration::from_secs(3600);
-    let expired = reviews.review(&free, later).await.expect_err("it has ended");
+    let expired = reviews.review(Presented { token: &free, cluster: "" }, later).await.expect_err("it has ended");
     assert!(expired.to_string().contains("expired"), "{expired}");
 
     // What it is bound to is deleted: the API server itself remembers its verdict for ten seconds.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntrySpec;
 use evenkeel_api::kubernetes::{EndpointConditions, EndpointSlice, ServiceSpec, SliceEndpoint};
-use evenkeel_api::{Kind, ObjectKey, Resource};
+use evenkeel_api::remote::{self, NETWORK_LABEL};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
@@ -64,8 +65,7 @@ fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByP
     }
     if let Some(name) = slices_name(cx, service) {
         for object in cx.slices(namespace, &name) {
-            let Resource::EndpointSlice(slice) = &object.resource else { continue };
-            of_slice(cx, slice, service, not_ready_too, &mut by_port);
+            of_slice(cx, object, service, not_ready_too, &mut by_port);
         }
     }
     for (part, described) in cx.parts_of(service) {
@@ -130,7 +130,8 @@ impl Table {
 
 /// The Service of this name as written.
 fn spec_of<'t>(cx: &Cx<'t>, service: &Service) -> Option<&'t ServiceSpec> {
-    let id = ObjectKey { kind: Kind::Service, namespace: service.namespace.clone(), name: service.name.clone() };
+    let name = remote::name_in(&service.cluster, &service.name).into();
+    let id = ObjectKey { kind: Kind::Service, namespace: service.namespace.clone(), name };
     match &cx.object(&id)?.resource {
         Resource::Service(service) => Some(&service.spec),
         _ => None,
@@ -178,6 +179,8 @@ fn of_workload(
             namespace: workload.namespace.clone(),
             identity: workload.has_proxy.then(|| workload.identity.clone()),
             locality: workload.locality.clone(),
+            cluster: workload.cluster.clone(),
+            network: workload.network.clone(),
             weight: workload.weight,
             mtls: workload.has_proxy && mode != MtlsMode::Disable,
         });
@@ -199,6 +202,8 @@ fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
         namespace: service.namespace.clone(),
         identity: None,
         locality: "".into(),
+        cluster: "".into(),
+        network: "".into(),
         weight: 1,
         mtls: false,
     }
@@ -241,6 +246,7 @@ fn of_entry(
             labels: written.labels.clone(),
             identity: identity.clone(),
             locality: locality.as_str().into(),
+            network: written.network.as_deref().unwrap_or_default().into(),
             weight: written.weight.unwrap_or(1).max(1),
             mtls,
             ..bare(service, address.clone(), port)
@@ -250,7 +256,12 @@ fn of_entry(
 
 /// The endpoints of a slice. A slice of a Service with a selector is usually written by Kubernetes about the Pods that
 /// are endpoints already; only the others are added.
-fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too: bool, by_port: &mut EndpointsByPort) {
+fn of_slice(cx: &Cx<'_>, object: &Object, service: &Service, not_ready_too: bool, by_port: &mut EndpointsByPort) {
+    let Resource::EndpointSlice(slice) = &object.resource else { return };
+    let cluster: Arc<str> = remote::split(&object.name).0.into();
+    let of_cluster = || cx.own_network().filter(|_| cluster.is_empty());
+    let network = object.labels.get(NETWORK_LABEL).map(String::as_str).or_else(of_cluster).unwrap_or_default();
+    let network: Arc<str> = network.into();
     for port in &slice.ports {
         let Some(number) = port.port else { continue };
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
@@ -261,7 +272,13 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, not_ready_too
         for mut endpoint in found {
             endpoint.ready |= not_ready_too;
             endpoint.failing &= !endpoint.ready;
-            match list.iter_mut().find(|known| (&known.address, known.port) == (&endpoint.address, endpoint.port)) {
+            endpoint.cluster = cluster.clone();
+            if endpoint.network.is_empty() {
+                endpoint.network = network.clone();
+            }
+            let place = |endpoint: &Endpoint| (endpoint.address.clone(), endpoint.port, endpoint.cluster.clone());
+            let new = place(&endpoint);
+            match list.iter_mut().find(|known| place(known) == new) {
                 Some(known) => known.draining |= endpoint.draining && !known.ready,
                 None => list.push(endpoint),
             }
@@ -294,6 +311,7 @@ fn slice_endpoint(
             workload_name: w.workload_name.clone(),
             identity: w.has_proxy.then(|| w.identity.clone()),
             locality: w.locality.clone(),
+            network: w.network.clone(),
             node: w.node.clone(),
             mtls: w.has_proxy && cx.mtls_mode(&w.namespace, &w.labels, port) != MtlsMode::Disable,
             ..bare(service, address, port)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_api::Kind;
 use evenkeel_api::istio::{self, MeshOutboundMode};
+use evenkeel_api::remote::NETWORK_LABEL;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::discovery::Discovery;
@@ -49,6 +50,12 @@ impl<'t> Cx<'t> {
     /// The labels of a namespace that is declared. When labels of namespaces change, all steps run again.
     pub(super) fn namespace_labels(&self, namespace: &str) -> Option<&'t Labels> {
         self.tables().namespaces.0.get(namespace)
+    }
+
+    /// The network of the control plane's own cluster: a label of the root namespace.
+    pub(super) fn own_network(&self) -> Option<&'t str> {
+        let labels = self.namespace_labels(&self.mesh().root_namespace)?;
+        labels.get(NETWORK_LABEL).map(String::as_str).filter(|network| !network.is_empty())
     }
 }
 

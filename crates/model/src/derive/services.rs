@@ -10,6 +10,7 @@ use evenkeel_api::istio::{self, Location, ServiceEntrySpec, VisibilityLevel};
 use evenkeel_api::kubernetes::{
     self, ClusterIp, InternalTrafficPolicy, ServiceType, TrafficDistribution, TransportProtocol,
 };
+use evenkeel_api::remote::{self, GATEWAY_PORT_LABEL, NETWORK_LABEL};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
@@ -26,8 +27,8 @@ use crate::index::wildcards_over;
 use crate::labels;
 use crate::service::{Distribution, preferred};
 use crate::{
-    HostAddress, Labels, List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap,
-    TargetPort, Visibility,
+    HostAddress, Labels, List, MeshConfig, NetworkGateway, Place, Protocol, Resolution, Service, ServicePort, Snapshot,
+    SortedMap, TargetPort, Visibility,
 };
 
 /// The annotation of a Service that limits which namespaces see it.
@@ -42,6 +43,8 @@ const MAX_ALIAS_HOPS: usize = 16;
 pub(super) struct Draft {
     service: Service,
     address: Address,
+    /// The gateways into a network that the object describes.
+    gateways: Vec<NetworkGateway>,
 }
 
 /// The source of a service's address.
@@ -55,6 +58,8 @@ enum Address {
     Wanted(Range),
     /// As [`Self::Wanted`] for a ServiceEntry, which has had this address, as its status says.
     Stored(IpAddr),
+    /// That of a remote cluster, which means something only there. If no other cluster has the Service, an address is assigned.
+    Remote(Option<IpAddr>),
 }
 
 /// The order of one host's services: by namespace, Services before ServiceEntries, then by precedence.
@@ -76,6 +81,10 @@ pub(super) struct Table {
     alias_hosts: BTreeSet<Hostname>,
     /// The other names of a host.
     aliases: BTreeMap<Hostname, List<Service>>,
+    /// The gateways into networks, by the object that describes them.
+    gateways: BTreeMap<ObjectKey, Vec<NetworkGateway>>,
+    /// Whether these have changed.
+    gateways_changed: bool,
 }
 
 pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
@@ -143,6 +152,18 @@ impl Results for Table {
             changed |= next.services.set(&host, services);
         }
         changed |= next.index.set_aliases(&self.aliases);
+        if std::mem::take(&mut self.gateways_changed) {
+            let mut by_network: BTreeMap<Arc<str>, Vec<NetworkGateway>> = BTreeMap::new();
+            for gateway in self.gateways.values().flatten() {
+                by_network.entry(gateway.network.clone()).or_default().push(gateway.clone());
+            }
+            for gateways in by_network.values_mut() {
+                gateways.sort();
+                gateways.dedup();
+            }
+            changed |= by_network != *next.network_gateways;
+            next.network_gateways = Arc::new(by_network);
+        }
         changed
     }
 }
@@ -155,10 +176,16 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
     }
     let mut drafts: Vec<Draft> = match &object.resource {
         Resource::Service(service) => {
-            note_idle_selector(cx, object, &service.spec.selector, found);
             let mut described = of_service(object, service, cx.mesh());
             described.distribution = distribution(cx, service.spec.traffic_distribution, object);
-            vec![Draft { service: described, address: address_of(service) }]
+            let address = if described.cluster.is_empty() {
+                note_idle_selector(cx, object, &service.spec.selector, found);
+                address_of(service)
+            } else {
+                remote_address(&mut described, service)
+            };
+            let gateways = network_gateways(object, service, &described);
+            vec![Draft { service: described, address, gateways }]
         }
         Resource::ServiceEntry(entry) => of_entry(cx, object, &entry.spec)
             .map(|service| {
@@ -172,7 +199,7 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
                     Some(address) => Address::Stored(address),
                     None => Address::Wanted(SERVICE_ENTRIES),
                 };
-                Draft { service, address }
+                Draft { service, address, gateways: Vec::new() }
             })
             .collect(),
         _ => return None,
@@ -188,12 +215,14 @@ fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place
 /// The range for a host's address, if it needs one.
 fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
     let stored = stored_address(cx, host);
+    let is_own = || cx.drafts_of(host).any(|(_, draft)| draft.service.cluster.is_empty());
     let wanted = cx.drafts_of(host).filter_map(|(id, draft)| match &draft.address {
         Address::Wanted(range) => Some(*range).filter(|range| stored.is_none() || *range != SERVICE_ENTRIES),
         Address::Stored(_) => stored.is_none().then_some(SERVICE_ENTRIES),
         // Another Service has the address already.
         Address::Pinned(address, _) if !cx.is_granted(*address, id) => Some(SERVICES),
-        Address::Pinned(..) | Address::AsWritten => None,
+        Address::Remote(Some(_)) if !is_own() => Some(SERVICE_ENTRIES),
+        Address::Pinned(..) | Address::AsWritten | Address::Remote(_) => None,
     });
     // The range of Services takes precedence over that of ServiceEntries.
     wanted.min_by_key(|range| *range != SERVICES)
@@ -230,10 +259,17 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
                 service.addresses = stored.or_else(|| cx.address(host)).into_iter().collect();
                 service.allotted = true;
             }
-            Address::AsWritten => {}
+            Address::Remote(Some(_)) => {
+                service.addresses = cx.address(host).into_iter().collect();
+                service.allotted = true;
+            }
+            Address::AsWritten | Address::Remote(None) => {}
         }
         if let Some((_, first)) = listed.last_mut().filter(|(owner, first)| merges(owner, first, id, &service)) {
-            add_ports(first, service);
+            match id.kind {
+                Kind::Service => first.remote_addresses.extend(service.remote_addresses),
+                _ => add_ports(first, service),
+            }
             continue;
         }
         match listed.last().filter(|(_, last)| last.namespace == service.namespace) {
@@ -257,8 +293,12 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
     listed
 }
 
-/// Whether a later ServiceEntry adds to an earlier one for the same host (Istio's `canMergeServices`).
+/// Whether a later ServiceEntry adds to an earlier one for the same host (Istio's `canMergeServices`), or a later Service is the
+/// same one in another cluster.
 fn merges(owner: &ObjectKey, first: &Service, id: &ObjectKey, later: &Service) -> bool {
+    if owner.kind == Kind::Service && id.kind == Kind::Service {
+        return first.namespace == later.namespace && first.cluster != later.cluster;
+    }
     owner.kind == Kind::ServiceEntry
         && id.kind == Kind::ServiceEntry
         && first.namespace == later.namespace
@@ -319,6 +359,14 @@ impl Table {
             self.drafts.extend(old.map(|old| (id.clone(), old)));
             return;
         }
+        let gateways = drafts.iter().flat_map(|(_, drafts)| drafts).flat_map(|draft| draft.gateways.clone());
+        let gateways: Vec<NetworkGateway> = gateways.collect();
+        let before = if gateways.is_empty() {
+            self.gateways.remove(id)
+        } else {
+            self.gateways.insert(id.clone(), gateways.clone())
+        };
+        self.gateways_changed |= before.unwrap_or_default() != gateways;
         let mut claimed = BTreeSet::new();
         for (is_there, (place, drafts)) in
             [(false, old), (true, drafts.clone())].into_iter().filter_map(|(t, d)| Some((t, d?)))
@@ -453,7 +501,7 @@ impl Draft {
         match &self.address {
             Address::Pinned(address, place) => Some(Claim { address: *address, place }),
             Address::Stored(address) => Some(Claim { address: *address, place: &self.service.origin }),
-            Address::AsWritten | Address::Wanted(_) => None,
+            Address::AsWritten | Address::Wanted(_) | Address::Remote(_) => None,
         }
     }
 
@@ -461,7 +509,7 @@ impl Draft {
     fn claims(&self) -> Vec<IpAddr> {
         match &self.address {
             Address::Pinned(address, _) | Address::Stored(address) => vec![*address],
-            Address::AsWritten | Address::Wanted(_) => self.service.vips().collect(),
+            Address::AsWritten | Address::Wanted(_) | Address::Remote(_) => self.service.vips().collect(),
         }
     }
 }
@@ -566,15 +614,47 @@ fn address_of(service: &kubernetes::Service) -> Address {
     }
 }
 
+/// The address of a Service of a remote cluster, which is noted for the clients there.
+fn remote_address(described: &mut Service, service: &kubernetes::Service) -> Address {
+    match address_of(service) {
+        Address::Pinned(address, _) => {
+            described.remote_addresses.insert(described.cluster.clone(), address);
+            Address::Remote(Some(address))
+        }
+        _ => Address::Remote(None),
+    }
+}
+
+/// The port of gateways between networks, unless a label of their Service says otherwise, as in Istio.
+const GATEWAY_PORT: u16 = 15443;
+
+/// The gateways into a network: the addresses of the load balancer of a Service that names the network.
+fn network_gateways(object: &Object, service: &kubernetes::Service, described: &Service) -> Vec<NetworkGateway> {
+    let network = object.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty());
+    let Some(network) = network.map(|network| shared(network)) else { return Vec::new() };
+    let port = object.labels.get(GATEWAY_PORT_LABEL).and_then(|port| port.parse().ok()).unwrap_or(GATEWAY_PORT);
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.into_iter().flat_map(|balancer| &balancer.ingress);
+    let addresses = points.filter_map(|point| point.ip.as_ref()?.parse().ok());
+    let gateway =
+        |address| NetworkGateway { network: network.clone(), cluster: described.cluster.clone(), address, port };
+    addresses.map(gateway).collect()
+}
+
 fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig) -> Service {
+    let (cluster, name) = remote::split(&object.name);
+    let host = Hostname::of_service(name, &object.namespace, &mesh.cluster_domain);
     let spec = &service.spec;
     let alias_of = spec.external_name.as_ref().map(|n| n.value.clone());
     let headless = alias_of.is_none() && matches!(spec.cluster_ip.as_deref(), Some(ClusterIp::Headless));
     let export_to = object.annotations.get(EXPORT_TO_ANNOTATION);
     let export_to = export_to.into_iter().flat_map(|a| a.split(',')).map(str::trim).filter(|e| !e.is_empty());
     Service {
-        host: Hostname::of_service(&object.name, &object.namespace, &mesh.cluster_domain),
-        name: object.name.clone(),
+        name: if cluster.is_empty() { object.name.clone() } else { shared(name) },
+        cluster: cluster.into(),
+        remote_addresses: BTreeMap::new(),
+        cluster_local: mesh.is_cluster_local(&host),
+        host,
         namespace: object.namespace.clone(),
         labels: labels::of_mesh(&object.labels),
         selector: spec.selector.clone(),
@@ -662,6 +742,9 @@ fn of_entry<'e>(cx: &'e Cx<'_>, object: &'e Object, spec: &'e ServiceEntrySpec) 
     spec.hosts.iter().map(move |host| Service {
         host: host.value.clone(),
         name: object.name.clone(),
+        cluster: "".into(),
+        remote_addresses: BTreeMap::new(),
+        cluster_local: cx.mesh().is_cluster_local(&host.value),
         namespace: object.namespace.clone(),
         labels: labels::of_mesh(&object.labels),
         selector: spec.workload_selector.as_ref().map(|selector| selector.labels.clone()).unwrap_or_default(),

@@ -38,9 +38,24 @@ pub(super) fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig, found: &mut 
     telemetry::apply(mesh, &said);
     statistics(mesh, &said);
     visibility(mesh, &said);
+    service_settings(mesh, &said);
     ingress(mesh, &said);
     if let Some(config) = said.default_config {
         mesh.proxy_defaults = Arc::new(config.over((*mesh.proxy_defaults).clone()));
+    }
+}
+
+/// Of two settings with the same host the last counts.
+fn service_settings(mesh: &mut MeshConfig, said: &istio::MeshConfig) {
+    let mut all: Vec<_> = said
+        .service_settings
+        .iter()
+        .filter_map(|entry| Some((entry, entry.settings.as_ref()?.cluster_local?)))
+        .flat_map(|(entry, is_local)| entry.hosts.iter().map(move |host| (host.value.clone(), is_local)))
+        .collect();
+    if !all.is_empty() {
+        all.reverse();
+        mesh.cluster_local = all;
     }
 }
 

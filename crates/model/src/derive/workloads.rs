@@ -8,6 +8,7 @@ use evenkeel_api::annotations::{INJECT, gets_sidecar};
 use evenkeel_api::decode::Port;
 use evenkeel_api::istio::{ProxyConfig, WorkloadEntry, WorkloadEntrySpec};
 use evenkeel_api::kubernetes::{self, EndpointPort, EndpointSlice, PodSpec, TransportProtocol};
+use evenkeel_api::remote::{self, NETWORK_LABEL};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::mutual_addresses::{MutualPorts, split, write_network};
@@ -97,8 +98,13 @@ fn workload(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Work
 fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagnostics) -> Option<Workload> {
     let account = pod.spec.service_account();
     let addresses = pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default();
+    let cluster = remote::split(&object.name).0;
+    let of_cluster = || cx.own_network().filter(|_| cluster.is_empty());
+    let network = network(&object.labels).or_else(of_cluster).unwrap_or_default();
     let mut made = Workload {
         pod: object.name.clone(),
+        cluster: cluster.into(),
+        is_elsewhere: !cluster.is_empty() && cx.own_network().is_some_and(|own| own != network),
         namespace: object.namespace.clone(),
         workload_name: workload_name(cx, object),
         host_name: host_name(cx, object, &pod.spec),
@@ -118,7 +124,7 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         named_address: None,
         node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
         weight: 1,
-        network: network(&object.labels),
+        network: network.into(),
         named_ports: Vec::new(),
         services: services_of(cx, object, &object.labels),
         origin: object.origin.clone(),
@@ -138,6 +144,8 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
     let port = |(name, number): (&String, &Port)| ContainerPort { name: Some(name.as_str().into()), number: number.0 };
     let mut made = Workload {
         pod: entry_name(&object.name),
+        cluster: "".into(),
+        is_elsewhere: false,
         namespace: object.namespace.clone(),
         workload_name: labels.get("app").map_or_else(|| object.name.clone(), |app| app.as_str().into()),
         host_name: None,
@@ -159,7 +167,7 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
         named_address: address.filter(|address| !matches!(address, EndpointAddress::Ip(_))),
         node: "".into(),
         weight: spec.weight.unwrap_or(1).max(1),
-        network: spec.network.as_deref().map_or_else(|| network(&labels), Into::into),
+        network: spec.network.as_deref().or_else(|| network(&labels)).unwrap_or_default().into(),
         named_ports: Vec::new(),
         services: services_of(cx, object, &labels),
         origin: object.origin.clone(),
@@ -175,8 +183,8 @@ fn entry_name(name: &str) -> Arc<str> {
     format!("{ENTRY_PREFIX}{name}").into()
 }
 
-fn network(labels: &Labels) -> Arc<str> {
-    labels.get("topology.istio.io/network").map(String::as_str).unwrap_or_default().into()
+fn network(labels: &Labels) -> Option<&str> {
+    labels.get(NETWORK_LABEL).map(String::as_str)
 }
 
 fn identity(cx: &Cx<'_>, object: &Object, account: &str, found: &mut Diagnostics) -> Option<SpiffeId> {
@@ -198,7 +206,9 @@ fn named_ports(cx: &Cx<'_>, workload: &Workload) -> Vec<InboundPort> {
     let is_selected = workload.services.iter().any(|service| service.is_kubernetes());
     let mut found = Vec::new();
     for address in &workload.addresses {
-        for id in cx.naming(*address).filter(|id| id.namespace == workload.namespace) {
+        let is_own =
+            |id: &&ObjectKey| id.namespace == workload.namespace && remote::split(&id.name).0 == &*workload.cluster;
+        for id in cx.naming(*address).filter(is_own) {
             match cx.object(id).map(|object| (&object.resource, &object.labels)) {
                 Some((Resource::ServiceEntry(entry), _)) => {
                     let here = entry.spec.endpoints.iter().filter(|endpoint| endpoint.ip() == Some(*address));
@@ -263,7 +273,11 @@ const GATEWAY_TEMPLATE: &str = "gateway";
 /// The services that select a workload, ordered by host.
 fn services_of(cx: &Cx<'_>, object: &Object, labels: &Labels) -> Vec<Arc<Service>> {
     let selecting = [Kind::Service, Kind::ServiceEntry].map(|kind| cx.selecting(kind, &object.namespace, labels));
-    let built = selecting.iter().flatten().flat_map(|(id, _)| cx.services_from(id)).cloned();
+    // A Service selects the Pods of its own cluster.
+    let cluster = if object.kind() == Kind::Pod { remote::split(&object.name).0 } else { "" };
+    let is_own = |id: &ObjectKey| id.kind != Kind::Service || remote::split(&id.name).0 == cluster;
+    let selecting = selecting.iter().flatten().filter(|(id, _)| is_own(id));
+    let built = selecting.flat_map(|(id, _)| cx.services_from(id)).cloned();
     let mut services: Vec<Arc<Service>> = built.collect();
     services.retain(|service| service.alias_of.is_none());
     services.sort_by(|a, b| a.host.cmp(&b.host));
@@ -350,7 +364,7 @@ impl Table {
                 self.members.remove(&key);
             }
         }
-        for address in &workload.addresses {
+        for address in workload.addresses.iter().filter(|_| !workload.is_elsewhere) {
             let pods = self.by_address.entry(*address).or_default();
             put(pods, pod, is_there);
             if pods.is_empty() {
@@ -463,7 +477,7 @@ fn workload_name(cx: &Cx<'_>, pod: &Object) -> Arc<str> {
     }
     let kinds = [Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
     let mut selecting = kinds.into_iter().flat_map(|kind| cx.selecting(kind, &pod.namespace, &pod.labels));
-    selecting.next().map_or_else(|| pod.name.clone(), |(_, workload)| workload.name.clone())
+    selecting.next().map_or_else(|| remote::split(&pod.name).1.into(), |(_, workload)| workload.name.clone())
 }
 
 /// The host name in the Pod, otherwise in its owner's template. Pods of a StatefulSet use their own name.

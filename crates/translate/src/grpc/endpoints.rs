@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::endpoints::assignment;
 use crate::failover::EndpointRanking;
 use crate::load_balancer;
+use crate::networks;
 use crate::pb::config::endpoint::{ClusterLoadAssignment, LocalityLbEndpoints};
 use crate::proto::u32_value;
 
@@ -25,8 +26,12 @@ pub fn assigned(
 ) -> ClusterLoadAssignment {
     let mut taken = HashSet::new();
     let endpoints = context.snapshot.endpoints(service, port.number).iter();
-    let is_used = |endpoint: &&Endpoint| endpoint.ready && context.may_reach(service, endpoint);
+    let is_used = |endpoint: &&Endpoint| {
+        endpoint.ready && context.may_reach(service, endpoint) && context.is_offered(service, endpoint)
+    };
     let ready = endpoints.filter(is_used).filter(|endpoint| selects(labels, &endpoint.labels));
+    let reached = networks::reached(context, ready);
+    let ready = reached.iter().map(AsRef::as_ref);
     let distinct = ready.filter(|endpoint| match endpoint.address {
         EndpointAddress::Ip(address) => taken.insert((address, endpoint.port)),
         EndpointAddress::Name(_) | EndpointAddress::Unix(_) => false,

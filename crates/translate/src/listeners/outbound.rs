@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_api::istio::InterceptionMode;
 use evenkeel_model::service::{ServiceOrder, ServicePort};
-use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, RouteSet, Service, SidecarOutboundPolicy};
+use evenkeel_model::{Endpoint, EndpointAddress, GatewayRef, L4Match, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::{Resource, ResourceType};
 use prost::Message;
 
@@ -243,7 +243,9 @@ fn endpoint_addresses<'a>(
     port: u16,
 ) -> impl Iterator<Item = (IpAddr, u16)> + use<'a> {
     let endpoints = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready);
-    endpoints.filter_map(move |e| match e.address {
+    let endpoints = endpoints.filter(|e| context.is_offered(service, e) && context.is_near(e));
+    let endpoints: Vec<&Endpoint> = endpoints.collect();
+    endpoints.into_iter().filter_map(move |e| match e.address {
         // Leave out the workload's own address; otherwise it would call itself through the mesh.
         EndpointAddress::Ip(ip) if !context.has_address(ip) && !context.is_egress_address(ip, e.port) => {
             Some((ip, e.port))

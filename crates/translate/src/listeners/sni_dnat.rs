@@ -72,7 +72,10 @@ pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output<'_
             let name = names::sni_dnat_cluster(port.number, subset_name.unwrap_or_default(), &service.host);
             // A workload without a proxy cannot end the mesh's TLS.
             let takes = |endpoint: &Endpoint| {
-                endpoint.mtls && subset.is_none_or(|subset| selects(&subset.labels, &endpoint.labels))
+                // Those of other networks have gateways of their own: else two gateways might lead to each other.
+                endpoint.mtls
+                    && context.is_near(endpoint)
+                    && subset.is_none_or(|subset| selects(&subset.labels, &endpoint.labels))
             };
             endpoints::of_cluster(context, (service, port.number), &name, &policy, takes, out);
         }

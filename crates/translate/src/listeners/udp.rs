@@ -138,6 +138,8 @@ fn endpoints_of(context: Context<'_>, to: &Destination) -> Vec<LbEndpoint> {
     }
     let all = context.snapshot.udp_endpoints(service, port).iter();
     let ready = all.filter(|endpoint| endpoint.ready && matches!(endpoint.address, EndpointAddress::Ip(_)));
+    // Gateways between networks carry TLS only.
+    let ready = ready.filter(|endpoint| context.is_offered(service, endpoint) && context.is_near(endpoint));
     ready
         .map(|endpoint| {
             let mut of_backend = endpoints::lb_endpoint(context, endpoint);

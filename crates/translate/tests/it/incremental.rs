@@ -83,6 +83,8 @@ pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)])
         captures_dns: true,
         interception: None,
         takes_hybrid_curve: false,
+        cluster: "".into(),
+        network: "".into(),
         peer_labels: None,
     }
 }

@@ -6,6 +6,7 @@ mod calls;
 mod decisions;
 mod decisions_authorization;
 mod decisions_backend_tls;
+mod decisions_clusters;
 mod decisions_destination_rules;
 mod decisions_dynamic_dns;
 mod decisions_fields;

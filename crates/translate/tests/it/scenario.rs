@@ -82,6 +82,8 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         captures_dns: true,
         interception: None,
         takes_hybrid_curve: false,
+        cluster: "".into(),
+        network: "".into(),
         peer_labels: (kind == "self-discovering").then(|| vec!["pod-template-hash".into()]),
     }
 }

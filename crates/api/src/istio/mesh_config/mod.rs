@@ -193,7 +193,7 @@ object! {
         service_entry_visibility: Option<ServiceEntryVisibility> = "serviceEntryVisibility",
         /// The namespaces whose objects are read; any of these must match.
         discovery_selectors: Vec<NamespaceSelector> = "discoverySelectors",
-        /// Which services stay within one cluster; there is only one.
+        /// Which services stay within one cluster.
         service_settings: Vec<ServiceSettings> = "serviceSettings",
         /// The pattern of the names of outbound clusters in statistics.
         outbound_cluster_stat_name: Option<Spanned<String>> = "outboundClusterStatName",
@@ -248,12 +248,7 @@ object! {
 /// The ports of the capture rules; the proxies listen nowhere else.
 const LISTEN_PORTS: [u32; 2] = [15001, 15006];
 
-fn check(config: &MeshConfig, node: &Node, cx: &mut Context) {
-    if !config.service_settings.is_empty() {
-        let message = "there is one cluster, so every service is in it";
-        let span = node.span_of_path("serviceSettings");
-        cx.at_field("serviceSettings", |cx| cx.note("no-effect", span, message, "it can stay"));
-    }
+fn check(config: &MeshConfig, _: &Node, cx: &mut Context) {
     for (name, entries) in [
         ("defaultServiceExportTo", &config.default_service_export_to),
         ("defaultVirtualServiceExportTo", &config.default_virtual_service_export_to),

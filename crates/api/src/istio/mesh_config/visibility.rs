@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_base::Spanned;
+use evenkeel_base::hostname::Hostname;
 use evenkeel_base::yaml::Node;
 
 use crate::decode::Context;
@@ -81,14 +82,14 @@ object! {
         /// The settings.
         settings: Option<Settings> = "settings",
         /// Host names; may be wildcards.
-        hosts: Vec<String> = "hosts",
+        hosts: Vec<Spanned<Hostname>> = "hosts",
     }
 }
 
 object! {
     /// Settings of services.
     pub struct Settings {
-        /// Whether clients use only the endpoints of their own cluster. There is only one cluster.
+        /// Whether clients use only the endpoints of their own cluster. Those of `kube-system` and `kubernetes.default` are so by default.
         cluster_local: Option<bool> = "clusterLocal",
     }
 }
