@@ -1,5 +1,6 @@
 //! `evenkeel uninstall`: removes what `install` has created, found by its labels.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use anyhow::bail;
@@ -11,6 +12,8 @@ use serde_json::Value;
 use super::object::text_of;
 use super::{Target, connect};
 
+/// What the names of some policies have behind the namespace.
+const POLICY_SUFFIX: &str = "-istio.io";
 /// Kinds of objects of a release.
 const KINDS: [[&str; 2]; 16] = [
     ["admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"],
@@ -102,7 +105,35 @@ fn labels_of(target: &Target) -> String {
 
 /// Objects that have the labels of a revision.
 pub(super) async fn of_revision(cluster: &Cluster, target: &Target) -> anyhow::Result<Vec<Value>> {
-    listed(cluster, &labels_of(target)).await
+    let mut objects = listed(cluster, &labels_of(target)).await?;
+    let others: BTreeSet<String> = releases(&objects).filter(|namespace| *namespace != target.namespace).collect();
+    objects.retain(|object| !is_of_others(object, &target.namespace, &others));
+    Ok(objects)
+}
+
+/// The namespaces with a control plane among these objects.
+fn releases(objects: &[Value]) -> impl Iterator<Item = String> + '_ {
+    let deployments = objects.iter().filter(|object| text_of(object, "/kind") == "Deployment");
+    deployments.map(|object| text_of(object, "/metadata/namespace").to_owned())
+}
+
+/// Whether an object is part of a release in one of these other namespaces. A release of the same revision has the same labels; what has no
+/// namespace of its own has that of the release at the end of its name, or calls a Service there.
+fn is_of_others(object: &Value, own: &str, others: &BTreeSet<String>) -> bool {
+    let namespace = text_of(object, "/metadata/namespace");
+    if namespace == own || others.contains(namespace) {
+        return namespace != own;
+    }
+    let called = text_of(object, "/webhooks/0/clientConfig/service/namespace");
+    if !called.is_empty() {
+        return others.contains(called);
+    }
+    let name = text_of(object, "/metadata/name");
+    let name = name.strip_suffix(POLICY_SUFFIX).unwrap_or(name);
+    let is_named = |namespace: &&str| name.strip_suffix(*namespace).is_some_and(|rest| rest.ends_with('-'));
+    let all = others.iter().map(String::as_str).chain([own]);
+    // `istiod-clusterrole-istio-mesh` is of the namespace `istio-mesh`, and not of `mesh`.
+    all.filter(is_named).max_by_key(|namespace| namespace.len()).is_some_and(|namespace| namespace != own)
 }
 
 /// Objects of all kinds with these labels.
@@ -149,4 +180,33 @@ async fn shared(cluster: &Cluster, target: &Target) -> anyhow::Result<Vec<Value>
     let is_created = |found: &Value| found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER;
     objects.extend(namespace.filter(is_created));
     Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn two_releases_of_a_revision_have_objects_of_their_own() {
+        let others: BTreeSet<String> = ["istio-mesh".to_owned(), "canary".to_owned()].into();
+        let check = |namespace: &str, name: &str, called: Option<&str>, expected: bool| {
+            let webhooks = called.map(|namespace| json!([{"clientConfig": {"service": {"namespace": namespace}}}]));
+            let object = json!({"metadata": {"namespace": namespace, "name": name}, "webhooks": webhooks});
+            assert_eq!(is_of_others(&object, "mesh", &others), expected, "{object}");
+        };
+        check("mesh", "istiod", None, false);
+        check("mesh", "istiod-istio-mesh", None, false);
+        check("istio-mesh", "istiod", None, true);
+        check("shop", "istiod-secrets-mesh", None, false);
+        check("shop", "istiod-secrets-istio-mesh", None, true);
+        check("", "istiod-clusterrole-mesh", None, false);
+        check("", "istiod-clusterrole-istio-mesh", None, true);
+        check("", "stable-channel-policy-istio-mesh-istio.io", None, true);
+        check("", "stable-channel-policy-mesh-istio.io", None, false);
+        check("", "istio-sidecar-injector", Some("istio-mesh"), true);
+        check("", "istio-sidecar-injector-mesh", Some("mesh"), false);
+        check("", "istio-revision-tag-prod", None, false);
+    }
 }

@@ -292,3 +292,27 @@ fn the_preview_compares_with_what_the_running_control_plane_does() {
     assert!(other["vanishing"].as_array().is_some_and(|list| !list.is_empty()), "{other:#}");
     assert_eq!(other["appearing"], serde_json::json!([]), "{other:#}");
 }
+
+/// Releases of one revision in two namespaces, of which the name of one ends like that of the other.
+#[test]
+fn what_another_namespace_runs_is_left_alone() {
+    let cluster = Cluster::start();
+    let with = |command: &[&str], namespace: &str, settings: &str| {
+        let own = format!("global.istioNamespace={namespace}{settings}");
+        cluster.succeeds(&[command, &["-n", namespace, "--set", &own]].concat())
+    };
+    for namespace in ["mesh", "istio-mesh"] {
+        with(&["install", "--force-conflicts", "--timeout", "0"], namespace, "");
+    }
+    let roles = || cluster.server.kubectl(&["get", "clusterroles", "-o", "name"]);
+    let has = |name: &str| roles().contains(&format!("clusterrole.rbac.authorization.k8s.io/{name}\n"));
+    assert!(has("istiod-clusterrole-mesh") && has("istiod-clusterrole-istio-mesh"), "{}", roles());
+    let shown = with(&["upgrade", "--dry-run"], "mesh", ",pilot.env.A=1");
+    assert!(!shown.contains("istio-mesh: the new release"), "{shown}");
+    let done = with(&["upgrade", "--yes", "--prune", "--timeout", "0", "--force-conflicts"], "mesh", ",pilot.env.A=1");
+    assert!(!done.contains("deleted"), "{done}");
+    cluster.succeeds(&["uninstall", "-n", "mesh"]);
+    assert!(!has("istiod-clusterrole-mesh") && has("istiod-clusterrole-istio-mesh"), "{}", roles());
+    let deployments = |namespace: &str| cluster.server.kubectl(&["get", "deployments", "-n", namespace, "-o", "name"]);
+    assert_eq!([deployments("mesh"), deployments("istio-mesh")], ["", "deployment.apps/istiod\n"]);
+}
