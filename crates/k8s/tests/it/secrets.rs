@@ -105,6 +105,19 @@ async fn secrets_are_read_as_far_as_rbac_allows() {
     assert!(!is_found(&format!("Secret {named} (metadata.name=cert)")), "{:?}", findings());
     assert!(!is_found(&format!("Secret {all}")), "{:?}", findings());
 
+    // While nobody answers, what was forbidden stays so: else the narrower watches would end, and with them the Secrets.
+    server.kill();
+    until("an outage", &watching, || watching.progress().borrow().outage.is_some()).await;
+    for _ in 0..30 {
+        assert!(is(&allowed), "{:?}", held(&watching));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    server.restart();
+    let mut progress = watching.progress();
+    let is_over = progress.wait_for(|progress| progress.outage.is_none());
+    let is_over = tokio::time::timeout(Duration::from_secs(180), is_over).await.is_ok();
+    assert!(is_over && is(&allowed), "{:?}", held(&watching));
+
     // Changes are followed, also of which Secrets are named.
     server.apply(&[secret(&named, "later"), ingress(&named, "later")].concat());
     let later = format!("{named}/later");

@@ -51,9 +51,13 @@ impl Proxy {
 }
 
 async fn metrics(address: SocketAddr) -> String {
+    page(address, "/metrics").await
+}
+
+async fn page(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let request = b"GET /metrics HTTP/1.1\r\nhost: control\r\nconnection: close\r\n\r\n";
-    stream.write_all(request).await.expect("a request");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: control\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("a request");
     let mut page = String::new();
     stream.read_to_string(&mut page).await.expect("a page");
     page
@@ -96,6 +100,43 @@ async fn a_proxy_is_served_what_the_cluster_has() {
     };
     assert!(tokio::time::timeout(PATIENCE, is_counted).await.is_ok(), "{}", metrics(addresses.http).await);
     assert_eq!(count(&metrics(addresses.http).await, "pilot_xds_pushes{type=\"cds\"}"), before);
+    drop(stop);
+    serving.await.expect("no panic").expect("a clean end");
+}
+
+/// Who looks at the control plane sees that it cannot follow its API server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_outage_is_a_finding_and_a_metric() {
+    let server = ApiServer::start();
+    let (_watching, source) = start(&server.kubeconfig()).await;
+    let state = tempfile::tempdir().expect("a directory");
+    let options = Options { config: Vec::new(), ..options(state.path()) };
+    let platform = Platform { sources: vec![Box::new(source)], ..Platform::default() };
+    let plane = ControlPlane::start_on(&options, platform).await.expect("a control plane");
+    let http = plane.addresses.http;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(plane.serve(async move { drop(stopped.await) }));
+    let until = async |expected: u64| {
+        let is_so = async {
+            loop {
+                let (metrics, findings) = (metrics(http).await, page(http, "/debug/diagnostics").await);
+                let status = page(http, "/debug/syncz").await;
+                let is_metric = metrics.contains(&format!("evenkeel_source_outages {expected}\n"));
+                let are_named = [findings, status].iter().all(|page| page.contains("source-outage") == (expected > 0));
+                if is_metric && are_named {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(180), is_so).await.is_ok();
+        assert!(in_time, "never {expected}: {}", page(http, "/debug/diagnostics").await);
+    };
+    until(0).await;
+    server.kill();
+    until(1).await;
+    server.restart();
+    until(0).await;
     drop(stop);
     serving.await.expect("no panic").expect("a clean end");
 }
