@@ -28,6 +28,7 @@ mod inject;
 mod interop;
 mod issuers;
 mod kinds;
+mod knative;
 mod lab;
 mod localities;
 mod manager;
