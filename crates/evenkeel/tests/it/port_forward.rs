@@ -220,3 +220,74 @@ fn the_dashboard_of_a_cluster_shows_its_pods() {
     let top = commands.succeeds(&["top", "--once", "-i", &shop, "-n", &shop]);
     assert!(top.contains(&format!("{shop}/web-0")), "{top}");
 }
+
+/// Commands that compare objects of the cluster with what its proxies run, or with their requests.
+#[test]
+fn answers_about_a_cluster_are_those_of_its_proxies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (_proxy, admin) = proxy(folder.path());
+    let (_control_plane, http) = control_plane(folder.path());
+    let server = ApiServer::start();
+    let (mesh, shop) = (server.namespace("mesh"), server.namespace("shop"));
+    let kubelet = Kubelet::start(move |port| match (port.pod.as_str(), port.port) {
+        ("istiod-0", 15014) => Some(http),
+        ("web-0", 15000) => Some(admin),
+        _ => None,
+    });
+    [&mesh, &shop].iter().for_each(|namespace| kubelet.register(&server, namespace));
+    run_pod(&server, &mesh, "istiod-0", "{app: istiod, istio.io/rev: default}", "[{name: discovery, image: none}]");
+    let sidecar = "{app: web, security.istio.io/tlsMode: istio}";
+    run_pod(&server, &shop, "web-0", sidecar, "[{name: app, image: none}, {name: istio-proxy, image: none}]");
+    let address = r#"{"status": {"podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}]}}"#;
+    server.kubectl(&["patch", "pod", "web-0", "-n", &shop, "--subresource=status", "--type=merge", "-p", address]);
+    let service = |name: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {shop}}}\n\
+             spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80}}]}}\n"
+        )
+    };
+    server.apply(&[service("web"), service("db")].concat());
+    let kubeconfig = server.kubeconfig();
+    let commands = Commands { kubeconfig: &kubeconfig, home: folder.path() };
+    let json = |output: &Output| -> Value {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let found = serde_json::from_slice(&output.stdout);
+        found.unwrap_or_else(|_| panic!("no JSON: {}{}", text(&output.stdout), text(&output.stderr)))
+    };
+    let web = format!("web-0.{shop}");
+
+    // There is no policy, and the proxy enforces none.
+    let authz = commands.run(&["authz", "check", &web, "--proxy", "-o", "json"]);
+    let protection = json(&authz);
+    assert_eq!((authz.status.code(), &protection["running"]["agrees"]), (Some(0), &true.into()), "{protection}");
+    // Of a policy that it does not have the difference is told.
+    let policy = format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: none, namespace: {shop}}}\nspec: {{}}\n"
+    );
+    let change = folder.path().join("change.yaml");
+    fs::write(&change, &policy).expect("a writable folder");
+    let change = change.display().to_string();
+
+    let mtls = commands.run(&["mtls", "-n", &shop, "--fail-on-plaintext", "-o", "json"]);
+    assert!(json(&mtls).is_object());
+    assert_ne!(mtls.status.code(), Some(3), "a proxy has not answered: {}", json(&mtls));
+
+    let listeners = Connection::open(admin).and_then(|mut open| open.get("localhost", "/listeners", ""));
+    let listeners = listeners.expect("it answers").text();
+    let listener: SocketAddr =
+        listeners.lines().find_map(|line| line.strip_prefix("web::")?.parse().ok()).expect("a listener");
+    Connection::open(listener).and_then(|mut open| open.get("db", "/hello", "")).expect("it answers");
+    let plan = json(&commands.run(&["plan", "-f", &change, "--proxy", &web, "-o", "json"]));
+    assert!(!plan.to_string().contains("not asked"), "{plan}");
+
+    let url = format!("http://db.{shop}/hello");
+    let explained = commands.run(&["explain", "--from", &web, "--url", &url, "--proxy", "-o", "json"]);
+    assert!(!json(&explained).to_string().contains("asking the proxy of"), "{}", json(&explained));
+
+    let report = folder.path().join("report.tar.gz").display().to_string();
+    let printed = commands.succeeds(&["bug-report", "-n", &mesh, "-o", &report]);
+    assert!(printed.contains("It has no keys"), "{printed}");
+    let names = Command::new("tar").args(["-tzf", &report]).output().expect("tar runs");
+    let names = String::from_utf8_lossy(&names.stdout).into_owned();
+    assert!(names.contains("control-plane/istiod-0/"), "{names}");
+}
