@@ -236,8 +236,8 @@ def uninstalling_leaves_nothing(mesh):
 
 OPERATIONS = [twenty_rollouts_lose_no_request, a_pod_without_rules_is_an_alarm, a_drained_node_loses_no_request, a_node_reboots,
               a_killed_component_comes_back, a_killed_sidecar_comes_back, a_killed_gateway_comes_back, the_api_server_is_away_for_long,
-              the_plugin_answers_a_runtime, pods_have_users_of_their_own, the_cni_plugin_is_upgraded_under_load, the_cni_plugin_is_removed_under_load, a_release_is_upgraded_under_load,
-              uninstalling_leaves_nothing]
+              the_plugin_answers_a_runtime, pods_have_users_of_their_own, the_cni_plugin_is_upgraded_under_load,
+              the_cni_plugin_is_removed_under_load, a_release_is_upgraded_under_load, uninstalling_leaves_nothing]
 
 
 def expect_capture(mesh):
