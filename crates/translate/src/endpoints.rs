@@ -121,9 +121,9 @@ pub fn assignment<'a>(
         let list = by_locality.entry(group).or_default();
         let new = lb_endpoint(context, endpoint);
         // Several endpoints behind one gateway are one, with their shares.
-        let is_same =
-            |known: &&mut LbEndpoint| endpoint.workload_name.is_empty() && known.host_identifier == new.host_identifier;
-        match list.iter_mut().find(is_same) {
+        let is_gateway = endpoint.workload_name.is_empty() && !context.is_near(endpoint);
+        let known = || list.iter_mut().find(|known| known.host_identifier == new.host_identifier);
+        match is_gateway.then(known).flatten() {
             Some(known) => add_weight(known, endpoint.weight),
             None => list.push(new),
         }
