@@ -185,7 +185,7 @@ impl Range {
 }
 
 /// FNV-1a, 64 bits. Unlike the standard library's hash it is the same on every machine and in every release.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -63,7 +63,7 @@ pub use request_authentication::{JwksSource, JwtKeys, JwtRule, RemoteJwks, Reque
 pub use route_set::{
     AbortStatus, CorsPolicy, Destination, DestinationState, DirectResponse, Fault, GatewayRef, HttpAction, HttpMatch,
     HttpRoute, L4Match, L4Route, MatchOrder, Millionths, Mirror, Redirect, RedirectPort, RetryPolicy, Rewrite,
-    RouteOrder, RouteSet, TlsRoute, WeightedDestination,
+    RouteOrder, RouteSet, Session, TlsRoute, WeightedDestination,
 };
 pub use selection::Selection;
 pub use service::{

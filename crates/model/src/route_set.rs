@@ -159,8 +159,26 @@ pub struct HttpRoute {
     pub fault: Option<Fault>,
     /// Which scripts in browsers may read responses.
     pub cors: Option<CorsPolicy>,
+    /// Whether the requests of a session go to one endpoint; before what its service says.
+    pub session: Option<Session>,
     /// Where it was written.
     pub origin: Span,
+}
+
+/// How the requests of a session are known, which go to the endpoint that served the first one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Session {
+    /// By a cookie.
+    Cookie {
+        /// Its name.
+        name: Arc<str>,
+        /// The path below which clients send it.
+        path: Arc<str>,
+        /// How long clients keep it; `None`: until they end.
+        lifetime: Option<Duration>,
+    },
+    /// By a header of the first response, which clients repeat.
+    Header(Arc<str>),
 }
 
 /// The action for a request.

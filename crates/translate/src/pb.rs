@@ -71,7 +71,7 @@ pub mod session {
     };
     pub use evenkeel_xds::pb::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
     pub use evenkeel_xds::pb::envoy::extensions::http::stateful_session::header::v3::HeaderBasedSessionState;
-    pub use evenkeel_xds::pb::envoy::r#type::http::v3::Cookie;
+    pub use evenkeel_xds::pb::envoy::r#type::http::v3::{Cookie, CookieAttribute};
 }
 pub use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
 pub use evenkeel_xds::pb::envoy::r#type::metadata::v3 as metadata;

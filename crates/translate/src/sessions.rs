@@ -1,17 +1,17 @@
-//! Stateful sessions, enabled by a label of a service: requests of one session go to the endpoint that served the
-//! first.
+//! Stateful sessions, enabled by a label of a service or by a route: requests of one session go to the endpoint that
+//! served the first.
 
 use std::collections::BTreeMap;
 
-use evenkeel_model::Service;
+use evenkeel_model::{Service, Session};
 
 use crate::pb::config::cluster::Cluster;
 use crate::pb::core::{HealthStatus, HealthStatusSet, TypedExtensionConfig};
 use crate::pb::google::protobuf::Any;
 use crate::pb::hcm::{HttpFilter, http_filter};
-use crate::pb::session::{CookieBasedSessionState, HeaderBasedSessionState, per_route};
+use crate::pb::session::{Cookie, CookieAttribute, CookieBasedSessionState, HeaderBasedSessionState, per_route};
 use crate::pb::session::{StatefulSession, StatefulSessionPerRoute};
-use crate::proto::any;
+use crate::proto::{any, duration};
 
 /// Istio's label: the session is kept in a cookie, `NAME` or `NAME:PATH`.
 const COOKIE_LABEL: &str = "istio.io/persistent-session";
@@ -29,8 +29,27 @@ pub fn filter() -> HttpFilter {
 }
 
 /// The per-route configuration of the filter; empty for most services.
-pub fn of_route(service: Option<&Service>) -> BTreeMap<String, Any> {
-    let Some(state) = service.and_then(state) else { return BTreeMap::new() };
+pub fn of_service(service: &Service) -> BTreeMap<String, Any> {
+    state(service).map(per_route).unwrap_or_default()
+}
+
+/// The per-route configuration of the filter for a route that says how its sessions are known. `tls`: clients use TLS.
+pub fn of_route(session: &Session, tls: bool) -> BTreeMap<String, Any> {
+    per_route(match session {
+        Session::Header(name) => header_state(name),
+        Session::Cookie { name, path, lifetime } => {
+            // Other sites and scripts need it not (GEP-1619).
+            let attribute =
+                |name: &str, value: &str| CookieAttribute { name: name.to_owned(), value: value.to_owned() };
+            let mut attributes = vec![attribute("SameSite", "Strict")];
+            attributes.extend(tls.then(|| attribute("Secure", "")));
+            let ttl = lifetime.map(duration);
+            cookie_state(Cookie { name: name.to_string(), path: path.to_string(), ttl, attributes })
+        }
+    })
+}
+
+fn per_route(state: TypedExtensionConfig) -> BTreeMap<String, Any> {
     let session = StatefulSession { session_state: Some(state), ..Default::default() };
     let config = StatefulSessionPerRoute { r#override: Some(per_route::Override::StatefulSession(session)) };
     [(FILTER.to_owned(), any(&config))].into()
@@ -55,15 +74,21 @@ pub fn apply(service: &Service, cluster: &mut Cluster) {
 
 fn state(service: &Service) -> Option<TypedExtensionConfig> {
     let label = |name: &str| service.labels.get(name).filter(|value| !value.is_empty());
-    let extension = |name: &str, config: Any| TypedExtensionConfig {
-        name: format!("envoy.http.stateful_session.{name}"),
-        typed_config: Some(config),
-    };
     if let Some(cookie) = label(COOKIE_LABEL) {
         let (name, path) = cookie.split_once(':').unwrap_or((cookie, "/"));
-        let cookie = crate::pb::session::Cookie { name: name.to_owned(), path: path.to_owned(), ..Default::default() };
-        return Some(extension("cookie", any(&CookieBasedSessionState { cookie: Some(cookie) })));
+        return Some(cookie_state(Cookie { name: name.to_owned(), path: path.to_owned(), ..Default::default() }));
     }
-    let header = label(HEADER_LABEL)?;
-    Some(extension("header", any(&HeaderBasedSessionState { name: header.clone() })))
+    Some(header_state(label(HEADER_LABEL)?))
+}
+
+fn cookie_state(cookie: Cookie) -> TypedExtensionConfig {
+    extension("cookie", any(&CookieBasedSessionState { cookie: Some(cookie) }))
+}
+
+fn header_state(name: &str) -> TypedExtensionConfig {
+    extension("header", any(&HeaderBasedSessionState { name: name.to_owned() }))
+}
+
+fn extension(name: &str, config: Any) -> TypedExtensionConfig {
+    TypedExtensionConfig { name: format!("envoy.http.stateful_session.{name}"), typed_config: Some(config) }
 }

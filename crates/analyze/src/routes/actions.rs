@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_model::{
-    CorsPolicy, Destination, DestinationState, HttpAction, HttpRoute, Millionths, Mirror, Redirect, RedirectPort,
-    Rewrite, StringMatch, WeightedDestination,
+    CorsPolicy, Destination, DestinationState, HashKey, HttpAction, HttpRoute, LbPolicy, Millionths, Mirror, Redirect,
+    RedirectPort, Rewrite, Service, StringMatch, WeightedDestination,
 };
 use serde_json::{Map, Value, json};
 
@@ -120,6 +120,7 @@ impl Rules<'_, '_> {
             self.writer.refuse(span, format!("`{host}` has several ports, and the destination names none"), help);
             return None;
         };
+        self.note_sessions(service, port, span);
         let mut backend = Map::new();
         if !self.writer.is_of_kubernetes(service) {
             backend.insert("group".to_owned(), "networking.istio.io".into());
@@ -131,6 +132,29 @@ impl Rules<'_, '_> {
         }
         backend.insert("port".to_owned(), port.into());
         Some(backend)
+    }
+
+    /// Notes what keeps requests of a client together, which stays as it is: it is in another object.
+    fn note_sessions(&mut self, service: &Service, port: u16, span: &Span) {
+        let (host, namespace) = (&service.host, &*self.setting.namespace);
+        let rule = self.writer.snapshot.general_destination_rule(service, namespace);
+        let policy = rule.and_then(|rule| rule.policy_for(None, port).load_balancer).and_then(|of| of.policy);
+        if let Some(LbPolicy::ConsistentHash(HashKey::Cookie { name, .. }, _)) = policy {
+            self.writer.note(
+                span,
+                format!(
+                    "`{host}`: the DestinationRule with `consistentHash.httpCookie` (`{name}`) still applies here; `sessionPersistence` \
+                     would differ: its cookie names the endpoint, so that new endpoints move no session, and other cookies do not count"
+                ),
+            );
+        }
+        let labels = ["istio.io/persistent-session", "istio.io/persistent-session-header"];
+        if let Some(label) = labels.into_iter().find(|label| service.labels.contains_key(*label)) {
+            self.writer.note(
+                span,
+                format!("`{host}`: its label `{label}` still applies here; `sessionPersistence` of the rule would precede it"),
+            );
+        }
     }
 
     fn note_namespace(&mut self, backend: &mut Map<String, Value>, namespace: &Arc<str>, service: &Arc<str>) {

@@ -184,14 +184,15 @@ impl<'a> NginxSettings<'a> {
         };
         let mut cors = Map::new();
         let origins = self.text("cors-allow-origin").unwrap_or("*");
-        cors.insert("allowOrigins".to_owned(), list(origins).into());
+        // A star among others allows all, and a CORS filter takes it alone.
+        let is_any = origins.split(',').any(|origin| origin.trim() == "*");
+        cors.insert("allowOrigins".to_owned(), list(if is_any { "*" } else { origins }).into());
         cors.insert("allowMethods".to_owned(), list(self.text("cors-allow-methods").unwrap_or(CORS_METHODS)).into());
         cors.insert("allowHeaders".to_owned(), list(self.text("cors-allow-headers").unwrap_or(CORS_HEADERS)).into());
         if let Some(exposed) = self.text("cors-expose-headers") {
             cors.insert("exposeHeaders".to_owned(), list(exposed).into());
         }
         // nginx answers `*` itself, with which browsers take no credentials. A CORS filter answers the caller's origin.
-        let is_any = origins.split(',').any(|origin| origin.trim() == "*");
         let credentials = !is_any && self.text("cors-allow-credentials") != Some("false");
         cors.insert("allowCredentials".to_owned(), credentials.into());
         let age = self.text("cors-max-age").map_or(Ok(CORS_MAX_AGE), str::parse::<u32>);
@@ -273,9 +274,9 @@ impl<'a> NginxSettings<'a> {
         }
         writer.differs(
             &self.span("affinity"),
-            "`affinity` becomes `sessionPersistence`, which is in the experimental channel of the Gateway API, and which Evenkeel does \
-             not read",
-            format!("with Evenkeel: the label `istio.io/persistent-session: {name}` of the Service keeps a session at one endpoint"),
+            "`affinity` becomes `sessionPersistence`, which is in the experimental channel of the Gateway API; the sessions of clients \
+             begin again, as its cookies are others",
+            "install the experimental channel's definitions, or an API server drops the field",
         );
         Some(persistence.into())
     }

@@ -42,6 +42,7 @@ fn place(read: &HttpMatch) -> MatchOrder {
         headers: Headers::default(),
         fault: None,
         cors: None,
+        session: None,
         origin: read.origin.clone(),
     };
     route.place(RouteOrder::ByPrecedence)

@@ -6,6 +6,7 @@ use evenkeel_base::yaml::Node;
 use super::gateway_tls::GatewayTls;
 use super::listener::{Listener, check_listeners};
 use super::listener_set::AllowedListeners;
+use super::reference::DefaultScope;
 use crate::decode::Context;
 
 object! {
@@ -30,10 +31,9 @@ object! {
         tls: Option<Spanned<GatewayTls>> = "tls",
         /// The ListenerSets that may attach; none if not given.
         allowed_listeners: Option<AllowedListeners> = "allowedListeners",
+        /// Whether it takes routes that say `useDefaultGateways: All`.
+        default_scope: Option<DefaultScope> = "defaultScope",
     }
-    later: [
-        "defaultScope",
-    ];
     // What is deployed in a cluster: crate `k8s` reads it.
     inert: ["infrastructure"];
     check: check_spec;

@@ -7,7 +7,8 @@ use evenkeel_base::yaml::Node;
 use super::http_filter::{HttpFilter, check_filters};
 use super::http_route::{HttpBackendRef, HttpHeaderMatch, ValueMatchType};
 use super::limits::{SectionName, at_most, check_hostname};
-use super::reference::{ParentRef, check_parents};
+use super::reference::{DefaultScope, ParentRef, check_parents};
+use super::session::SessionPersistence;
 use crate::decode::{Context, RegexText};
 
 object! {
@@ -28,8 +29,9 @@ object! {
         hostnames: Vec<Spanned<Hostname>> = "hostnames",
         /// The rules.
         rules: Vec<Spanned<GrpcRouteRule>> = "rules",
+        /// Whether it also attaches to the Gateways that say `defaultScope: All`.
+        use_default_gateways: Option<Spanned<DefaultScope>> = "useDefaultGateways",
     }
-    later: ["useDefaultGateways"];
     check: check_route;
 }
 
@@ -44,8 +46,9 @@ object! {
         filters: Vec<Spanned<HttpFilter>> = "filters",
         /// The backends.
         backend_refs: Vec<Spanned<HttpBackendRef>> = "backendRefs",
+        /// Whether the calls of a session go to one endpoint.
+        session_persistence: Option<Spanned<SessionPersistence>> = "sessionPersistence",
     }
-    later: ["sessionPersistence"];
     check: check_rule;
 }
 

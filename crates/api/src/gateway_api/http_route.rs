@@ -6,7 +6,8 @@ use evenkeel_base::{Span, Spanned};
 
 use super::http_filter::{FilterType, HttpFilter, PathModifierType, check_filters};
 use super::limits::{GatewayDuration, SectionName, at_most, check_hostname};
-use super::reference::{BackendTarget, ParentRef, check_parents};
+use super::reference::{BackendTarget, DefaultScope, ParentRef, check_parents};
+use super::session::SessionPersistence;
 use crate::decode::{Context, HeaderName, Label, Port, RegexText};
 
 object! {
@@ -27,8 +28,9 @@ object! {
         hostnames: Vec<Spanned<Hostname>> = "hostnames",
         /// The rules.
         rules: Option<Vec<Spanned<HttpRouteRule>>> = "rules",
+        /// Whether it also attaches to the Gateways that say `defaultScope: All`.
+        use_default_gateways: Option<Spanned<DefaultScope>> = "useDefaultGateways",
     }
-    later: ["useDefaultGateways"];
     check: check_route;
 }
 
@@ -47,8 +49,9 @@ object! {
         timeouts: Option<HttpTimeouts> = "timeouts",
         /// Retries.
         retry: Option<HttpRetry> = "retry",
+        /// Whether the requests of a session go to one endpoint.
+        session_persistence: Option<Spanned<SessionPersistence>> = "sessionPersistence",
     }
-    later: ["sessionPersistence"];
     check: check_rule;
 }
 

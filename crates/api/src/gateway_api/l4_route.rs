@@ -6,7 +6,7 @@ use evenkeel_base::yaml::Node;
 
 use super::http_route::check_weight;
 use super::limits::{SectionName, at_most, check_hostname};
-use super::reference::{BackendTarget, ParentRef, check_parents};
+use super::reference::{BackendTarget, DefaultScope, ParentRef, check_parents};
 use crate::decode::{Context, Label, Port};
 
 object! {
@@ -27,8 +27,9 @@ object! {
         hostnames: Vec<Spanned<Hostname>> = "hostnames",
         /// The rules.
         rules: Vec<Spanned<L4RouteRule>> = "rules",
+        /// Whether it also attaches to the Gateways that say `defaultScope: All`.
+        use_default_gateways: Option<Spanned<DefaultScope>> = "useDefaultGateways",
     }
-    later: ["useDefaultGateways"];
     check: check_tls_route;
 }
 
@@ -48,8 +49,9 @@ object! {
         parent_refs: Vec<Spanned<ParentRef>> = "parentRefs",
         /// The rules.
         rules: Vec<Spanned<L4RouteRule>> = "rules",
+        /// Whether it also attaches to the Gateways that say `defaultScope: All`.
+        use_default_gateways: Option<Spanned<DefaultScope>> = "useDefaultGateways",
     }
-    later: ["useDefaultGateways"];
     check: check_tcp_route;
 }
 
@@ -69,8 +71,9 @@ object! {
         parent_refs: Vec<Spanned<ParentRef>> = "parentRefs",
         /// The rules.
         rules: Vec<Spanned<L4RouteRule>> = "rules",
+        /// Whether it also attaches to the Gateways that say `defaultScope: All`.
+        use_default_gateways: Option<Spanned<DefaultScope>> = "useDefaultGateways",
     }
-    later: ["useDefaultGateways"];
     check: check_udp_route;
 }
 

@@ -15,6 +15,7 @@ mod listener;
 mod listener_set;
 mod reference;
 mod reference_grant;
+mod session;
 
 pub use backend_tls_policy::{
     BackendTlsPolicy, BackendTlsPolicySpec, BackendTlsValidation, PolicyTarget, SubjectAltName, SubjectAltNameType,
@@ -42,8 +43,9 @@ pub use listener::{
 pub use listener_set::{
     AllowedListeners, FromListenerNamespaces, ListenerNamespaces, ListenerSet, ListenerSetSpec, ParentGatewayRef,
 };
-pub use reference::{BackendTarget, LocalReference, MirrorBackendRef, ParentRef, SecretRef};
+pub use reference::{BackendTarget, DefaultScope, LocalReference, MirrorBackendRef, ParentRef, SecretRef};
 pub use reference_grant::{CrossReference, GrantFrom, GrantTo, ReferenceGrant, ReferenceGrantSpec};
+pub use session::{CookieLifetime, SessionCookie, SessionPersistence, SessionType};
 
 /// The API group.
 pub const GROUP: &str = "gateway.networking.k8s.io";

@@ -28,7 +28,29 @@ object! {
     check: check_parent;
 }
 
+choices! {
+    /// Which routes attach to a Gateway that they do not name (GEP-3793).
+    pub enum DefaultScope {
+        /// All that want to.
+        All = "All",
+        /// None.
+        None = "None",
+    }
+}
+
 impl ParentRef {
+    /// The parent of a route that attaches to a Gateway without naming it.
+    pub fn of_default_gateway(namespace: &Arc<str>, name: &str, scope: &Spanned<DefaultScope>) -> Self {
+        Self {
+            group: None,
+            kind: None,
+            name: Spanned::new(name.to_owned(), scope.span.clone()),
+            namespace: Some(Label(namespace.clone())),
+            section_name: None,
+            port: None,
+        }
+    }
+
     /// Its group.
     pub fn group(&self) -> &str {
         self.group.as_deref().unwrap_or(GROUP)

@@ -42,6 +42,7 @@ mod remote_clusters;
 mod restart;
 mod runtime_values;
 mod scope;
+mod sessions;
 mod settle;
 mod spire;
 mod up;

@@ -64,7 +64,8 @@ impl Filter for HttpFilter {
     }
 
     fn remark(&self, session: &Self::State, _: &RequestContext<'_>) -> Option<Remark> {
-        let host = session.as_ref()?.host.as_ref()?;
+        let session = session.as_ref()?;
+        let Some(host) = &session.host else { return session.config.state.as_ref().map(begins) };
         let otherwise = if host.strict { host.status_if_gone.to_string() } else { "another".into() };
         Some(Remark::ByState(format!("host {} if it is there, else {otherwise}", host.address)))
     }
@@ -94,6 +95,16 @@ impl Session {
             None => {}
         }
     }
+}
+
+/// What is said of a request without a session.
+fn begins(state: &SessionState) -> Remark {
+    Remark::Note(match state {
+        SessionState::Cookie(cookie) => {
+            format!("a session begins: the response names its host in the cookie `{}`", cookie.name)
+        }
+        SessionState::Header(name) => format!("a session begins: the response names its host in the header `{name}`"),
+    })
 }
 
 /// Whether a client sends the cookie with requests to this path (RFC 6265 section 5.1.4).

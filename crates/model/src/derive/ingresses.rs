@@ -215,6 +215,7 @@ fn route(cx: &Cx<'_>, object: &Object, path: &Spanned<IngressPath>, found: &mut 
         headers: Headers::default(),
         fault: None,
         cors: None,
+        session: None,
         origin: path.span.clone(),
     })
 }

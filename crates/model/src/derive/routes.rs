@@ -79,6 +79,7 @@ impl Reader<'_, '_> {
             headers: headers.map(headers_of).unwrap_or_default(),
             fault: fault.and_then(fault_of),
             cors: cors.map(cors_of),
+            session: None,
             origin: route.span.clone(),
         })
     }

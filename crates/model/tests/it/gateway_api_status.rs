@@ -242,6 +242,34 @@ fn routes_say_what_each_parent_makes_of_them() {
 }
 
 #[test]
+fn default_gateways_claim_routes_that_do_not_name_them() {
+    let edge = |scope: &str| EDGE.replace("spec:\n", &format!("spec:\n  {scope}\n"));
+    let by_default = |namespace: &str, rest: &str| {
+        route(
+            namespace,
+            "",
+            &format!("useDefaultGateways: All, {rest}rules: [{{backendRefs: [{{name: web, port: 80}}]}}]"),
+        )
+    };
+    let mesh = |scope: &str, route: &str| format!("{}{EDGE_POD}{WEB}{route}", edge(scope));
+    let taken = mesh("defaultScope: All", &by_default("shop", "hostnames: [a.example.com], "));
+    let is_default = "Gateway: DefaultGateway=True DefaultGateway";
+    check(
+        &taken,
+        &[&format!("{AT_EDGE}: Accepted=True Accepted"), "Gateway http: 1 of HTTPRoute GRPCRoute", is_default],
+    );
+    let check_unclaimed = |text: &str| {
+        let lines = lines(text);
+        assert!(!lines.iter().any(|line| line.starts_with("HTTPRoute")), "{lines:#?}");
+        assert!(lines.iter().any(|line| line == "Gateway http: 0 of HTTPRoute GRPCRoute"), "{lines:#?}");
+    };
+    check_unclaimed(&mesh("defaultScope: All", &by_default("shop", "hostnames: [a.example.org], ")));
+    check_unclaimed(&mesh("defaultScope: All", &by_default("other", "")));
+    check_unclaimed(&mesh("defaultScope: None", &by_default("shop", "")));
+    assert!(!lines(&mesh("defaultScope: None", "")).iter().any(|line| line.contains("DefaultGateway")));
+}
+
+#[test]
 fn routes_of_every_kind_have_a_status() {
     let of_kind = |kind: &str, version: &str, protocol: &str, hosts: &str| {
         format!(

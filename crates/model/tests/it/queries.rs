@@ -272,3 +272,24 @@ fn any_line_may_be_missing_or_double() {
         }
     }
 }
+
+/// A Pod that the webhook has given a gateway proxy is a gateway, and has no sidecar, whatever its Gateway is.
+#[test]
+fn pods_with_the_template_of_a_gateway_have_no_sidecar() {
+    let check = |annotations: &str, labels: &str, expected: bool| {
+        let snapshot = build(&format!(
+            "apiVersion: v1\nkind: Pod\n\
+             metadata: {{name: edge-0, namespace: net, labels: {{{labels}}}, annotations: {{{annotations}}}}}\n\
+             spec: {{containers: [{{name: main}}]}}\nstatus: {{podIP: 10.0.0.1, phase: Running}}\n"
+        ));
+        let pod = snapshot.workload(&"net".into(), &"edge-0".into()).expect("the Pod");
+        assert_eq!(pod.has_proxy, expected, "{annotations} {labels}");
+    };
+    check("", "app: web", true);
+    check("inject.istio.io/templates: gateway", "app: web", false);
+    check("inject.istio.io/templates: 'custom, gateway'", "app: web", false);
+    check("inject.istio.io/templates: sidecar", "app: web", true);
+    check("inject.istio.io/templates: gateways", "app: web", true);
+    // A Pod that says that it takes mutual TLS has a sidecar.
+    check("inject.istio.io/templates: gateway", "security.istio.io/tlsMode: istio", true);
+}

@@ -240,7 +240,7 @@ fn service_host<'a>(
                 name: "default".to_owned(),
                 r#match: Some(matches::everything()),
                 action: Some(action::to_cluster(cluster, context.snapshot.mesh(), balancer.as_ref())),
-                typed_per_filter_config: sessions::of_route(Some(service)),
+                typed_per_filter_config: sessions::of_service(service),
                 ..Default::default()
             };
             tracing::decorate(context, &mut route, service.host.as_str(), port.number);

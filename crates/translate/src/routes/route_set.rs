@@ -68,7 +68,10 @@ fn route(
     let lone = action::lone_destination(&http.action).map(|d| &d.headers);
     let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();
     let responses = || [Some(&http.headers.response), lone.map(|h| &h.response)].into_iter().flatten();
-    let mut typed_per_filter_config = sessions::of_route(route_context.only_service(&http.action));
+    let mut typed_per_filter_config = match &http.session {
+        Some(session) => sessions::of_route(session, route_context.tls),
+        None => route_context.only_service(&http.action).map(sessions::of_service).unwrap_or_default(),
+    };
     typed_per_filter_config.extend(filters::of_route(http));
     let config = origin::config_path(route_set.kind, &route_set.namespace, &route_set.name);
     let rule = condition.map_or(&http.origin, |condition| &condition.origin);

@@ -479,6 +479,19 @@ fn routes_in_the_mesh() {
         check(&objects, own, "GET reviews /b", "reviews.shop:8080");
         assert_eq!(Mesh::new(&objects).codes, Vec::<&str>::new());
     }
+    // A rule for everything hides no other, also of another object.
+    let (of_digits, of_all) = (
+        route(
+            "d",
+            "shop",
+            "{matches: [{path: {type: RegularExpression, value: '/[0-9]+'}}], backendRefs: [{name: ratings, port: 80}]}",
+        ),
+        route("e", "shop", "{matches: [{path: {value: /}}], backendRefs: [{name: reviews, port: 8080}]}"),
+    );
+    for objects in [format!("{of_digits}{of_all}"), format!("{of_all}{of_digits}")] {
+        check(&objects, own, "GET reviews /12", "ratings.shop:80");
+        check(&objects, own, "GET reviews /b", "reviews.shop:8080");
+    }
     // Only calls of the port.
     let of_port = producer.replace("namespace: shop}]", "namespace: shop, port: 8080}]");
     check(&of_port, own, "GET reviews /b", "reviews.shop:80");

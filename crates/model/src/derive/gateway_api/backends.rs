@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use evenkeel_api::gateway_api::{BackendTarget, GROUP};
-use evenkeel_api::{Object, Resource};
+use evenkeel_api::gateway_api::BackendTarget;
+use evenkeel_api::{Kind, Object};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::one_of;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
@@ -11,19 +11,13 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::super::destination_rules::missing_host_help;
 use super::super::tracking::Cx;
 use super::grants::{Referred, is_granted};
+use super::parent_fields::parent_fields;
 use crate::service::ServicePort;
 use crate::{Destination, DestinationState, Protocol};
 
 /// Whether a route applies to calls in the mesh only.
 fn is_of_mesh(route: &Object) -> bool {
-    let parents = match &route.resource {
-        Resource::HttpRoute(route) => &route.spec.parent_refs,
-        Resource::GrpcRoute(route) => &route.spec.parent_refs,
-        Resource::TlsRoute(route) => &route.spec.parent_refs,
-        Resource::TcpRoute(route) => &route.spec.parent_refs,
-        _ => return false,
-    };
-    parents.iter().all(|parent| parent.group() != GROUP)
+    route.kind() != Kind::UdpRoute && parent_fields(route).is_some_and(|fields| fields.are_of_mesh())
 }
 
 /// Resolves the backends of one route.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_api::gateway_api::{FrontendValidation, FrontendValidationMode, Gateway, GatewaySpec, Listener};
+use evenkeel_api::gateway_api::{
+    DefaultScope, FrontendValidation, FrontendValidationMode, Gateway, GatewaySpec, Listener,
+};
 use evenkeel_api::{Kind, Object};
 use evenkeel_base::Spanned;
 
@@ -27,6 +29,10 @@ pub(super) fn status(cx: &Cx<'_>, object: &Object, written: &Gateway) -> Option<
     let mut conditions = vec![accepted(&written.spec, &listeners), programmed];
     conditions.extend(client_certificate(cx, object, &written.spec));
     conditions.extend(insecure_fallback(&written.spec));
+    let is_default = written.spec.default_scope == Some(DefaultScope::All);
+    conditions.extend(is_default.then(|| {
+        Condition::holds("DefaultGateway", "DefaultGateway", "the Gateway takes routes with `useDefaultGateways: All`")
+    }));
     Some(GatewayStatus {
         conditions,
         addresses,

@@ -27,6 +27,7 @@ pub(super) fn routes(cx: &Cx<'_>, object: &Object, spec: &GrpcRouteSpec, found: 
             backends: &rule.backend_refs,
             timeout: None,
             retries: None,
+            session: rule.session_persistence.as_ref(),
         };
         rule.routes(&mut backends)
     });

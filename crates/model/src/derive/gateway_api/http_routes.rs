@@ -35,6 +35,7 @@ pub(super) fn routes(cx: &Cx<'_>, object: &Object, spec: &HttpRouteSpec, found: 
             backends: &rule.backend_refs,
             timeout,
             retries,
+            session: rule.session_persistence.as_ref(),
         };
         rule.routes(&mut backends)
     });

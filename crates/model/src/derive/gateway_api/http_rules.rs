@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_api::gateway_api::{HttpBackendRef, HttpFilter, SectionName};
+use evenkeel_api::gateway_api::{HttpBackendRef, HttpFilter, SectionName, SessionPersistence};
 use evenkeel_base::{Span, Spanned};
 
 use super::backends::Backends;
 use super::http_filters::{self, Filters};
+use super::rule_session::RuleSession;
 use crate::{
     DestinationState, DirectResponse, HttpAction, HttpMatch, HttpRoute, RetryPolicy, RouteOrder, StringMatch,
     WeightedDestination,
@@ -30,6 +31,7 @@ pub(super) struct Rule<'a> {
     pub(super) backends: &'a [Spanned<HttpBackendRef>],
     pub(super) timeout: Option<Duration>,
     pub(super) retries: Option<RetryPolicy>,
+    pub(super) session: Option<&'a Spanned<SessionPersistence>>,
 }
 
 /// Routes in the order of precedence.
@@ -57,9 +59,14 @@ impl Rule<'_> {
         };
         let filters = http_filters::of_rule(self.filters, &prefix, backends);
         let (headers, cors, span) = (filters.headers.clone(), filters.cors.clone(), self.span.clone());
+        let session = self.session.map(|written| RuleSession { written, object, rule: self.name, number: self.number });
+        if let Some(session) = session.filter(|_| self.backends.len() > 1) {
+            session.note_shares(backends.found);
+        }
         let action = self.action(filters, backends);
         let route = |condition| HttpRoute {
             name: name.clone(),
+            session: session.map(|session| session.of_condition(&condition)),
             matches: vec![condition],
             action: action.clone(),
             headers: headers.clone(),

@@ -18,9 +18,11 @@ mod listener_sets;
 mod listener_status;
 mod listeners;
 mod outline;
+mod parent_fields;
 mod parents;
 mod route_sets;
 mod route_status;
+mod rule_session;
 mod service_of_gateway;
 pub(super) mod statuses;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use evenkeel_api::gateway_api::{GROUP, Listener, ParentRef};
+use evenkeel_api::gateway_api::{DefaultScope, GROUP, Listener, ParentRef};
 use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::{closest, one_of};
@@ -42,6 +42,8 @@ pub(super) struct RouteParents<'a, 't> {
     pub(super) cx: &'a Cx<'t>,
     pub(super) object: &'a Object,
     pub(super) parents: &'a [Spanned<ParentRef>],
+    /// Whether it wants the default Gateways, too.
+    pub(super) default_scope: Option<&'a Spanned<DefaultScope>>,
     pub(super) hostnames: &'a [Spanned<Hostname>],
 }
 
@@ -104,7 +106,55 @@ impl<'t> RouteParents<'_, 't> {
             };
             all.add(parent, outcome);
         }
+        if let Some(scope) = self.default_scope {
+            self.attach_by_default(scope, &mut all, found);
+        }
         all
+    }
+
+    /// Attaches the route to the default Gateways that it does not name. One that does not take it says nothing, as the route does not name
+    /// it; the route says if none does.
+    fn attach_by_default(&self, scope: &Spanned<DefaultScope>, all: &mut Attachments, found: &mut Diagnostics) {
+        let (mut is_taken, mut why) = (false, None);
+        for gateway in self.cx.objects(Kind::KubernetesGateway).filter(|gateway| is_default(gateway)) {
+            if self.names(gateway) {
+                is_taken = true;
+                continue;
+            }
+            let parent = ParentRef::of_default_gateway(&gateway.namespace, &gateway.name, scope);
+            let parent = Spanned::new(parent, scope.span.clone());
+            let mut refusals = Diagnostics::new();
+            match self.at_gateway(&parent, &mut refusals) {
+                taken @ Outcome::Taken { .. } => {
+                    is_taken = true;
+                    all.add(&parent, taken);
+                }
+                Outcome::Refused { .. } => why = why.or_else(|| refusals.iter().next().cloned()),
+                Outcome::NotOurs => {}
+            }
+        }
+        if is_taken {
+            return;
+        }
+        let (message, help) = match why {
+            Some(why) => (format!("no default Gateway takes it: {}", why.message), why.help),
+            None => (
+                "there is no default Gateway".to_owned(),
+                Some("name a Gateway in `parentRefs`, or set `defaultScope: All` of one".into()),
+            ),
+        };
+        let finding = Diagnostic::warning("missing-gateway", scope.span.clone(), format!("{}: {message}", self.object));
+        let finding = help.into_iter().fold(finding, Diagnostic::with_help);
+        found.push(finding.about(self.object.reference()));
+    }
+
+    /// Whether the route names a Gateway as a parent.
+    fn names(&self, gateway: &Object) -> bool {
+        self.parents.iter().any(|parent| {
+            (parent.group(), parent.kind()) == (GROUP, "Gateway")
+                && parent.name.value == *gateway.name
+                && parent.namespace(&self.object.namespace) == gateway.namespace
+        })
     }
 
     /// Reports why a parent does not take the route, and returns that as the condition.
@@ -282,6 +332,14 @@ impl<'t> RouteParents<'_, 't> {
             export_to,
         };
         Outcome::Taken { controller: MESH_CONTROLLER.to_owned(), places: vec![place], gateway: None }
+    }
+}
+
+/// Whether a Gateway takes routes that do not name it.
+fn is_default(gateway: &Object) -> bool {
+    match &gateway.resource {
+        Resource::KubernetesGateway(written) => written.spec.default_scope == Some(DefaultScope::All),
+        _ => false,
     }
 }
 

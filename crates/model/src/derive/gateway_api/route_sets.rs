@@ -5,6 +5,7 @@ use evenkeel_base::Diagnostics;
 
 use super::super::tracking::Cx;
 use super::outline::{at, empty};
+use super::parent_fields::{ParentFields, parent_fields};
 use super::parents::{Attached, Attachments, RouteParents};
 use super::route_status::RouteResult;
 use super::{grpc_routes, http_routes, l4_routes};
@@ -18,15 +19,15 @@ pub(in super::super) struct Parts {
 
 /// The route sets of an object, with the findings about it; `None`: it has no routes of the Gateway API.
 pub(in super::super) fn parts(cx: &Cx<'_>, object: &Object, found: &mut Diagnostics) -> Option<Parts> {
-    let (parents, hostnames) = match &object.resource {
-        Resource::HttpRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
-        Resource::GrpcRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
-        Resource::TlsRoute(route) => (&route.spec.parent_refs, &route.spec.hostnames[..]),
-        Resource::TcpRoute(route) => (&route.spec.parent_refs, &[][..]),
-        Resource::UdpRoute(route) => (&route.spec.parent_refs, &[][..]),
-        _ => return None,
+    let ParentFields { parents, default_scope } = parent_fields(object)?;
+    let hostnames = match &object.resource {
+        Resource::HttpRoute(route) => &route.spec.hostnames[..],
+        Resource::GrpcRoute(route) => &route.spec.hostnames[..],
+        Resource::TlsRoute(route) => &route.spec.hostnames[..],
+        _ => &[],
     };
-    let Attachments { places, status, gateways } = RouteParents { cx, object, parents, hostnames }.attached(found);
+    let parents = RouteParents { cx, object, parents, default_scope, hostnames };
+    let Attachments { places, status, gateways } = parents.attached(found);
     let mut of_rules = Diagnostics::new();
     let sets = sets(cx, object, places, &mut of_rules)?;
     let result = RouteResult::new(status, gateways, &sets, &of_rules);
