@@ -204,6 +204,7 @@ pub const ALL: &[Code] = &[
     code("IST0167", "IneffectivePolicy", Warning, NotApplicable("there is no ambient mode")),
     code("IST0173", "DestinationRuleSubsetNotSelectPods", Error, Codes(&[("selects-nothing", &["DestinationRule"])])),
     code("IST0174", "UnknownDestinationRuleHost", Warning, Codes(&[("missing-service", &["DestinationRule"])])),
+    code("IST0176", "GatewayAPICRDVersionBelowMinimum", Warning, Codes(&[("unread-version", &[])])),
     code("IST0177", "ConflictingServiceEntryProtocol", Warning, Codes(&[("conflicting-protocol", &[])])),
 ];
 
@@ -216,6 +217,9 @@ const NO_CODE: &[&str] = &[
     "foreign-kind",
     "no-kubernetes-object",
     "unsupported-kind",
+    "unread-kind",
+    "unread-fields",
+    "absent-fields",
     "duplicate-object",
     "overruled-object",
     "merged",

@@ -10,6 +10,7 @@ mod applied;
 mod applied_from;
 #[macro_use]
 pub mod decode;
+pub mod definition;
 mod foreign;
 pub mod formats;
 pub mod gateway_api;

@@ -205,6 +205,9 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             diagnostics.extend(found.map(|finding| Diagnostic { object: reference.clone(), ..finding }));
         }
         Named::Later => {
+            if kind == "CustomResourceDefinition" {
+                diagnostics.extend(crate::definition::gaps(&document));
+            }
             let message =
                 format!("the kind {kind} ({api_version}) is known, but not supported yet; this document is ignored");
             diagnostics.push(

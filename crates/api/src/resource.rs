@@ -310,6 +310,11 @@ pub(crate) fn is_known(kind: &str) -> bool {
     Kind::ALL.iter().any(|known| known.as_str() == kind) || LATER.iter().any(|(_, kinds)| kinds.contains(&kind))
 }
 
+/// Whether a kind of a group is known, supported or not.
+pub(crate) fn is_known_in(group: &str, kind: &str) -> bool {
+    kind_named(group, kind).is_some() || is_later(group, kind)
+}
+
 fn is_later(group: &str, kind: &str) -> bool {
     LATER.iter().any(|(known, kinds)| *known == group && kinds.contains(&kind))
 }

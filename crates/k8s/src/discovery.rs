@@ -34,11 +34,14 @@ pub enum Presence {
     Absent,
 }
 
+/// The names of definitions of kinds, with the versions of these objects.
+pub type DefinitionVersions = BTreeMap<String, Option<String>>;
+
 /// The names of all definitions of kinds, by a watch, so that they are not listed each time.
 #[derive(Debug, Default)]
 pub struct Definitions {
     /// `None`: they have not been listed yet. What changes while the watch is interrupted comes as events after it.
-    names: Mutex<Option<BTreeSet<String>>>,
+    names: Mutex<Option<DefinitionVersions>>,
     changed: Notify,
 }
 
@@ -50,10 +53,15 @@ impl Definitions {
 
     /// The names; `None`: they are not known.
     pub fn names(&self) -> Option<BTreeSet<String>> {
+        self.versions().map(|versions| versions.into_keys().collect())
+    }
+
+    /// The names with the versions of the objects; `None`: they are not known.
+    pub fn versions(&self) -> Option<DefinitionVersions> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Option<BTreeSet<String>>)) {
+    fn change(&self, change: impl FnOnce(&mut Option<DefinitionVersions>)) {
         change(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -61,14 +69,19 @@ impl Definitions {
     pub async fn follow(self: Arc<Self>, client: Client) {
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &definitions());
         let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
-        let mut listed = BTreeSet::new();
+        let mut listed = DefinitionVersions::new();
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => listed.extend(object.metadata.name),
+                Ok(Event::InitApply(object)) => {
+                    listed.extend(object.metadata.name.map(|name| (name, object.metadata.resource_version)));
+                }
                 Ok(Event::InitDone) => self.change(|names| *names = Some(std::mem::take(&mut listed))),
                 Ok(Event::Apply(object)) => self.change(|names| {
-                    names.iter_mut().for_each(|names| names.extend(object.metadata.name.clone()));
+                    let entry = object.metadata.name.map(|name| (name, object.metadata.resource_version));
+                    if let (Some(names), Some((name, version))) = (names, entry) {
+                        names.insert(name, version);
+                    }
                 }),
                 Ok(Event::Delete(object)) => self.change(|names| {
                     if let (Some(names), Some(name)) = (names, &object.metadata.name) {

@@ -6,6 +6,7 @@ pub mod certificate_requests;
 pub mod client;
 pub mod cluster;
 mod convert;
+mod definition_gaps;
 mod deployed;
 mod discovery;
 pub mod gateways;

@@ -21,6 +21,7 @@ use kube::api::ApiResource;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
+use crate::definition_gaps::DefinitionGaps;
 use crate::discovery::{self, Definitions, Presence};
 use crate::last_objects::{LastObjects, Restored};
 use crate::localities::Localities;
@@ -127,6 +128,7 @@ pub(crate) fn start_of(client: Client, objects: Objects<'_>, orders: mpsc::Recei
         progress,
         failed: None,
         definitions: Arc::default(),
+        gaps: DefinitionGaps::default(),
     };
     Watching { feed, progress: follow, task: tokio::spawn(supervisor.run(reports, orders)) }
 }
@@ -235,6 +237,8 @@ pub(crate) struct Supervisor {
     failed: Option<Instant>,
     /// The definitions of kinds.
     definitions: Arc<Definitions>,
+    /// What of them is not read.
+    gaps: DefinitionGaps,
 }
 
 /// A watch.
@@ -311,6 +315,10 @@ impl Supervisor {
         };
         for (watched, presence) in found {
             self.reconcile(watched, presence);
+        }
+        if let Some(versions) = self.definitions.versions() {
+            // They are only told: what is read does not wait for them.
+            _ = tokio::time::timeout(DISCOVERY_TIMEOUT, self.gaps.follow(&self.client, &versions)).await;
         }
         self.publish(true);
         let is_settled = self.undecided.is_empty() && self.failed.is_none();
@@ -464,7 +472,7 @@ impl Supervisor {
             return;
         }
         let outage = self.progress.borrow().outage.clone();
-        self.feed.set_notes(notes::notes(&left_out, outage.as_deref()));
+        self.feed.set_notes(notes::notes(&left_out, outage.as_deref(), &self.gaps));
     }
 }
 

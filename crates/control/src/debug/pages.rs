@@ -10,6 +10,7 @@ use evenkeel_admin::diagnostics::{self, Finding};
 use evenkeel_admin::settle::{Cause, LastChange, Settled, Ticket};
 use evenkeel_admin::syncz::{NotRegistered, Syncz};
 use evenkeel_admin::{authorities, clusters, settle, syncz};
+use evenkeel_api::definition::GAPS;
 use evenkeel_base::{Diagnostic, ObjectRef, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_stats::Exposition;
@@ -197,6 +198,8 @@ impl Pages {
         self.metrics.plane.set(plane::Gauge::evenkeel_source_outages, i64::try_from(outages).unwrap_or(i64::MAX));
         let remote = self.remote_clusters().clusters.len();
         self.metrics.plane.set(plane::Gauge::evenkeel_remote_clusters, i64::try_from(remote).unwrap_or(i64::MAX));
+        let gaps = world.diagnostics.iter().filter(|finding| GAPS.contains(&finding.code)).count();
+        self.metrics.plane.set(plane::Gauge::evenkeel_definition_gaps, i64::try_from(gaps).unwrap_or(i64::MAX));
         self.metrics.page_of(&world.snapshot, format)
     }
 

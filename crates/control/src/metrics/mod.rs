@@ -93,6 +93,8 @@ layout! {
             evenkeel_source_outages,
             /// Remote clusters that Secrets name.
             evenkeel_remote_clusters,
+            /// Kinds, versions and fields of a cluster's definitions that are not read; findings name them.
+            evenkeel_definition_gaps,
             /// Services in the snapshot.
             pilot_services,
             /// VirtualServices in the snapshot.

@@ -1,5 +1,8 @@
 //! Custom resource definitions: Istio's kinds and those of the Gateway API.
 
+use evenkeel_api::definition;
+use evenkeel_base::yaml::Node;
+use evenkeel_base::{Severity, Span};
 use serde_json::Value;
 
 use super::picture::{Picture, annotation, condition, list, name};
@@ -36,6 +39,7 @@ pub(super) const CHECKS: &[Check] = &[
         hint: PAGE,
         run: channel,
     },
+    Check { group: GROUP, name: "what they define is read", is_early: true, hint: PAGE, run: read },
     Check { group: GROUP, name: "Istio's kinds are defined", is_early: false, hint: PAGE, run: present },
     Check { group: GROUP, name: "the API server serves them", is_early: false, hint: PAGE, run: established },
     Check { group: GROUP, name: "they have the versions of this program", is_early: false, hint: PAGE, run: versions },
@@ -88,6 +92,16 @@ fn gateway_api(picture: &Picture) -> Result<Verdict, String> {
         (minor_version(version)? < [1, 1]).then(|| format!("{} is of {version}", name(definition)))
     });
     Ok(none_of(old.collect(), Verdict::Failed))
+}
+
+/// Kinds, versions and fields that users can write and that would have no effect.
+fn read(picture: &Picture) -> Result<Verdict, String> {
+    let gaps = picture.all(KIND)?.iter().flat_map(|definition| {
+        let node = Node::from_json(definition, &Span::of_object(name(definition)));
+        let lost = definition::gaps(&node).into_iter().filter(|gap| gap.severity > Severity::Info);
+        lost.map(|gap| gap.message).collect::<Vec<_>>()
+    });
+    Ok(none_of(gaps.collect(), Verdict::Warning))
 }
 
 fn one_bundle(picture: &Picture) -> Result<Verdict, String> {

@@ -189,7 +189,14 @@ fn changes() -> Vec<Change> {
             "they have the versions of this program",
             "CustomResourceDefinition",
             crd,
-            json!({"spec": {"versions": [{"name": "v1"}]}}),
+            json!({"spec": {"versions": [{"name": "v1", "served": true}]}}),
+        ),
+        row(
+            "what they define is read",
+            "CustomResourceDefinition",
+            "",
+            json!({"metadata": {"name": "xbackends.gateway.networking.x-k8s.io"},
+                "spec": {"group": "gateway.networking.x-k8s.io", "names": {"kind": "XBackend"}}}),
         ),
         row(
             "the Gateway API is 1.1 or newer",
