@@ -23,6 +23,7 @@ Examples:
   evenkeel explain -f DIR --from web.shop --url http://reviews:9080/reviews/1 -H 'end-user: jason'
   evenkeel explain -f DIR --from-outside --url https://shop.example.com/ -o json
   evenkeel explain -f DIR --from web.shop --tcp db.data:5432
+  evenkeel explain -f DIR --from-outside --udp dns.example.com:53
   evenkeel explain --from web.shop --url http://reviews:9080/ --proxy
   evenkeel explain --last";
 
@@ -49,7 +50,7 @@ pub struct ExplainArguments {
     proxy: bool,
 
     /// Show a recent request instead of a call: the one whose id (x-request-id) begins so, or the latest.
-    #[arg(long, value_name = "REQUEST-ID", num_args = 0..=1, conflicts_with_all = ["url", "tcp", "proxy", "from_outside"])]
+    #[arg(long, value_name = "REQUEST-ID", num_args = 0..=1, conflicts_with_all = ["url", "tcp", "udp", "proxy", "from_outside"])]
     last: Option<Option<String>>,
 
     /// With --proxy or --last: ask the proxy with this admin port instead of those of the running `up`.
@@ -61,7 +62,7 @@ pub struct ExplainArguments {
     from_outside: bool,
 
     /// The URL that is called. A host name is resolved as the workload's DNS would.
-    #[arg(long, value_name = "URL", required_unless_present_any = ["tcp", "last"], conflicts_with = "tcp")]
+    #[arg(long, value_name = "URL", required_unless_present_any = ["tcp", "udp", "last"], conflicts_with_all = ["tcp", "udp"])]
     url: Option<String>,
 
     /// The method.
@@ -83,6 +84,10 @@ pub struct ExplainArguments {
     /// A TCP connection to this address instead of a request.
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
+
+    /// Datagrams to this address instead of a request.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["tcp", "tls", "sni", "proxy", "admin", "unix_socket"])]
+    udp: Option<String>,
 
     /// The Unix socket that the workload connects to, instead of the URL's address: a Sidecar's `egress[].bind`.
     #[arg(long, value_name = "PATH|@NAME", requires = "from", conflicts_with_all = ["from_outside", "last"])]
@@ -162,6 +167,7 @@ impl ExplainArguments {
     fn question(&self) -> anyhow::Result<Question> {
         let headers = self.headers.iter().map(|text| parse_header(text)).collect::<Result<Vec<_>, _>>()?;
         let target = match (&self.url, &self.tcp) {
+            _ if self.udp.is_some() => Target::parse_udp(self.udp.as_deref().unwrap_or_default())?,
             (Some(url), _) => {
                 let url = if self.tls { url.replacen("http://", "https://", 1) } else { url.clone() };
                 let target = Target::parse_url(&url, &self.method, headers)?;
@@ -176,7 +182,7 @@ impl ExplainArguments {
                 let default = || address.rsplit_once(':').map(|(host, _)| host.to_owned()).filter(|_| self.tls);
                 Target::parse_tcp(address, self.sni.clone().or_else(default))?
             }
-            (None, None) => anyhow::bail!("say --url or --tcp"),
+            (None, None) => anyhow::bail!("say --url, --tcp or --udp"),
         };
         let from = match &self.from {
             Some(from) => Caller::parse(from),

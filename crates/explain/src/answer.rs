@@ -28,7 +28,7 @@ pub struct Answer {
 pub struct Call {
     /// `WORKLOAD.NAMESPACE`, or `outside`.
     pub from: String,
-    /// `GET http://host:port/path`, `TCP host:port`.
+    /// `GET http://host:port/path`, `TCP host:port`, `UDP host:port`.
     pub to: String,
     /// The address that the host name resolves to.
     pub address: String,
@@ -69,6 +69,8 @@ pub enum Outcome {
     Deny,
     /// The connection is closed.
     Reset,
+    /// Datagrams are dropped.
+    Drop,
 }
 
 impl Outcome {
@@ -80,12 +82,13 @@ impl Outcome {
             Self::Redirect => "redirect",
             Self::Deny => "deny",
             Self::Reset => "reset",
+            Self::Drop => "drop",
         }
     }
 
     /// Parses a name; any unknown one is `reset`.
     pub fn parse(name: &str) -> Self {
-        let all = [Self::Forward, Self::Direct, Self::Redirect, Self::Deny];
+        let all = [Self::Forward, Self::Direct, Self::Redirect, Self::Deny, Self::Drop];
         all.into_iter().find(|outcome| outcome.as_str() == name).unwrap_or(Self::Reset)
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_runtime_config::view::PlainRequest;
 
+/// A client outside the mesh (RFC 5737).
+pub const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
 /// The source port of clients; no decision depends on it.
 pub const CLIENT_PORT: u16 = 40_000;
 

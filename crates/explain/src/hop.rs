@@ -92,7 +92,7 @@ pub fn take(world: &World, proxy: &Proxy, side: Side, arrival: &Arrival) -> (Hop
     (hop, departure)
 }
 
-fn name(side: Side, workload: &Workload) -> ProxyName {
+pub fn name(side: Side, workload: &Workload) -> ProxyName {
     ProxyName {
         side: side.as_str(),
         workload: workload.workload_name.to_string(),
@@ -141,8 +141,9 @@ fn listener_of<'p>(proxy: &'p Proxy, side: Side, arrival: &Arrival) -> Option<&'
 /// The listener that serves a connection to this address.
 pub fn listener(proxy: &Proxy, side: Side, destination: SocketAddr) -> Option<&Arc<Listener>> {
     let listeners = &proxy.config.listeners;
+    let of_connections = || listeners.values().filter(|listener| listener.udp.is_none());
     let at_port =
-        |port: u16| listeners.values().find(|listener| listener.address.socket().map(|own| own.port()) == Some(port));
+        |port: u16| of_connections().find(|listener| listener.address.socket().map(|own| own.port()) == Some(port));
     match side {
         Side::Gateway => {
             let port = destination.port();
@@ -583,7 +584,7 @@ pub fn short(name: &str) -> String {
 }
 
 /// Lists the resources that the proxy rejected: without them it decides differently.
-fn add_refused(proxy: &Proxy, hop: &mut Hop) {
+pub fn add_refused(proxy: &Proxy, hop: &mut Hop) {
     hop.notes.extend(proxy.refused.iter().take(10).map(|refused| format!("the proxy refuses {refused}")));
 }
 

@@ -58,6 +58,13 @@ pub enum Target {
         /// The client speaks TLS and sends this name.
         sni: Option<String>,
     },
+    /// Datagrams.
+    Udp {
+        /// Host name or address.
+        host: String,
+        /// The port.
+        port: u16,
+    },
 }
 
 /// Why a question cannot be answered.
@@ -71,7 +78,7 @@ pub enum QuestionError {
         /// The error.
         reason: String,
     },
-    /// `--tcp` is not `HOST:PORT`.
+    /// `--tcp` or `--udp` is not `HOST:PORT`.
     #[error("`{0}` is not HOST:PORT")]
     Address(String),
     /// Only a sidecar listens on Unix sockets.
@@ -153,24 +160,32 @@ impl Target {
         }
     }
 
+    /// Reads `HOST:PORT` of datagrams.
+    pub fn parse_udp(text: &str) -> Result<Self, QuestionError> {
+        match host_and_port(text) {
+            Some((host, Some(port))) if !host.is_empty() => Ok(Self::Udp { host, port }),
+            _ => Err(QuestionError::Address(text.to_owned())),
+        }
+    }
+
     /// Host name or address.
     pub fn host(&self) -> &str {
         match self {
-            Self::Http { host, .. } | Self::Tcp { host, .. } => host,
+            Self::Http { host, .. } | Self::Tcp { host, .. } | Self::Udp { host, .. } => host,
         }
     }
 
     /// The port.
     pub fn port(&self) -> u16 {
         match self {
-            Self::Http { port, .. } | Self::Tcp { port, .. } => *port,
+            Self::Http { port, .. } | Self::Tcp { port, .. } | Self::Udp { port, .. } => *port,
         }
     }
 
     /// The name in the client's ClientHello, in lower case; `None` if it does not speak TLS or calls an address.
     pub fn server_name(&self) -> Option<String> {
         let name = match self {
-            Self::Http { tls: false, .. } => return None,
+            Self::Http { tls: false, .. } | Self::Udp { .. } => return None,
             Self::Http { host, sni, .. } => sni.as_ref().unwrap_or(host),
             Self::Tcp { sni, .. } => sni.as_ref()?,
         };
@@ -237,6 +252,7 @@ impl fmt::Display for Target {
             Self::Tcp { host, port, sni } => {
                 write!(f, "{} {host}:{port}", if sni.is_some() { "TLS" } else { "TCP" })
             }
+            Self::Udp { host, port } => write!(f, "UDP {host}:{port}"),
         }
     }
 }
@@ -276,6 +292,8 @@ mod tests {
     fn addresses_and_headers_are_checked() {
         assert!(Target::parse_tcp("db", None).is_err());
         assert!(Target::parse_tcp("db:0", None).is_err());
+        assert!(Target::parse_udp("dns").is_err() && Target::parse_udp(":53").is_err());
+        assert_eq!(Target::parse_udp("dns:53").unwrap().to_string(), "UDP dns:53");
         assert_eq!(Target::parse_tcp("db:5432", None).unwrap().port(), 5432);
         assert_eq!(parse_header("X-User:  jason ").unwrap(), ("x-user".to_owned(), "jason".to_owned()));
         assert!(parse_header("novalue").is_err());

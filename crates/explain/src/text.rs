@@ -126,6 +126,7 @@ impl Text {
                 ),
             ),
             Outcome::Reset => ("✗", bad, format!("the connection is closed{flag}")),
+            Outcome::Drop => ("✗", bad, format!("the datagrams are dropped{flag}")),
         }
     }
 
@@ -416,6 +417,7 @@ fn deciding(hop: &Hop) -> Option<&Source> {
             };
             hop.policies.iter().find(|policy| policy.decides).or_else(closest).map(|policy| &policy.source)
         }
+        Outcome::Drop => hop.route.as_ref()?.source.as_ref(),
         Outcome::Reset => hop.peer_authentication.as_ref()?.source.as_ref(),
         Outcome::Direct | Outcome::Redirect => hop.route.as_ref()?.source.as_ref(),
         Outcome::Forward => None,

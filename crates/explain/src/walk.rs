@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
-use evenkeel_model::{EndpointAddress, PublishedPort, Service, Workload};
+use evenkeel_model::{EndpointAddress, PublishedPort, Server, ServerProtocol, Service, Workload};
 use evenkeel_runtime_config::view::PlainRequest;
 
 use crate::answer::{Answer, Call, Outcome, Verdict};
-use crate::arrival::{Arrival, CLIENT_PORT, Side, TlsClient};
+use crate::arrival::{Arrival, CLIENT_PORT, OUTSIDE, Side, TlsClient};
 use crate::hop::{self, Departure, below_1024};
 use crate::names::{self, Resolved};
 use crate::proxy::Proxy;
@@ -20,12 +20,13 @@ use crate::world::World;
 
 /// Maximum number of proxies on a call's path: an egress gateway makes three, more would be a loop.
 pub const MAX_HOPS: usize = 6;
-/// A client outside the mesh (RFC 5737).
-const OUTSIDE: [u8; 4] = [203, 0, 113, 1];
 
 impl World {
     /// Answers a question.
     pub fn ask(&self, question: &Question) -> Result<Answer, QuestionError> {
+        if let Target::Udp { .. } = question.target {
+            return self.asked_about_datagrams(question);
+        }
         match &question.from {
             Caller::Workload { name, namespace } => {
                 let workload = self.find(name, namespace.as_deref())?;
@@ -155,12 +156,7 @@ impl World {
         let target = &question.target;
         let (gateway, port, published) = self.gateway_of(target)?;
         let address = gateway.addresses.first().copied().unwrap_or(OUTSIDE.into());
-        let name = format!("the gateway {}.{}", gateway.workload_name, gateway.namespace);
-        let how = match published {
-            Some(published) => format!("{name}, whose port {port} is {} on this machine", published.address),
-            None => name,
-        };
-        let resolved = Resolved { address, service: None, how };
+        let resolved = Resolved { address, service: None, how: self.how_reached(&gateway, port, published) };
         let host = target.server_name().or_else(|| Some(host_of(&target.authority()).to_owned()));
         let arrival = Arrival {
             source: SocketAddr::new(OUTSIDE.into(), CLIENT_PORT),
@@ -182,14 +178,32 @@ impl World {
         Ok(conclude(answer))
     }
 
+    /// How a call from outside reaches a gateway, for people.
+    pub(crate) fn how_reached(&self, gateway: &Workload, port: u16, published: Option<&PublishedPort>) -> String {
+        let name = format!("the gateway {}.{}", gateway.workload_name, gateway.namespace);
+        match published {
+            Some(published) => format!("{name}, whose port {port} is {} on this machine", published.address),
+            None => name,
+        }
+    }
+
     /// The gateway that a call from outside reaches, the port of its Gateway, and the port of this machine that leads there:
     /// where a mesh runs, calls of this machine's addresses have the port on which `up` serves the Gateway's.
-    fn gateway_of(&self, target: &Target) -> Result<(Arc<Workload>, u16, Option<&PublishedPort>), QuestionError> {
+    pub(crate) fn gateway_of(
+        &self,
+        target: &Target,
+    ) -> Result<(Arc<Workload>, u16, Option<&PublishedPort>), QuestionError> {
         let gateways: Vec<&Arc<Workload>> =
             self.snapshot.workloads.iter().filter(|workload| self.is_gateway(workload)).collect();
         let ports_of = |gateway: &Workload| -> Vec<u16> {
             let servers = self.snapshot.gateways_for(gateway);
-            servers.iter().flat_map(|gateway| gateway.servers.iter().map(|server| server.port)).collect()
+            // A port of UDP is another one than a port of TCP.
+            let is_udp = matches!(target, Target::Udp { .. });
+            let of_kind = |server: &&Server| (server.protocol == ServerProtocol::Udp) == is_udp;
+            servers
+                .iter()
+                .flat_map(|gateway| gateway.servers.iter().filter(of_kind).map(|server| server.port))
+                .collect()
         };
         let mut ports: Vec<u16> = gateways.iter().flat_map(|gateway| ports_of(gateway)).collect();
         ports.sort_unstable();

@@ -1,6 +1,7 @@
 //! Questions about small meshes, and their answers.
 
 mod answers;
+mod datagrams;
 mod descriptions;
 mod effective;
 mod json;

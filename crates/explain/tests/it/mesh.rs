@@ -18,7 +18,7 @@ pub fn world(more: &str) -> World {
     World::new(objects, files.into_iter().collect::<BTreeMap<_, _>>())
 }
 
-/// A question in words: `FROM METHOD URL [NAME:VALUE]…`, `FROM tcp HOST:PORT`, `FROM tls SNI HOST:PORT`.
+/// A question in words: `FROM METHOD URL [NAME:VALUE]…`, `FROM tcp HOST:PORT`, `FROM udp HOST:PORT`, `FROM tls SNI HOST:PORT`.
 pub fn question(text: &str) -> Question {
     let words: Vec<&str> = text.split(' ').collect();
     let from = match words[0] {
@@ -27,6 +27,7 @@ pub fn question(text: &str) -> Question {
     };
     let target = match words[1] {
         "tcp" => Target::parse_tcp(words[2], None),
+        "udp" => Target::parse_udp(words[2]),
         "tls" => Target::parse_tcp(words[3], Some(words[2].to_owned())),
         method => {
             let headers = words[3..].iter().map(|text| parse_header(text)).collect::<Result<_, _>>().expect("headers");
