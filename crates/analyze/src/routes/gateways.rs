@@ -8,11 +8,12 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostics, ObjectRef};
 use evenkeel_model::gateway::{AdmittedClients, ClientChecks, ClientRoots, ServerCertificates, TlsVersion};
 use evenkeel_model::{
-    Gateway, GatewayRef, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Service, Snapshot, Workload,
+    Gateway, GatewayRef, Server, ServerProtocol, ServerTls, ServerTlsMode, Service, Snapshot, Workload,
 };
 use serde_json::{Map, Value, json};
 
 use super::documents::{Documents, RouteDocument, object};
+use super::guards::{NewProxies, lost_guard};
 use super::writer::Writer;
 use super::{RouteOptions, WrittenRoutes};
 
@@ -107,7 +108,12 @@ fn plan(writer: &mut Writer<'_>, gateway: &Gateway) -> PlannedGateway {
             spec.insert("addresses".to_owned(), json!([{"type": "Hostname", "value": host.as_str()}]));
         }
         None => {
-            if let Some(guard) = lost_guard(writer.snapshot, gateway, &proxies.namespace) {
+            if let Some(guard) = lost_guard(
+                writer.snapshot,
+                gateway,
+                &proxies.namespace,
+                &NewProxies::of(&gateway.namespace, &gateway.name),
+            ) {
                 let message = format!("no Service leads to its proxies, and {guard} would not select new ones");
                 writer.refuse(
                     &gateway.origin,
@@ -129,24 +135,6 @@ fn plan(writer: &mut Writer<'_>, gateway: &Gateway) -> PlannedGateway {
         document: (!writer.is_refused).then_some(document),
         secrets,
     }
-}
-
-/// What guards the present proxies, and would not guard those that are deployed for the Gateway that is written.
-fn lost_guard(snapshot: &Snapshot, gateway: &Gateway, namespace: &Arc<str>) -> Option<String> {
-    let new = Labels::from([("gateway.networking.k8s.io/gateway-name".to_owned(), gateway.name.to_string())]);
-    let mut policies = snapshot.policies_for(namespace, &gateway.selector);
-    let mut tokens = snapshot.request_authentications_for(namespace, &gateway.selector);
-    for pod in snapshot.workloads.iter().filter(|pod| gateway.selects(&***pod)) {
-        policies.extend(snapshot.policies_for(&pod.namespace, &**pod));
-        tokens.extend(snapshot.request_authentications_for(&pod.namespace, &**pod));
-    }
-    let selecting = snapshot.policies_for(&gateway.namespace, &new);
-    let selecting_tokens = snapshot.request_authentications_for(&gateway.namespace, &new);
-    let policy = policies.iter().find(|one| !selecting.iter().any(|other| Arc::ptr_eq(one, other)));
-    let token = tokens.iter().find(|one| !selecting_tokens.iter().any(|other| Arc::ptr_eq(one, other)));
-    policy
-        .map(|one| format!("AuthorizationPolicy {}/{}", one.namespace, one.name))
-        .or_else(|| token.map(|one| format!("RequestAuthentication {}/{}", one.namespace, one.name)))
 }
 
 /// Where the Pods that the selector selects are, and the Service in front of them.

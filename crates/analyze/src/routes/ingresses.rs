@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::conditions::conditions;
 use super::documents::{Documents, RouteDocument, object};
+use super::guards::{NewProxies, lost_guard};
 use super::nginx::{Canary, NginxSettings};
 use super::nginx_table::PREFIX;
 use super::writer::Writer;
@@ -77,6 +78,7 @@ pub(super) fn write(
     let mut listeners: BTreeMap<(Arc<str>, String), Certificates> = BTreeMap::new();
     for draft in &mut drafts {
         draft.check_certificates();
+        draft.check_guards();
         if draft.writer.is_refused {
             continue;
         }
@@ -311,6 +313,23 @@ impl<'a> Draft<'a> {
                     "name one by `secretName`",
                 );
             }
+        }
+    }
+
+    /// Istio's gateway serves the Ingress with the policies that select its proxies; other proxies serve the Gateway that is written.
+    fn check_guards(&mut self) {
+        let Writer { object, snapshot, options, .. } = self.writer;
+        let Some(gateway) = snapshot.gateways.iter().find(|gateway| gateway.origin == object.origin) else { return };
+        let new = match &options.gateway {
+            Some(at) => NewProxies::of(&at.namespace, &at.name),
+            None => NewProxies::of(&object.namespace, &self.class),
+        };
+        if let Some(guard) = lost_guard(snapshot, gateway, &gateway.namespace, &new) {
+            self.writer.refuse(
+                &object.origin,
+                format!("{guard} guards the proxies that serve it now, and would not select those of the Gateway that is written"),
+                "let the policy name the Gateway by `targetRefs` or select its proxies (`gateway.networking.k8s.io/gateway-name`), too",
+            );
         }
     }
 

@@ -11,7 +11,7 @@
 //! | does the order of precedence decide as the written order does? | `order.rs` |
 //! | may it be a GRPCRoute? | `grpc.rs` |
 //! | routes of connections | `l4.rs` |
-//! | what is the equal of Istio's Gateway? | `gateways.rs` |
+//! | what is the equal of Istio's Gateway? | `gateways.rs`; do policies guard its proxies as before? `guards.rs` |
 //! | Ingresses | `ingresses.rs`; annotations of ingress-nginx: `nginx.rs`, `nginx_table.rs` |
 //! | the objects, without those that say the same twice | `documents.rs` |
 
@@ -20,6 +20,7 @@ mod conditions;
 mod documents;
 mod gateways;
 mod grpc;
+mod guards;
 mod headers;
 mod http;
 mod ingresses;

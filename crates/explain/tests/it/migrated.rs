@@ -198,6 +198,23 @@ fn remains(spec: &str, expected: &str) {
     );
 }
 
+/// What keeps a client at an endpoint is in other objects, and stays.
+#[test]
+fn sessions_of_destination_rules_stay_and_are_named() {
+    let rule = "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: b, namespace: shop}\n\
+                spec: {host: b, trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: u, ttl: 0s}}}}}\n";
+    let note = |more: &str| {
+        let spec = service("{hosts: [b], http: [{route: [{destination: {host: b, port: {number: 80}}}]}]}");
+        let moved = moved(&(spec + more), &RouteOptions::default());
+        let own = |object: &evenkeel_base::ObjectRef| object.kind == "VirtualService";
+        assert!(moved.written.replaced.iter().any(own), "{}", moved.written.findings);
+        moved.written.findings.iter().find(|finding| finding.code == "route-note").map(ToString::to_string)
+    };
+    assert_eq!(note(""), None);
+    let text = note(rule).expect("a note");
+    assert!(text.contains("`consistentHash.httpCookie` (`u`) still applies") && text.contains("more.yaml:"), "{text}");
+}
+
 #[test]
 fn routes_in_the_mesh_are_those_of_the_service() {
     check(

@@ -171,3 +171,133 @@ fn hosts_with_a_certificate_have_listeners() {
     let kinds: Vec<String> = moved.written.documents.iter().map(|document| document["kind"].to_string()).collect();
     assert!(kinds.contains(&"\"ListenerSet\"".to_owned()) && !kinds.contains(&"\"Gateway\"".to_owned()), "{kinds:?}");
 }
+
+fn documents(moved: &Moved) -> String {
+    moved.written.documents.iter().map(|document| format!("{document}\n")).collect()
+}
+
+/// Browsers take no credentials with nginx's `*`; a CORS filter would name the caller, and let every site use them.
+#[test]
+fn a_star_of_cors_gives_no_credentials() {
+    let spec = format!("{{rules: [{}]}}", rule("/", "Prefix", "a"));
+    let check = |annotations: &str, allowed: bool| {
+        let text = documents(&written(&ingress("web", annotations, &spec)));
+        assert!(text.contains(&format!("\"allowCredentials\":{allowed}")), "{annotations}\n{text}");
+    };
+    check("enable-cors: 'true'", false);
+    check("enable-cors: 'true';cors-allow-origin: '*';cors-allow-credentials: 'true'", false);
+    check("enable-cors: 'true';cors-allow-origin: 'https://b.test, *';cors-allow-credentials: 'true'", false);
+    check("enable-cors: 'true';cors-allow-origin: https://b.test;cors-allow-credentials: 'true'", true);
+    check("enable-cors: 'true';cors-allow-origin: https://b.test;cors-allow-credentials: 'false'", false);
+}
+
+/// Of two Ingresses for a host one names the Secret; both are served with TLS, and plain requests to both are sent there.
+#[test]
+fn a_host_has_its_certificate_in_all_ingresses() {
+    let with_tls = format!("{{tls: [{{hosts: [a.test], secretName: cert}}], rules: [{}]}}", rule("/", "Prefix", "a"));
+    let without = format!("{{rules: [{}]}}", rule("/b", "Prefix", "b"));
+    for text in [
+        ingress("first", "", &with_tls) + &ingress("second", "", &without),
+        ingress("first", "", &without) + &ingress("second", "", &with_tls),
+    ] {
+        let moved = written(&text);
+        let routes = moved.written.documents.iter().filter(|document| document["kind"] == "HTTPRoute");
+        let at_https = |document: &&serde_json::Value| {
+            let parents = document["spec"]["parentRefs"].as_array().cloned().unwrap_or_default();
+            parents.iter().any(|parent| parent["sectionName"] == "https-a-test")
+        };
+        let backends: Vec<String> =
+            routes.filter(at_https).map(|document| document["spec"]["rules"].to_string()).collect();
+        let leads_to = |name: &str| backends.iter().any(|rules| rules.contains(&format!("\"name\":\"{name}\"")));
+        assert!(leads_to("a") && leads_to("b"), "{backends:?}\n{}", documents(&moved));
+        for path in ["/", "/b"] {
+            let found = outcome(&moved, &format!("outside GET http://a.test{path}"));
+            assert!(found.contains(&format!("redirect Some(308) https://a.test{path}")), "{path}: {found}");
+        }
+    }
+}
+
+/// Istio's own gateway with a policy, and an Ingress that it serves.
+fn of_istio(policy: &str) -> String {
+    let gateway = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: istio-ingressgateway, namespace: istio-system}
+spec:
+  selector: {matchLabels: {istio: ingressgateway}}
+  template:
+    metadata: {labels: {istio: ingressgateway}, annotations: {inject.istio.io/templates: gateway}}
+    spec: {containers: [{name: proxy}]}
+---
+";
+    let ingress =
+        ingress("web", "", &format!("{{rules: [{}]}}", rule("/", "Prefix", "a"))).replace(": nginx", ": istio");
+    format!("{gateway}{policy}{ingress}")
+}
+
+#[test]
+fn an_ingress_keeps_the_policies_of_its_proxies() {
+    let policy = |kind: &str, namespace: &str, spec: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: {kind}\nmetadata: {{name: guard, namespace: {namespace}}}\nspec: {{{spec}}}\n"
+        )
+    };
+    let check = |policy: &str, options: &RouteOptions, guard: Option<&str>| {
+        let moved = moved(&of_istio(policy), options);
+        let remains = moved.written.remaining.iter().any(|object| object.kind == "Ingress");
+        let found = moved.written.findings.iter().find(|finding| finding.code == "no-equal");
+        let message = found.map(ToString::to_string).unwrap_or_default();
+        assert_eq!(remains, guard.is_some(), "{policy}\n{}", moved.written.findings);
+        assert!(message.contains(guard.unwrap_or_default()), "{policy}: {message}");
+        assert_eq!(documents(&moved).contains("HTTPRoute"), guard.is_none(), "{policy}");
+    };
+    let new = RouteOptions::default();
+    let at = |namespace: &str| RouteOptions {
+        gateway: Some(GatewayName { namespace: namespace.into(), name: "public".into() }),
+        ..RouteOptions::default()
+    };
+    let selecting = "selector: {matchLabels: {istio: ingressgateway}}, ";
+    let deny = "action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]";
+    let of_proxies = policy("AuthorizationPolicy", "istio-system", &format!("{selecting}{deny}"));
+    check("", &new, None);
+    check(&of_proxies, &new, Some("AuthorizationPolicy istio-system/guard"));
+    check(&of_proxies, &at("infra"), Some("AuthorizationPolicy istio-system/guard"));
+    let tokens = policy(
+        "RequestAuthentication",
+        "istio-system",
+        &format!("{selecting}jwtRules: [{{issuer: a, jwks: '{{\"keys\":[]}}'}}]"),
+    );
+    check(&tokens, &new, Some("RequestAuthentication istio-system/guard"));
+    // A policy of the root namespace without a selector is for all proxies, and one of another namespace for none of these.
+    check(&policy("AuthorizationPolicy", "istio-system", deny), &new, None);
+    check(&policy("AuthorizationPolicy", "data", deny), &new, None);
+}
+
+/// Where an object cannot be written as it would be valid, nothing may be deleted.
+#[test]
+fn what_is_left_out_lets_all_remain() {
+    let spec = format!("{{rules: [{}]}}", rule("/", "Prefix", "a"));
+    let good = ingress("good", "", &spec);
+    let moved = written(&(good.clone() + &ingress("bad", "session-cookie-name: 'a b';affinity: cookie", &spec)));
+    let text = moved.written.findings.to_string();
+    assert!(text.contains("is left out"), "{text}");
+    let mut remaining: Vec<String> = moved.written.remaining.iter().map(|object| object.name.to_string()).collect();
+    remaining.sort();
+    assert!(remaining.contains(&"good".to_owned()) && remaining.contains(&"bad".to_owned()), "{remaining:?}");
+    assert!(moved.written.replaced.is_empty(), "{:?}", moved.written.replaced);
+    assert!(written(&good).written.remaining.iter().all(|object| object.kind != "Ingress"));
+}
+
+/// Cookies of ingress-nginx become sessions that keep clients together here.
+#[test]
+fn affinity_becomes_sessions() {
+    let spec = format!("{{rules: [{}]}}", rule("/", "Prefix", "a"));
+    let moved =
+        written(&ingress("web", "affinity: cookie;session-cookie-name: route;session-cookie-max-age: '600'", &spec));
+    let text = documents(&moved);
+    let session = "\"sessionPersistence\":{\"sessionName\":\"route\",\"type\":\"Cookie\",\"absoluteTimeout\":\"600s\",\"cookieConfig\":{\"lifetimeType\":\"Permanent\"}}";
+    assert!(text.contains(session), "{text}");
+    let answer = moved.after.ask(&question("outside GET http://a.test/")).expect("an answer").to_text(false);
+    let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(answer.contains("a session begins: the response names its host in the cookie `route`"), "{answer}");
+}
