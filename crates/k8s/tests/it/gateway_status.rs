@@ -250,3 +250,72 @@ async fn many_routes_that_change_end_with_their_statuses_in_few_writes() {
     assert!((ROUTES..=ROUTES * (CHANGES + 1)).contains(&writes), "{writes} writes for {ROUTES} routes");
     counting.abort();
 }
+
+/// Routes that two controllers write into.
+const SHARED: usize = 60;
+
+/// Another controller, which writes its own parent into each route again and again, and keeps the others' as it has read them.
+async fn write_as_another(server: &ApiServer, namespace: &str, rounds: usize) {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v1", "HTTPRoute"));
+    let api: Api<DynamicObject> = Api::namespaced_with(admin(server).await, namespace, &resource);
+    let is_own = |parent: &Value| parent["controllerName"] == "example.com/c";
+    for round in 0..rounds {
+        for at in 0..SHARED {
+            loop {
+                let mut route = api.get(&format!("r{at}")).await.expect("the route");
+                let mut parents = route.data["status"]["parents"].as_array().cloned().unwrap_or_default();
+                parents.retain(|parent| !is_own(parent));
+                parents.push(serde_json::json!({
+                    "parentRef": {"name": "other"},
+                    "controllerName": "example.com/c",
+                    "conditions": [{"type": "Accepted", "status": "True", "reason": "Other", "message": round.to_string(),
+                        "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                }));
+                route.data["status"] = serde_json::json!({ "parents": parents });
+                match api.replace_status(&format!("r{at}"), &Default::default(), &route).await {
+                    Ok(_) => break,
+                    Err(kube::Error::Api(status)) if status.is_conflict() => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_controllers_keep_each_others_conditions_while_routes_change() {
+    const ROUNDS: usize = 3;
+    let server = ApiServer::start();
+    server.install(CustomResources::GatewayApi);
+    let shop = server.namespace("shop");
+    server.apply(&served(&shop));
+    let all = |backend: &str| (0..SHARED).map(|at| route(&shop, &format!("r{at}"), backend)).collect::<String>();
+    server.apply(&all("web"));
+    let _plane = Plane::start(&server, &shop).await;
+    let change = async {
+        for backend in ["none", "web", "none", "web"] {
+            let text = all(backend);
+            tokio::task::block_in_place(|| server.apply(&text));
+        }
+    };
+    tokio::join!(change, write_as_another(&server, &shop, ROUNDS));
+    let kind = format!("httproutes.{GROUP}");
+    let last = (ROUNDS - 1).to_string();
+    let has_both = |route: &Value| {
+        let parents = route["status"]["parents"].as_array().cloned().unwrap_or_default();
+        let of = |controller: &str| parents.iter().find(|parent| parent["controllerName"] == controller);
+        let generation = &route["metadata"]["generation"];
+        let ours = of("istio.io/gateway-controller").map(|parent| condition(parent, "ResolvedRefs"));
+        let theirs = of("example.com/c").map(|parent| parent["conditions"][0]["message"].clone());
+        parents.len() == 2
+            && ours == Some(format!("True ResolvedRefs {generation}"))
+            && theirs == Some(last.clone().into())
+    };
+    until(async || {
+        let text = server.kubectl(&["get", &kind, "--namespace", &shop, "--output=json"]);
+        let routes: Value = serde_json::from_str(&text).expect("JSON");
+        let routes = routes["items"].as_array().cloned().unwrap_or_default();
+        routes.len() == SHARED && routes.iter().all(has_both)
+    })
+    .await;
+}

@@ -4,6 +4,7 @@
 mod admin;
 mod claims;
 mod confined;
+mod datagrams;
 mod exhaustion;
 mod gateway;
 mod handshakes;
