@@ -122,8 +122,8 @@ pub fn assignment<'a>(
         let new = lb_endpoint(context, endpoint);
         // Several endpoints behind one gateway are one, with their shares.
         let is_gateway = endpoint.workload_name.is_empty() && !context.is_near(endpoint);
-        let known = || list.iter_mut().find(|known| known.host_identifier == new.host_identifier);
-        match is_gateway.then(known).flatten() {
+        let is_same = |known: &&mut LbEndpoint| known.host_identifier == new.host_identifier;
+        match if is_gateway { list.iter_mut().find(is_same) } else { None } {
             Some(known) => add_weight(known, endpoint.weight),
             None => list.push(new),
         }
