@@ -81,10 +81,12 @@ const OF_LABELS: &[(&str, Evidence)] = &[
     ("istio.io/persistent-session", Tested("translate/tests/it/decisions_services.rs", "endpoints_that_end_keep_only_their_sessions", "istio.io/persistent-session:")),
     ("istio.io/persistent-session-header", Tested("translate/tests/it/decisions_services.rs", "endpoints_that_end_keep_only_their_sessions", "istio.io/persistent-session-header")),
     ("networking.istio.io/enable-autoallocate-ip", Tested("translate/tests/it/decisions_services.rs", "an_entrys_label_says_that_it_gets_no_address", "networking.istio.io/enable-autoallocate-ip")),
+    ("networking.istio.io/gatewayPort", Tested("translate/tests/it/decisions_clusters.rs", "another_network_is_reached_through_its_gateways", "networking.istio.io/gatewayPort: '15900'")),
     ("security.istio.io/tlsMode", Tested("translate/tests/it/decisions_services.rs", "workload_entries_are_endpoints", "security.istio.io/tlsMode")),
     ("service.istio.io/canonical-name", Shown("a", selecting!("service.istio.io/canonical-name"))),
     ("service.istio.io/canonical-revision", Shown("a", selecting!("service.istio.io/canonical-revision"))),
     ("sidecar.istio.io/inject", Tested("control/tests/it/webhooks.rs", "an_api_server_gives_pods_their_sidecars", "sidecar.istio.io/inject")),
+    ("topology.istio.io/network", Tested("translate/tests/it/decisions_clusters.rs", "another_network_is_reached_through_its_gateways", "topology.istio.io/network: n2")),
     ("topology.istio.io/subzone", Tested("agent/tests/it/bootstrap.rs", "the_node_says_where_its_workload_runs", "topology.istio.io/subzone")),
 ];
 
