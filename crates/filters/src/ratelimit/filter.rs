@@ -62,8 +62,8 @@ impl Filter for HttpFilter {
             return Decision::Continue;
         }
         let domain = route.map(|route| &*route.domain).filter(|domain| !domain.is_empty());
-        let (asked, pause) = service::ask(&self.config, domain.unwrap_or(&self.config.domain), &descriptors, context);
-        state.get_or_insert_default().asked = Some(asked);
+        let (pending, pause) = service::ask(&self.config, domain.unwrap_or(&self.config.domain), &descriptors, context);
+        state.get_or_insert_default().asked = Some(pending);
         Decision::Pause(pause)
     }
 
@@ -122,7 +122,7 @@ impl HttpFilter {
         };
         let Decided { over, request, mut response, body, left } = decided;
         if let Some(left) = left.filter(|_| config.tells_limit) {
-            response.extend(told(&left));
+            response.extend(headers_of(&left));
         }
         self.count(context, if over { Counter::over_limit } else { Counter::ok });
         if over && config.tells_refusal {
@@ -166,7 +166,7 @@ impl HttpFilter {
 }
 
 /// What is left, as headers.
-fn told(left: &Left) -> [Field; 3] {
+fn headers_of(left: &Left) -> [Field; 3] {
     [
         (b"x-ratelimit-limit".to_vec(), left.limit.clone().into_bytes()),
         (b"x-ratelimit-remaining".to_vec(), left.remaining.to_string().into_bytes()),

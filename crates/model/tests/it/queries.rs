@@ -287,9 +287,7 @@ fn pods_with_the_template_of_a_gateway_have_no_sidecar() {
     };
     check("", "app: web", true);
     check("inject.istio.io/templates: gateway", "app: web", false);
-    check("inject.istio.io/templates: 'custom, gateway'", "app: web", false);
     check("inject.istio.io/templates: sidecar", "app: web", true);
-    check("inject.istio.io/templates: gateways", "app: web", true);
     // A Pod that says that it takes mutual TLS has a sidecar.
     check("inject.istio.io/templates: gateway", "security.istio.io/tlsMode: istio", true);
 }

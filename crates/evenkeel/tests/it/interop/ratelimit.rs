@@ -35,16 +35,16 @@ impl RateLimitService for Limits {
         request: Request<service::RateLimitRequest>,
     ) -> Result<Response<service::RateLimitResponse>, Status> {
         let team = request.metadata().get("x-team").map(|team| format!("{team:?} "));
-        let asked = request.into_inner();
+        let question = request.into_inner();
         let text = |descriptor: &evenkeel_xds::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor| {
             let entries: Vec<_> =
                 descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
             entries.join(",")
         };
-        let descriptors: Vec<_> = asked.descriptors.iter().map(text).collect();
-        let line = format!("{}{} {descriptors:?} {}", team.unwrap_or_default(), asked.domain, asked.hits_addend);
+        let descriptors: Vec<_> = question.descriptors.iter().map(text).collect();
+        let line = format!("{}{} {descriptors:?} {}", team.unwrap_or_default(), question.domain, question.hits_addend);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        let value = asked.descriptors[0].entries[0].value.clone();
+        let value = question.descriptors[0].entries[0].value.clone();
         let header = |key: &str, value: &str| HeaderValue {
             key: key.to_owned(),
             value: value.to_owned(),

@@ -23,9 +23,9 @@ fn bootstrap([as_sent, matched, back, admin]: [u16; 4]) -> String {
 
 /// Tells what it was asked over HTTP/2.
 fn server(port: u16, admin: u16) -> String {
-    let tell = "              - { match: { prefix: / }, direct_response: { status: 200 }, response_headers_to_add: [ { header: { key: x-scheme, \
+    let route = "              - { match: { prefix: / }, direct_response: { status: 200 }, response_headers_to_add: [ { header: { key: x-scheme, \
                 value: \"%REQ(:SCHEME)%\" } }, { header: { key: x-proto, value: \"%REQ(x-forwarded-proto)%\" } } ] }\n";
-    web::scene(admin, &listener("back", port, "", tell), &[])
+    web::scene(admin, &listener("back", port, "", route), &[])
 }
 
 fn story(program: Program) -> Vec<String> {
