@@ -2,10 +2,14 @@
 
 use std::io::{self, Write};
 
+use brotli_decompressor::BrotliDecoderParameter::BROTLI_DECODER_PARAM_LARGE_WINDOW;
 use evenkeel_runtime_config::compression::{Coding, Decompression};
 
 /// Brotli's output buffer, in bytes.
 const BUFFER_BYTES: usize = 4096;
+/// What a body that grows little may save up for its next piece, in bytes: libraries keep back less than a block, and a bomb
+/// behind a long harmless body is a bomb.
+const MAX_SAVED_BYTES: u64 = 1 << 20;
 
 /// Zstandard's largest window: 8 MiB, as RFC 9659 section 3 wants of the content coding. The library takes 128 MiB for who asks for it.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
@@ -18,7 +22,7 @@ pub(crate) struct Decoder {
 }
 
 enum Library {
-    Gzip(flate2::write::GzDecoder<Limited>),
+    Gzip(flate2::write::MultiGzDecoder<Limited>),
     Brotli(Box<brotli::DecompressorWriter<Limited>>),
     Zstd(zstd::stream::write::Decoder<'static, Limited>),
 }
@@ -51,9 +55,13 @@ impl Decoder {
     /// `None`: the library refuses to begin, for want of memory.
     pub(crate) fn new(decompression: Decompression) -> Option<Self> {
         let library = match decompression.coding {
-            Coding::Gzip => Library::Gzip(flate2::write::GzDecoder::new(Limited::default())),
+            Coding::Gzip => Library::Gzip(flate2::write::MultiGzDecoder::new(Limited::default())),
             Coding::Brotli => {
-                Library::Brotli(Box::new(brotli::DecompressorWriter::new(Limited::default(), BUFFER_BYTES)))
+                let mut decoder = brotli::DecompressorWriter::new(Limited::default(), BUFFER_BYTES);
+                // The content coding has windows up to 16 MiB (RFC 7932 section 9.1); large ones go up to 1 GiB.
+                decoder
+                    .set_parameter(BROTLI_DECODER_PARAM_LARGE_WINDOW, 0)
+                    .then(|| Library::Brotli(Box::new(decoder)))?
             }
             Coding::Zstd => {
                 let mut decoder = zstd::stream::write::Decoder::new(Limited::default()).ok()?;
@@ -69,7 +77,7 @@ impl Decoder {
         self.received = self.received.saturating_add(piece.len() as u64);
         let more = (piece.len() as u64).saturating_mul(self.max_ratio);
         let sink = self.sink();
-        sink.left = sink.left.saturating_add(more);
+        sink.left = sink.left.min(MAX_SAVED_BYTES).saturating_add(more);
         let empty = self.received == 0;
         let written = match &mut self.library {
             Library::Gzip(decoder) => {
@@ -87,6 +95,17 @@ impl Decoder {
         };
         written.map_err(|_| Malformed)?;
         Ok(std::mem::take(&mut self.sink().bytes))
+    }
+
+    /// What could be read of a piece that is malformed.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        // The libraries write out what they have before they read on, which fails again.
+        _ = match &mut self.library {
+            Library::Gzip(decoder) => decoder.try_finish(),
+            Library::Brotli(_) => Ok(()),
+            Library::Zstd(decoder) => decoder.do_finish(),
+        };
+        std::mem::take(&mut self.sink().bytes)
     }
 
     fn sink(&mut self) -> &mut Limited {

@@ -8,6 +8,10 @@ use evenkeel_runtime_config::compression::{BrotliMode, Compression};
 
 /// Brotli's input buffer, in bytes.
 const BUFFER_BYTES: usize = 4096;
+/// The largest window of Zstandard as a content coding, 8 MiB (RFC 9659 section 3), as a power of two.
+const ZSTD_WINDOW_LOG: u32 = 23;
+/// The first level whose window the library would make larger.
+const ZSTD_ULTRA: u32 = 20;
 
 /// A body that is being compressed.
 pub(crate) enum Encoder {
@@ -39,6 +43,9 @@ impl Encoder {
             Compression::Zstd { level, checksum } => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), level.cast_signed()).ok()?;
                 encoder.include_checksum(checksum).ok()?;
+                if level >= ZSTD_ULTRA {
+                    encoder.window_log(ZSTD_WINDOW_LOG).ok()?;
+                }
                 Self::Zstd(encoder)
             }
         })

@@ -22,7 +22,7 @@ pub(crate) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
-/// Whether a message asks for another protocol.
+/// Whether a request asks for another protocol.
 pub(crate) fn is_upgrade(headers: &Headers) -> bool {
     headers.contains(HeaderId::Upgrade)
 }

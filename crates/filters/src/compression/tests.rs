@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use brotli::enc::BrotliEncoderParams;
 use evenkeel_runtime_config::compression::{BrotliMode, Coding, Compression, Decompression};
 
 use super::{Decoder, Encoder, Malformed};
@@ -97,6 +98,74 @@ fn a_body_that_grows_beyond_the_ratio_is_malformed() {
     }
 }
 
+/// Bytes that no coding makes smaller.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state: u64 = 88_172_645_463_325_252;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn a_bomb_behind_a_long_harmless_body_is_malformed() {
+    let body = [noise(1 << 21), vec![0; 8 << 20]].concat();
+    for compression in ALL {
+        let mut encoder = Encoder::new(compression).expect("memory");
+        let (harmless, bomb) = body.split_at(1 << 21);
+        let sent = [encoder.push(harmless), encoder.push(bomb), encoder.finish()];
+        assert!(sent[0].len() >= harmless.len() && sent[1].len() * 200 < bomb.len(), "{compression:?}");
+        let mut decoder = Decoder::new(Decompression { coding: compression.coding(), max_ratio: 100 }).expect("memory");
+        for piece in sent[0].chunks(1 << 14) {
+            decoder.push(piece, false).expect("a harmless piece");
+        }
+        assert_eq!(decoder.push(&sent[1], false), Err(Malformed), "{compression:?}");
+    }
+}
+
+#[test]
+fn members_of_gzip_and_frames_of_zstandard_are_one_body() {
+    for compression in [ALL[0], ALL[2], ALL[3]] {
+        let all: Vec<u8> =
+            [&b"one "[..], b"", b"three"].iter().flat_map(|part| compressed(compression, part, 100)).collect();
+        for piece in [all.len(), 1, 7] {
+            let got = decompressed(compression.coding(), 100, &all, piece);
+            assert_eq!(got.as_deref(), Ok(&b"one three"[..]), "{compression:?} {piece}");
+        }
+        let garbage = [&*all, b"garbage behind it"].concat();
+        assert_eq!(decompressed(compression.coding(), 100, &garbage, 7), Err(Malformed), "{compression:?}");
+    }
+}
+
+#[test]
+fn what_stands_before_the_malformed_part_of_a_piece_can_be_read() {
+    let body = text().repeat(20);
+    for compression in ALL {
+        let mut encoder = Encoder::new(compression).expect("memory");
+        let sent = [encoder.push(&body), vec![0xff; 100]].concat();
+        let mut decoder =
+            Decoder::new(Decompression { coding: compression.coding(), max_ratio: 9999 }).expect("memory");
+        assert_eq!(decoder.push(&sent, false), Err(Malformed), "{compression:?}");
+        let rest = decoder.rest();
+        // The other libraries keep what they have not given out.
+        let least = if compression.coding() == Coding::Gzip { body.len() } else { body.len() / 2 };
+        assert!(body.starts_with(&rest) && rest.len() >= least, "{compression:?}: {} of {}", rest.len(), body.len());
+        assert_eq!(decoder.rest(), b"", "{compression:?}");
+    }
+}
+
+#[test]
+fn every_level_makes_what_receivers_have_to_take() {
+    let body = text();
+    for level in [19, 20, 22] {
+        let sent = compressed(Compression::Zstd { level, checksum: true }, &body, 1 << 20);
+        assert_eq!(decompressed(Coding::Zstd, 100, &sent, 4096).as_deref(), Ok(&*body), "{level}");
+    }
+}
+
 #[test]
 fn a_sender_does_not_choose_how_much_memory_a_window_takes() {
     for (window_log, is_taken) in [(23, true), (24, false), (27, false)] {
@@ -105,5 +174,12 @@ fn a_sender_does_not_choose_how_much_memory_a_window_takes() {
         encoder.write_all(&text()).expect("a vector");
         let sent = encoder.finish().expect("a vector");
         assert_eq!(decompressed(Coding::Zstd, 100, &sent, 4096).is_ok(), is_taken, "{window_log}");
+    }
+    for (lgwin, large_window, is_taken) in [(24, false, true), (24, true, false), (30, true, false)] {
+        let params = BrotliEncoderParams { quality: 3, lgwin, large_window, ..BrotliEncoderParams::default() };
+        let mut encoder = brotli::CompressorWriter::with_params(Vec::new(), 4096, &params);
+        encoder.write_all(&text()).expect("a vector");
+        let sent = encoder.into_inner();
+        assert_eq!(decompressed(Coding::Brotli, 100, &sent, 4096).is_ok(), is_taken, "{lgwin} {large_window}");
     }
 }

@@ -127,7 +127,7 @@ impl Filter for HttpFilter {
         let is_worth_it =
             self.compresses_responses(&exchange.route) && is_long(&responses.bodies, headers, &self.counts.response);
         let compressible = is_worth_it
-            && !is_upgrade(headers)
+            && !opens_tunnel(context)
             && is_kind(&responses.bodies, headers)
             && !lists(headers, b"cache-control", b"no-transform")
             && self.allows_etag(headers)
@@ -135,7 +135,7 @@ impl Filter for HttpFilter {
             && !responses.uncompressible.contains(&context.head.status);
         let compresses = !context.ends && self.is_accepted(exchange, is_worth_it, context) && compressible;
         let headers = &mut context.head.headers;
-        let encoder = if compresses && is_not_coded(headers) { Encoder::new(compression) } else { None };
+        let encoder = if compresses { Encoder::new(compression) } else { None };
         self.counts.response.inc(if encoder.is_some() { Passed::compressed } else { Passed::not_compressed });
         if encoder.is_some() {
             self.change_etag(headers);
@@ -159,6 +159,7 @@ impl Filter for HttpFilter {
                 // Another filter may add to the body when it sees the trailers.
                 exchange.tail.extend_from_slice(&data.bytes);
                 data.bytes = Cow::Borrowed(b"");
+                data.ends = false;
             }
         }
         Flow::Continue
@@ -231,6 +232,12 @@ fn pass(encoder: &mut Option<Box<Encoder>>, data: &mut Data<'_>, finish: bool, c
     }
     counts.add(Passed::total_compressed_bytes, bytes.len() as u64);
     data.bytes = bytes.into();
+}
+
+/// Whether what follows the head are another protocol's bytes. The header that names it is gone by now, as are transfer codings.
+fn opens_tunnel(response: &ResponseContext<'_>) -> bool {
+    let status = response.head.status;
+    status == 101 || (response.facts.head.method() == b"CONNECT" && (200..300).contains(&status))
 }
 
 /// The client's `accept-encoding`; several headers are one list.

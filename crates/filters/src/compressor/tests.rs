@@ -5,7 +5,8 @@ use std::sync::Arc;
 use evenkeel_http::{Headers, ResponseHead};
 use evenkeel_runtime_config::compression::{Coding, Compression, Decompression};
 use evenkeel_runtime_config::compressor::{Compressible, Compressor, CompressorPerRoute, Responses};
-use evenkeel_runtime_config::hcm::HttpFilterConfig;
+use evenkeel_runtime_config::decompressor::{Decompressor, Direction};
+use evenkeel_runtime_config::hcm::{HttpFilter, HttpFilterConfig};
 use evenkeel_runtime_config::string_match::StringMatcher;
 use evenkeel_runtime_config::view::PlainRequest;
 
@@ -155,6 +156,55 @@ fn the_body_is_complete_whatever_comes_after_it() {
         }
         let mut decoder = Decoder::new(Decompression { coding: Coding::Gzip, max_ratio: 100 }).expect("memory");
         assert_eq!(decoder.push(&got, true).as_deref(), Ok(&b"one two three"[..]), "local: {local}");
+    }
+}
+
+#[test]
+fn a_chain_that_compresses_and_then_decompresses_passes_the_body() {
+    let named = |name: &str, config| HttpFilter { name: name.into(), disabled: false, skip: None, config };
+    let unpacks = Decompressor {
+        library: "any".into(),
+        decompression: Decompression { coding: Coding::Gzip, max_ratio: 100 },
+        requests: Direction { enabled: false, ignore_no_transform: false },
+        responses: Direction { enabled: true, ignore_no_transform: false },
+        advertises: false,
+    };
+    let chain = [
+        named("unpacks", HttpFilterConfig::Decompressor(Arc::new(unpacks))),
+        named("packs", HttpFilterConfig::Compressor(Arc::new(config()))),
+    ];
+    for pieces in
+        [&[(&b"one "[..], false), (b"two", true)][..], &[(b"one two", true)], &[(b"one two", false), (b"", true)]]
+    {
+        let mut filter = Fixture::chain(&chain);
+        asked(&mut filter, Some("gzip"));
+        let head = filter.answer(head(200, &[]), false);
+        assert_eq!(shown(&head.headers), "vary: Accept-Encoding");
+        let mut got = Vec::new();
+        for (piece, ends) in pieces {
+            let mut data = Data { bytes: (*piece).into(), ends: *ends, now: filter.now };
+            _ = filter.filters.response_data(&mut filter.streams, &mut data);
+            got.extend_from_slice(&data.bytes);
+        }
+        let mut trailers = Headers::default();
+        got.extend(filter.end(&head, &mut trailers));
+        assert_eq!(String::from_utf8_lossy(&got), "one two", "{pieces:?}");
+        assert!(shown(&trailers).contains("x-envoy-decompressor-any-uncompressed-bytes: 7"), "{}", shown(&trailers));
+    }
+}
+
+#[test]
+fn tunnels_are_not_compressed() {
+    for (method, status, is_compressed) in
+        [("GET", 200, true), ("GET", 101, false), ("CONNECT", 200, false), ("CONNECT", 407, true)]
+    {
+        let mut filter = fixture(config());
+        let mut request = PlainRequest::new(method, "a", "/");
+        request.headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
+        filter.request(&request);
+        assert!(matches!(filter.ask(Body::Coming), Decision::Continue));
+        let answer = filter.answer(head(status, &[]), false);
+        assert_eq!(answer.headers.find(b"content-encoding").is_some(), is_compressed, "{method} {status}");
     }
 }
 

@@ -196,7 +196,7 @@ impl Inflating {
         self.over = decoded.is_err() || data.ends;
         let (bytes, outcome) = match decoded {
             Ok(bytes) => (bytes, Ok(())),
-            Err(malformed) => (Vec::new(), Err(malformed)),
+            Err(malformed) => (self.decoder.rest(), Err(malformed)),
         };
         let uncompressed = bytes.len() as u64;
         self.compressed += compressed;

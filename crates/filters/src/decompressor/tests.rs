@@ -93,6 +93,16 @@ fn a_request_that_cannot_be_read_is_refused_and_a_response_is_counted_in_trailer
             None => assert!(matches!(passed, Err(BadBody { status: 400, .. })), "{passed:?}"),
         }
     }
+    // A response's part that can be read arrives, and nothing after it.
+    let mut broken = ResponseHead::default();
+    broken.headers.append(b"content-encoding", b"gzip");
+    filter.answer(broken, false);
+    for (bytes, ends, expected) in [([&*body, b"no gzip"].concat(), false, "hello"), (body.clone(), true, "")] {
+        let mut data = Data { bytes: bytes.into(), ends, now: filter.now };
+        _ = filter.filters.response_data(&mut filter.streams, &mut data);
+        assert_eq!(String::from_utf8_lossy(&data.bytes), expected);
+    }
+    asked(&mut filter, &[]);
     let mut head = ResponseHead::default();
     head.headers.append(b"content-encoding", b"gzip");
     let head = filter.answer(head, false);
