@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use evenkeel_runtime_config::matching::query_parameter;
+use evenkeel_runtime_config::matching::QueryParameterMatcher;
 use evenkeel_runtime_config::rate_limit::{Action, Description, HostDescriptions, Matched};
 use evenkeel_runtime_config::route::RouteAction;
+use percent_encoding::percent_decode;
 
 use crate::format::HeadLookup;
 use crate::http::RequestContext;
@@ -51,8 +52,8 @@ fn entries<'a>(actions: &'a [Action], context: &'a RequestContext<'_>) -> Option
                 _ if *optional => continue,
                 _ => return None,
             },
-            Action::Query { name, key, optional } => match query_parameter(query(context), name.as_bytes()) {
-                Some(value) if !value.is_empty() => (&**key, String::from_utf8_lossy(value)),
+            Action::Query { name, key, optional } => match parameter(query(context), name) {
+                Some(value) if !value.is_empty() => (&**key, Cow::Owned(String::from_utf8_lossy(&value).into_owned())),
                 _ if *optional => continue,
                 _ => return None,
             },
@@ -64,7 +65,7 @@ fn entries<'a>(actions: &'a [Action], context: &'a RequestContext<'_>) -> Option
             Action::Match { key, value, expected, matched } => {
                 let matches = match matched {
                     Matched::Headers(headers) => headers.iter().all(|header| view.matches(header)),
-                    Matched::Query(parameters) => parameters.iter().all(|one| one.matches(query(context))),
+                    Matched::Query(parameters) => parameters.iter().all(|one| has(query(context), one)),
                 };
                 if matches != *expected {
                     return None;
@@ -83,6 +84,21 @@ fn query<'a>(context: &'a RequestContext<'_>) -> &'a [u8] {
     path.iter().position(|byte| *byte == b'?').and_then(|at| path.get(at + 1..)).unwrap_or_default()
 }
 
+/// The first value of a query parameter. Names and values are decoded, unlike those that routes match, as in Envoy.
+fn parameter<'q>(query: &'q [u8], name: &str) -> Option<Cow<'q, [u8]>> {
+    query.split(|byte| *byte == b'&').find_map(|pair| {
+        let mut parts = pair.splitn(2, |byte| *byte == b'=');
+        let is_meant = percent_decode(parts.next()?).eq(name.bytes());
+        is_meant.then(|| percent_decode(parts.next().unwrap_or_default()).into())
+    })
+}
+
+/// Whether there is such a parameter.
+fn has(query: &[u8], wanted: &QueryParameterMatcher) -> bool {
+    let value = parameter(query, &wanted.name);
+    value.is_some_and(|value| wanted.value.as_ref().is_none_or(|matcher| matcher.matches(&value)))
+}
+
 /// An address's network, as `10.1.0.0/16`.
 fn network(address: IpAddr, v4: u8, v6: u8) -> String {
     match address {
@@ -99,7 +115,34 @@ fn network(address: IpAddr, v4: u8, v6: u8) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::network;
+    use evenkeel_runtime_config::string_match::StringMatcher;
+
+    use super::*;
+
+    #[test]
+    fn names_and_values_of_parameters_are_decoded() {
+        for (query, name, expected) in [
+            ("a=1&a=2", "a", Some("1")),
+            ("%61=1", "a", Some("1")),
+            ("%61=1&a=2", "a", Some("1")),
+            ("a=x%26y%3dz", "a", Some("x&y=z")),
+            ("a=b=c", "a", Some("b=c")),
+            ("a%3Db=c", "a=b", Some("c")),
+            ("a+b=c+d", "a+b", Some("c+d")),
+            ("a=%4", "a", Some("%4")),
+            ("a=%zz", "a", Some("%zz")),
+            ("%2561=1", "a", None),
+            ("b&a", "a", Some("")),
+            ("", "a", None),
+        ] {
+            assert_eq!(parameter(query.as_bytes(), name).as_deref(), expected.map(str::as_bytes), "{query}");
+            let wanted = |value| QueryParameterMatcher { name: name.into(), value };
+            let exact = |value: &str| StringMatcher::Exact { value: value.as_bytes().into(), ignore_case: false };
+            assert_eq!(has(query.as_bytes(), &wanted(None)), expected.is_some(), "{query}");
+            assert_eq!(has(query.as_bytes(), &wanted(expected.map(exact))), expected.is_some(), "{query}");
+            assert!(!has(query.as_bytes(), &wanted(Some(exact("another")))), "{query}");
+        }
+    }
 
     #[test]
     fn a_network_keeps_the_first_bits() {
