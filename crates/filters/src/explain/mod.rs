@@ -17,6 +17,7 @@ use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
 use evenkeel_runtime_config::listener::{FilterChain, TcpProxy, Terminal};
 use evenkeel_runtime_config::route::{Route, VirtualHost};
+use evenkeel_runtime_config::route_filters::FilterOverrides;
 use evenkeel_runtime_config::view::{ConnectionView, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
 use evenkeel_stats::{Registry, ScopeName};
@@ -65,6 +66,8 @@ pub struct Trace {
     pub matched: Option<PlainRequest>,
     /// The virtual host.
     pub host: Option<Arc<VirtualHost>>,
+    /// What the virtual host's route table says to filters.
+    pub table_filters: FilterOverrides,
     /// The route.
     pub route: Option<Arc<Route>>,
     /// The request as it is forwarded, with the headers whose values the request determines.

@@ -6,9 +6,14 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::demand::listeners_of;
 use evenkeel_runtime_config::filter_chain_match::ChainInput;
+use evenkeel_runtime_config::hcm::{HttpFilter, HttpFilterConfig};
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::local_ratelimit::LocalRateLimit;
 use evenkeel_runtime_config::matching::QueryParameterMatcher;
-use evenkeel_runtime_config::route::RouteAction;
+use evenkeel_runtime_config::rate_limit::Description;
+use evenkeel_runtime_config::ratelimit::RateLimitPerRoute;
+use evenkeel_runtime_config::route::{Route, RouteAction};
+use evenkeel_runtime_config::route_filters::{FilterOverrides, RouteFilters};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, PlainRequest};
 use evenkeel_runtime_config::{Config, Demand};
 use serde::{Deserialize, Serialize};
@@ -454,6 +459,10 @@ fn unknown_headers(trace: &Trace, asked: &QueriedCall) -> Vec<String> {
         Some(Terminal::Http(manager)) => manager.filters.as_slice(),
         _ => &[],
     };
+    let limiting = |filter: &&HttpFilter| {
+        matches!(filter.config, HttpFilterConfig::LocalRateLimit(_) | HttpFilterConfig::RateLimit(_))
+    };
+    let limiting: Vec<_> = filters.iter().filter(limiting).collect();
     let is_asked_for = |name: &&String| {
         let by_route = match name.strip_prefix('?') {
             Some(parameter) => {
@@ -462,9 +471,33 @@ fn unknown_headers(trace: &Trace, asked: &QueriedCall) -> Vec<String> {
             }
             None => matches.iter().any(|own| own.headers.iter().any(|asked| asked.reads(name))),
         };
-        by_route || filters.iter().any(|filter| filter.config.reads(name))
+        by_route
+            || filters.iter().any(|filter| filter.config.reads(name))
+            || limiting.iter().any(|filter| is_counted_by(trace, &filter.name, name))
     };
     let mut unknown: Vec<String> = head.redacted.iter().filter(is_asked_for).cloned().collect();
     unknown.dedup();
     unknown
+}
+
+/// Whether a filter that limits rates asks for a header because a route, or what is around it, says so.
+fn is_counted_by(trace: &Trace, filter: &str, header: &str) -> bool {
+    let reads = |all: &[Description]| all.iter().flat_map(|one| &one.actions).any(|action| action.reads(header));
+    let is_told = |level: &FilterOverrides| {
+        let level = RouteFilters::of(level);
+        level.all::<Arc<LocalRateLimit>>(filter).any(|told| reads(&told.descriptions))
+            || level.all::<RateLimitPerRoute>(filter).any(|told| reads(&told.descriptions))
+    };
+    let by_route = |route: &Arc<Route>| {
+        let by_action = match &route.action {
+            RouteAction::Forward(action) => {
+                let limits = action.rate_limits.as_deref();
+                limits.is_some_and(|limits| reads(&limits.own) || reads(&limits.of_host))
+                    || action.clusters.iter().any(|entry| is_told(&entry.filters))
+            }
+            _ => false,
+        };
+        by_action || is_told(&route.filters)
+    };
+    is_told(&trace.table_filters) || trace.host.iter().flat_map(|host| &host.routes).any(by_route)
 }

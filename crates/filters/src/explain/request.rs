@@ -351,11 +351,13 @@ impl<'c> Visitor<'c> for Written<'c> {
         self.trace.client = self.client;
         self.trace.route = matched.map(|matched| Arc::clone(matched.route));
         self.trace.host = matched.and_then(|matched| matched.table.find_virtual_host(self.head.authority())).cloned();
+        self.trace.table_filters = matched.map(|matched| matched.table.filters.clone()).unwrap_or_default();
     }
 
     fn routed(&mut self, table: &'c RouteTable, selection: RouteSelection<'c>) {
         if let RouteSelection::NotFound(Some(host)) | RouteSelection::TlsRedirect(host) = selection {
             self.trace.host = Some(Arc::clone(host));
+            self.trace.table_filters = table.filters.clone();
         }
         match selection {
             RouteSelection::NotFound(host) => {

@@ -126,6 +126,56 @@ fn calls_are_decided_without_being_made() {
 }
 
 #[test]
+fn secrets_that_limits_of_rates_ask_for_are_unknown() {
+    const HTTP: &str = "type.googleapis.com/envoy.extensions.filters.http";
+    let limits = |header: &str| {
+        format!("rate_limits: [{{actions: [{{request_headers: {{header_name: {header}, descriptor_key: k}}}}]}}]")
+    };
+    let bucket = "token_bucket: {max_tokens: 1, fill_interval: 1s}";
+    let told = |header: &str| {
+        format!(
+            "typed_per_filter_config: {{limit: {{\"@type\": {HTTP}.local_ratelimit.v3.LocalRateLimit, stat_prefix: l, {bucket}, {}}}}}",
+            limits(header)
+        )
+    };
+    let limit = format!(
+        "      - {{name: limit, typed_config: {{\"@type\": {HTTP}.local_ratelimit.v3.LocalRateLimit, stat_prefix: l}}}}\n"
+    );
+    let secret = "authorization";
+    for (filter, table, host, route, action, expected) in [
+        (&*limit, "", "", "", "", None),
+        (&limit, "", "", "", &*limits(secret), Some(secret)),
+        (&limit, "", "", "", &limits("x-user"), None),
+        // Nobody limits.
+        ("", "", "", "", &limits(secret), None),
+        (&limit, "", &*limits(secret), "", "", Some(secret)),
+        (&limit, "", "", &*told(secret), "", Some(secret)),
+        (&limit, "", "", &told("x-user"), "", None),
+        (&limit, "", &told(secret), "", "", Some(secret)),
+        (&limit, &*told(secret), "", "", "", Some(secret)),
+    ] {
+        let routes = format!(
+            "route_config: {{name: r, {table}, virtual_hosts: [{{name: all, domains: [\"*\"], {host}, routes: [\
+             {{match: {{prefix: /}}, route: {{cluster: backend, {action}}}, {route}}}]}}]}}"
+        )
+        .replace(", ,", ",")
+        .replace(", }", "}");
+        let listener = http_listener("web", &routes, "");
+        let listener = listener.replacen("http_filters:\n", &format!("http_filters:\n{filter}"), 1);
+        let proxy = Proxy::start(&static_bootstrap(
+            &listener,
+            &[static_cluster("backend", "127.0.0.1:1".parse().expect("one"), "")],
+        ));
+        proxy.wait_live();
+        let call = json!({"listeners": ["web"], "destination": "127.0.0.1:80", "source": "192.0.2.1:1", "request": {
+            "method": "GET", "authority": "test", "path": "/", "headers": [[secret, "[redacted]"]], "redacted": [secret]}});
+        let (_, answer) = proxy.explain(&call.to_string());
+        let unknown = answer["decision"]["unknownHeaders"].as_array().cloned().unwrap_or_default();
+        assert_eq!(unknown, expected.into_iter().collect::<Vec<_>>(), "{routes}\n{answer:#}");
+    }
+}
+
+#[test]
 fn what_is_no_question_is_refused() {
     let (_backend, proxy) = start();
     let check = |body: &str, status: u16, said: &str| {
