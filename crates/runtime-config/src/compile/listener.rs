@@ -184,8 +184,11 @@ fn additional_addresses(
         if address.socket().is_none() || first.socket().is_none() {
             return cx.fail_at("address", "must be one of TCP, as the listener's first");
         }
-        if address.port() != Some(0) && known.contains(&address) {
-            return cx.fail_at("address", format!("{address} is there already"));
+        if known.contains(&address) {
+            // Sockets are kept apart by their configured addresses.
+            let why =
+                if address.port() == Some(0) { ": only one port at an IP address may be any free one" } else { "" };
+            return cx.fail_at("address", format!("{address} is there already{why}"));
         }
         known.push(address.clone());
         let options = more.socket_options.as_ref().map_or(&l.socket_options, |own| &own.socket_options);

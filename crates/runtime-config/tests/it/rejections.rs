@@ -43,6 +43,7 @@ fn assert_problems(what: &str, got: Vec<String>, expected: &[&str]) {
 #[test]
 fn listeners() {
     let ok = tcp_filter("cluster: c");
+    let (free, other) = (ADDRESS.replace("80", "0"), ADDRESS.replace("127.0.0.1", "127.0.0.2").replace("80", "0"));
     let twice = format!("filter_chains: [{{ name: a, filters: [{ok}] }}, {{ name: b, filters: [{ok}] }}]");
     for (rest, expected) in [
         ("", vec!["filter_chains: must not be empty"]),
@@ -53,6 +54,14 @@ fn listeners() {
             vec![
                 "additional_addresses[0].address: 127.0.0.1:80 is there already",
                 "additional_addresses[1].address: must be one of TCP",
+            ],
+        ),
+        (
+            &format!(
+                "filter_chains: [{{ filters: [{ok}] }}]\nadditional_addresses: [ {{ {free} }}, {{ {other} }}, {{ {free} }} ]"
+            ),
+            vec![
+                "additional_addresses[2].address: 127.0.0.1:0 is there already: only one port at an IP address may be any free one",
             ],
         ),
         ("filter_chains: [{ filters: [] }]", vec!["filter_chains[0].filters: must end with"]),
