@@ -148,6 +148,8 @@ impl<'e, 'l> Transfer<'e, 'l> {
             let request = &mut *self.active.request;
             let down = &mut self.active.down;
             let filtered = request.filters.sees_response_data();
+            // Trailers of filters follow, or a body that they have held back.
+            let may_be_last = !request.filters.sees_response_trailers();
             let (held, filtered_end, left) = (&mut self.held, &mut self.filtered_end, &mut self.left);
             let mut fits = true;
             let mut take = |data: &[u8], last: bool| {
@@ -157,10 +159,10 @@ impl<'e, 'l> Transfer<'e, 'l> {
                     let flow = conn.manager.filters.response_data(&mut request.filters, &mut data);
                     request.stream.bytes_sent += data.bytes.len() as u64;
                     fits = left.take(data.bytes.len());
-                    *held = if fits { release(down, &data, data.ends, flow) } else { None };
+                    *held = if fits { release(down, &data, data.ends && may_be_last, flow) } else { None };
                 } else {
                     request.stream.bytes_sent += data.len() as u64;
-                    down.send(data, last);
+                    down.send(data, last && may_be_last);
                 }
             };
             let piece = match self.collected.take() {
@@ -243,7 +245,7 @@ impl<'e, 'l> Transfer<'e, 'l> {
             return Err(Failure::FilteredLength);
         }
         request.stream.bytes_sent += data.bytes.len() as u64;
-        let last = data.ends && request.response_trailers.is_empty();
+        let last = data.ends && request.response_trailers.is_empty() && !request.filters.sees_response_trailers();
         self.held = release(&mut self.active.down, &data, last, flow);
         Ok(())
     }

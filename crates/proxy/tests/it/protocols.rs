@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_filters::TrailersContext;
+use evenkeel_filters::test_filter::{CustomFilter, State, register};
 use evenkeel_testkit::eventually;
 use futures_util::StreamExt as _;
 use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -49,6 +51,11 @@ struct Stage {
 
 impl Stage {
     fn new(upstream: Version) -> Self {
+        Self::with_filters(upstream, "")
+    }
+
+    /// With these filters before the router.
+    fn with_filters(upstream: Version, filters: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
         let seen = Arc::<Seen>::default();
@@ -68,7 +75,9 @@ impl Stage {
                       /}, route: {cluster: backend}}]}]}\n      http_protocol_options: {enable_trailers: true}\n      \
                       http2_protocol_options: {allow_connect: true}\n      upgrade_configs: [{upgrade_type: websocket}]";
         let clusters = [static_cluster("backend", address, &options)];
-        let proxy = Proxy::start(&static_bootstrap(&http_listener("web", routes, ""), &clusters));
+        let listener = http_listener("web", routes, "");
+        let listener = listener.replacen("http_filters:\n", &format!("http_filters:\n{filters}"), 1);
+        let proxy = Proxy::start(&static_bootstrap(&listener, &clusters));
         proxy.wait_live();
         let web = proxy.listener("web");
         Self { runtime, proxy, web, seen }
@@ -325,6 +334,33 @@ fn trailers_pass_both_ways_in_every_pairing() {
             let trailer = received.trailers().and_then(|trailers| trailers.get("x-back")).cloned();
             assert_eq!(received.to_bytes(), "10 bytes, sum 45");
             assert_eq!(trailer, Some(HeaderValue::from_static("yes")), "{:?} to {upstream:?}", client.version);
+        });
+    }
+}
+
+/// Adds a trailer to every response.
+struct Adds;
+
+impl CustomFilter for Adds {
+    fn response_trailers(&self, _: &mut State, context: &mut TrailersContext<'_>) {
+        context.trailers.append(b"x-added", b"yes");
+    }
+}
+
+#[test]
+fn trailers_of_filters_follow_a_body_without_any() {
+    register("adds", Adds);
+    let buffer = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer";
+    let filter = format!("      - {{name: adds, typed_config: {{\"@type\": {buffer}, max_request_bytes: 1}}}}\n");
+    for upstream in BOTH {
+        Stage::with_filters(upstream, &filter).each(|client| async move {
+            let response = client.send(client.request(Method::POST, "/", full("0123456789"))).await;
+            let received = response.into_body().collect().await.expect("the whole body");
+            // A body of announced length has no trailers in HTTP/1.
+            let expected = (client.version == Version::HTTP_2).then(|| HeaderValue::from_static("yes"));
+            let trailer = received.trailers().and_then(|trailers| trailers.get("x-added")).cloned();
+            assert_eq!(trailer, expected, "{:?} to {upstream:?}", client.version);
+            assert_eq!(received.to_bytes(), "10 bytes, sum -", "{:?} to {upstream:?}", client.version);
         });
     }
 }
