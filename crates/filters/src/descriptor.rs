@@ -14,11 +14,20 @@ use crate::http::RequestContext;
 /// A key and its value.
 pub(crate) type Entry<'a> = (&'a str, Cow<'a, str>);
 
+/// Which descriptions of routes a filter takes.
+#[derive(Clone, Copy)]
+pub(crate) struct OfRoutes {
+    /// The stage that they are for.
+    pub(crate) stage: u32,
+    /// Whether those of the virtual host count beside those of the route.
+    pub(crate) of_host: HostDescriptions,
+}
+
 /// The descriptors of a request: by the filter's own descriptions if it has any, otherwise by those of the route and its virtual host with
 /// this stage; what the filter says of the virtual host's.
 pub(crate) fn describe<'a>(
     own: &'a [Description],
-    (stage, of_host): (u32, HostDescriptions),
+    OfRoutes { stage, of_host }: OfRoutes,
     context: &'a RequestContext<'_>,
 ) -> Vec<Vec<Entry<'a>>> {
     if !own.is_empty() {

@@ -40,7 +40,7 @@ fn fixture(config: Compressor) -> Fixture {
     Fixture::new(HttpFilterConfig::Compressor(Arc::new(config)))
 }
 
-fn asked(filter: &mut Fixture, accepted: Option<&str>) {
+fn request(filter: &mut Fixture, accepted: Option<&str>) {
     let mut request = PlainRequest::new("GET", "a", "/");
     request.headers.extend(accepted.map(|accepted| ("accept-encoding".to_owned(), accepted.to_owned())));
     filter.request(&request);
@@ -94,7 +94,7 @@ fn a_response_is_compressed_if_the_client_takes_it_and_it_is_worth_it() {
         (Some("gzip"), 200, vec![("vary", "host")], "vary: host, Accept-Encoding, content-encoding: gzip".to_owned()),
     ] {
         let mut filter = fixture(config());
-        asked(&mut filter, accepted);
+        request(&mut filter, accepted);
         let answer = filter.answer(head(status, &fields), false);
         let mut got: Vec<_> = shown(&answer.headers).split(", ").map(str::to_owned).collect();
         let mut wanted: Vec<_> = expected.split(", ").map(str::to_owned).collect();
@@ -114,7 +114,7 @@ fn a_strong_validator_goes_becomes_weak_or_prevents_compression() {
         let mut config = config();
         (config.responses.disable_on_etag, config.responses.weaken_etag) = (disable, weaken);
         let mut filter = fixture(config);
-        asked(&mut filter, Some("gzip"));
+        request(&mut filter, Some("gzip"));
         let answer = filter.answer(head(200, &[("etag", "\"a\"")]), false);
         assert_eq!(shown(&answer.headers), expected, "{disable} {weaken}");
     }
@@ -133,7 +133,7 @@ fn a_route_turns_it_off_and_chooses_another_coding() {
         ),
     ] {
         let mut filter = fixture(config()).told(route.clone());
-        asked(&mut filter, Some("gzip;q=0.5, zstd"));
+        request(&mut filter, Some("gzip;q=0.5, zstd"));
         assert_eq!(shown(&filter.answer(head(200, &[]), false).headers), expected, "{route:?}");
     }
 }
@@ -142,7 +142,7 @@ fn a_route_turns_it_off_and_chooses_another_coding() {
 fn the_body_is_complete_whatever_comes_after_it() {
     for local in [true, false] {
         let mut filter = fixture(config());
-        asked(&mut filter, Some("gzip"));
+        request(&mut filter, Some("gzip"));
         let head = filter.answer(head(200, &[]), local);
         let pieces: [(&[u8], bool); 3] = [(b"one ", false), (b"two ", false), (b"three", true)];
         let mut got = Vec::new();
@@ -177,7 +177,7 @@ fn a_chain_that_compresses_and_then_decompresses_passes_the_body() {
         [&[(&b"one "[..], false), (b"two", true)][..], &[(b"one two", true)], &[(b"one two", false), (b"", true)]]
     {
         let mut filter = Fixture::chain(&chain);
-        asked(&mut filter, Some("gzip"));
+        request(&mut filter, Some("gzip"));
         let head = filter.answer(head(200, &[]), false);
         assert_eq!(shown(&head.headers), "vary: Accept-Encoding");
         let mut got = Vec::new();

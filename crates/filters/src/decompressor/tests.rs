@@ -29,7 +29,7 @@ fn fields(headers: &Headers) -> Vec<String> {
     headers.iter().map(|(_, name, value)| format!("{}: {}", text(name), text(value))).collect()
 }
 
-fn asked(filter: &mut Fixture, headers: &[(&str, &str)]) -> Vec<String> {
+fn request(filter: &mut Fixture, headers: &[(&str, &str)]) -> Vec<String> {
     let mut request = PlainRequest::new("POST", "a", "/");
     request.headers.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     filter.request(&request);
@@ -59,7 +59,7 @@ fn the_coding_that_was_applied_last_goes() {
         ),
     ] {
         let mut filter = fixture(direction, off);
-        assert_eq!(asked(&mut filter, &headers), expected, "{headers:?}");
+        assert_eq!(request(&mut filter, &headers), expected, "{headers:?}");
     }
 }
 
@@ -73,7 +73,7 @@ fn the_server_learns_that_it_may_compress() {
     ] {
         let mut filter = fixture(ON, ON);
         let headers: Vec<_> = accepted.map(|accepted| ("accept-encoding", accepted)).into_iter().collect();
-        assert_eq!(asked(&mut filter, &headers), [format!("accept-encoding: {expected}")], "{accepted:?}");
+        assert_eq!(request(&mut filter, &headers), [format!("accept-encoding: {expected}")], "{accepted:?}");
     }
 }
 
@@ -83,9 +83,9 @@ fn a_request_that_cannot_be_read_is_refused_and_a_response_is_counted_in_trailer
     let mut body = encoder.push(b"hello");
     body.extend(encoder.finish());
     let mut filter = fixture(ON, ON);
-    asked(&mut filter, &[("content-encoding", "gzip")]);
+    request(&mut filter, &[("content-encoding", "gzip")]);
     for (bytes, expected) in [(&body[..], Some(&b"hello"[..])), (b"no gzip at all", None)] {
-        asked(&mut filter, &[("content-encoding", "gzip")]);
+        request(&mut filter, &[("content-encoding", "gzip")]);
         let mut data = Data { bytes: bytes.into(), ends: true, now: filter.now };
         let passed = filter.filters.request_data(&mut filter.streams, &mut data);
         match expected {
@@ -102,7 +102,7 @@ fn a_request_that_cannot_be_read_is_refused_and_a_response_is_counted_in_trailer
         _ = filter.filters.response_data(&mut filter.streams, &mut data);
         assert_eq!(String::from_utf8_lossy(&data.bytes), expected);
     }
-    asked(&mut filter, &[]);
+    request(&mut filter, &[]);
     let mut head = ResponseHead::default();
     head.headers.append(b"content-encoding", b"gzip");
     let head = filter.answer(head, false);

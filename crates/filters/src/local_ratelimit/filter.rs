@@ -12,7 +12,7 @@ use evenkeel_runtime_config::header_edits::HeaderAddition;
 use evenkeel_runtime_config::local_ratelimit::{Limit, LocalRateLimit};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
-use crate::descriptor::{self, Entry};
+use crate::descriptor::{self, Entry, OfRoutes};
 use crate::header_edits::add_header;
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup};
 use crate::info::ResponseFlags;
@@ -159,7 +159,11 @@ fn take<'c>(config: &'c LocalRateLimit, context: &RequestContext<'_>) -> Taken<'
     let mut matched = false;
     let described = match &*config.descriptors {
         [] => Vec::new(),
-        _ => descriptor::describe(&config.descriptions, (config.stage, config.of_host), context),
+        _ => descriptor::describe(
+            &config.descriptions,
+            OfRoutes { stage: config.stage, of_host: config.of_host },
+            context,
+        ),
     };
     for descriptor in &config.descriptors {
         let is_it = |entries: &Vec<Entry<'_>>| {

@@ -11,7 +11,7 @@ use evenkeel_runtime_config::ratelimit::{RateLimit, RateLimitPerRoute, Requests}
 use super::answer::{Answer, Decided, Field, Left};
 use super::counts::{self, Counter};
 use super::service::{self, Pending};
-use crate::descriptor::{self, Entry};
+use crate::descriptor::{self, Entry, OfRoutes};
 use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, ResponseContext, ResponseDecision, Setup, Woken};
 use crate::info::ResponseFlags;
 use crate::remark::Remark;
@@ -101,7 +101,7 @@ impl HttpFilter {
         let of_route = route.map(|route| &*route.descriptions).filter(|own| !own.is_empty());
         let own = of_route.unwrap_or(&self.config.descriptions);
         let of_host = route.map_or(HostDescriptions::Override, |route| route.of_host);
-        descriptor::describe(own, (self.config.stage, of_host), context)
+        descriptor::describe(own, OfRoutes { stage: self.config.stage, of_host }, context)
     }
 
     fn decided(&self, state: &mut Option<Box<Exchange>>, answer: Answer, context: &mut RequestContext<'_>) -> Decision {
