@@ -20,10 +20,17 @@ pub fn split(name: &str) -> (&str, &str) {
     name.split_once(SEPARATOR).unwrap_or(("", name))
 }
 
-/// Whether this can be the name of a cluster, which is a key of a Secret: at most 253 letters, digits, `-`, `_` and `.`.
+/// What stands before the names of workloads that are no Pods, where a remote cluster stands before those of its Pods: a cluster of such
+/// a name would have the workloads of others.
+const RESERVED: [&str; 3] = ["workloadentry", "workloadgroup", "serviceaccount"];
+
+/// Whether this can be the name of a cluster, which is a key of a Secret: at most 253 letters, digits, `-`, `_` and `.`, and not what
+/// stands before other workloads.
 pub fn is_cluster_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=evenkeel_base::limits::MAX_HOSTNAME_CHARS).contains(&text.len()) && text.chars().all(fits)
+    (1..=evenkeel_base::limits::MAX_HOSTNAME_CHARS).contains(&text.len())
+        && text.chars().all(fits)
+        && !RESERVED.contains(&text)
 }
 
 #[cfg(test)]
@@ -38,6 +45,10 @@ mod tests {
         };
         check("", "web-1", "web-1");
         check("west", "web-1", "west/web-1");
+        assert_eq!(
+            ["serviceaccount", "workloadgroup", "workloadentry", "workload"].map(is_cluster_name),
+            [false, false, false, true]
+        );
         assert_eq!(["west", "a_b.c-1", "", "a/b", "a b"].map(is_cluster_name), [true, true, false, false, false]);
     }
 }

@@ -303,6 +303,12 @@ impl Supervisor {
         let running: Vec<(Watched, ApiResource)> =
             self.running.values().map(|running| (running.watched.clone(), running.resource.clone())).collect();
         running.into_iter().for_each(|(watched, resource)| self.begin(watched, resource));
+        // Whether this client can follow everything is yet to be seen.
+        self.progress.send_if_modified(|progress| {
+            progress.is_synced = false;
+            false
+        });
+        self.publish(false);
     }
 
     /// Asks which kinds there are, and watches these. Returns when to ask again.
@@ -478,11 +484,16 @@ impl Supervisor {
 
 impl Running {
     fn is_missing(&self) -> bool {
-        !(self.is_synced || self.is_left_out())
+        // What was listed, and must not be watched any more, is not followed.
+        !(self.is_synced || self.is_left_out()) || (!self.watched.optional && self.is_forbidden())
     }
 
     pub(crate) fn is_left_out(&self) -> bool {
-        self.watched.optional && matches!(self.failure, Some(Failure::Forbidden(_)))
+        self.watched.optional && self.is_forbidden()
+    }
+
+    fn is_forbidden(&self) -> bool {
+        matches!(self.failure, Some(Failure::Forbidden(_)))
     }
 
     fn reason(&self) -> String {

@@ -96,6 +96,9 @@ pub async fn keep(
     target: Target,
     reports: mpsc::Sender<Report>,
 ) {
+    if let Some(remote) = target.remote.as_ref().filter(|_| is_in_network(&watched)) {
+        remote.until_network_is_known().await;
+    }
     let mut strategy = watcher::InitialListStrategy::StreamingList;
     let mut retry = MIN_RETRY;
     loop {
@@ -104,7 +107,10 @@ pub async fn keep(
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    retry = MIN_RETRY;
+                    // A list that only begins may still be refused.
+                    if !matches!(event, Event::Init) {
+                        retry = MIN_RETRY;
+                    }
                     if target.take(&watched, &resource, event, &mut listed) {
                         _ = reports.send(watched.report(State::Synced)).await;
                     }
@@ -118,15 +124,27 @@ pub async fn keep(
                     break;
                 }
                 Err(error) => {
-                    if let Some(failure) = failure(&error) {
+                    let failure = failure(&error);
+                    let is_forbidden = matches!(failure, Some(Failure::Forbidden(_)));
+                    if let Some(failure) = failure {
                         _ = reports.send(watched.report(State::Failed(failure))).await;
                     }
                     tokio::time::sleep(retry).await;
                     retry = (retry * 2).min(MAX_RETRY);
+                    // A watch that may go on says nothing of it. A new one lists everything, which shows that it is allowed again.
+                    if is_forbidden {
+                        break;
+                    }
                 }
             }
         }
     }
+}
+
+/// Whether the objects get the network of their cluster.
+fn is_in_network(watched: &Watched) -> bool {
+    let kinds = [evenkeel_api::Kind::Pod, evenkeel_api::Kind::EndpointSlice];
+    watched.purpose == Use::Object && kinds.iter().any(|kind| kind.as_str() == watched.selection.kind)
 }
 
 impl Watched {
@@ -215,6 +233,9 @@ impl Target {
             listed.into_iter().filter_map(|object| self.put(purpose, resource, object)).collect();
         let removed: Vec<ObjectKey> = lock(&self.held).difference(&keys).cloned().collect();
         removed.iter().for_each(|key| self.remove_key(key));
+        if let Some(remote) = self.remote.as_ref().filter(|_| purpose == Use::Network) {
+            remote.network_is_known();
+        }
     }
 
     /// Puts an object. Returns its key, if it is an object of the configuration.
@@ -365,7 +386,7 @@ fn is_unsupported_list(error: &watcher::Error) -> bool {
 }
 
 /// What an error says; `None`: the changes since the last one are gone, and everything is listed again.
-fn failure(error: &watcher::Error) -> Option<Failure> {
+pub fn failure(error: &watcher::Error) -> Option<Failure> {
     let status = match error {
         watcher::Error::InitialListFailed(Error::Api(status))
         | watcher::Error::WatchStartFailed(Error::Api(status)) => Some(status),

@@ -130,7 +130,8 @@ impl Scope {
 pub fn watched_in_remote() -> Vec<Watched> {
     let node = Watched::all("", "Node", &["v1"]);
     let node = Watched { purpose: Use::Locality, metadata_only: true, optional: true, ..node };
-    let namespace = Watched { purpose: Use::Network, optional: true, ..Watched::of(Kind::Namespace) };
+    // Without its network, endpoints that only a gateway reaches would be called directly.
+    let namespace = Watched { purpose: Use::Network, ..Watched::of(Kind::Namespace) };
     let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Pod].map(Watched::of);
     kinds.into_iter().chain([node, namespace]).collect()
 }

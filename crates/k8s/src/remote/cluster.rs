@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use evenkeel_admin::clusters::SyncStatus;
 use evenkeel_control::source::feed::ObjectFeed;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{Api, ListParams};
-use kube::core::PartialObjectMeta;
+use kube::api::{Api, ListParams, WatchParams};
+use kube::core::{ObjectList, PartialObjectMeta, WatchEvent};
 use kube::{Client, Resource};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -25,10 +26,15 @@ use crate::watched::watched_in_remote;
 
 /// How long a new client may take to show that it can list.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long it is tried whether objects can be watched, in seconds.
+const PROBE_WATCH_SECONDS: u32 = 1;
 /// How soon a client that failed is tried again; it doubles up to [`MAX_RETRY`].
 const MIN_RETRY: Duration = Duration::from_secs(1);
 /// See [`MIN_RETRY`].
 const MAX_RETRY: Duration = Duration::from_secs(30);
+
+/// Why nothing of a cluster changes any more.
+const ENDED: &str = "its watches have ended, which is a defect; restart the control plane";
 
 /// A kubeconfig, and the Secret that it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,8 +131,11 @@ impl RemoteCluster {
         if let Some(running) = &mut self.running {
             probe(&client).await.map_err(AccessError::Failed)?;
             self.shared.reviews.set(&self.name, client.clone());
-            // It is gone only if the process ends.
-            _ = running.orders.send(Order::Use(client)).await;
+            let is_taken = running.orders.send(Order::Use(client)).await.is_ok();
+            if !is_taken {
+                return Err(AccessError::Unusable(ENDED.to_owned()));
+            }
+            self.began = Instant::now();
             running.kubeconfig.clone_from(&access.kubeconfig);
             tracing::info!(cluster = self.name, %server, "the remote cluster is followed with its new kubeconfig");
             return Ok(());
@@ -154,15 +163,17 @@ impl RemoteCluster {
         let Some(running) = &self.running else { return std::future::pending().await };
         let mut progress = running.watching.progress();
         loop {
-            let now = progress.borrow_and_update().clone();
             let is_late = self.began.elapsed() >= self.shared.timeout;
-            let (status, reason) = status_of(&now, is_late);
+            let (status, reason) = state_of(&mut progress, is_late);
             self.report(secret, status, reason).await;
-            let left = (!now.is_synced && !is_late).then(|| self.shared.timeout.saturating_sub(self.began.elapsed()));
+            if progress.has_changed().is_err() && status == SyncStatus::Failed {
+                return std::future::pending().await;
+            }
+            let left =
+                (status == SyncStatus::Syncing).then(|| self.shared.timeout.saturating_sub(self.began.elapsed()));
             tokio::select! {
-                changed = progress.changed() => if changed.is_err() {
-                    return std::future::pending().await;
-                },
+                // That they have ended is reported as a state.
+                _ = progress.changed() => {}
                 () = sleep(left) => {}
             }
         }
@@ -196,45 +207,75 @@ impl RemoteCluster {
         self.shared.reviews.remove(&self.name);
         let Some(running) = self.running else { return };
         let (ended, wait) = oneshot::channel();
-        _ = running.orders.send(Order::End(ended)).await;
-        _ = wait.await;
-        tracing::info!(cluster = self.name, "no Secret names the remote cluster any more: its endpoints are removed");
+        let is_told = running.orders.send(Order::End(ended)).await.is_ok();
+        if is_told && wait.await.is_ok() {
+            tracing::info!(
+                cluster = self.name,
+                "no Secret names the remote cluster any more: its endpoints are removed"
+            );
+        } else {
+            tracing::error!(
+                cluster = self.name,
+                "no Secret names the remote cluster any more, and its endpoints stay until a restart: {ENDED}"
+            );
+        }
     }
+}
+
+/// The state of a cluster with this progress.
+fn state_of(progress: &mut watch::Receiver<Progress>, is_late: bool) -> (SyncStatus, Option<String>) {
+    if progress.has_changed().is_err() {
+        return (SyncStatus::Failed, Some(ENDED.to_owned()));
+    }
+    status_of(&progress.borrow_and_update(), is_late)
 }
 
 fn status_of(progress: &Progress, is_late: bool) -> (SyncStatus, Option<String>) {
     let missing =
         progress.missing.iter().map(|(kind, reason)| format!("{kind}{reason}")).collect::<Vec<_>>().join(", ");
     let missing = (!missing.is_empty()).then_some(missing);
-    let reason = progress.outage.clone().or(missing);
+    // What is forbidden needs somebody, and an outage may pass; at first everything is missing.
+    let outage = progress.outage.clone();
+    let reason = if progress.is_synced { missing.or(outage) } else { outage.or(missing) };
     match (progress.is_synced, is_late) {
-        (true, _) if progress.outage.is_some() => (SyncStatus::Outage, reason),
+        (true, _) if reason.is_some() => (SyncStatus::Outage, reason),
         (true, _) => (SyncStatus::Synced, None),
         (false, true) => (SyncStatus::Timeout, reason),
         (false, false) => (SyncStatus::Syncing, None),
     }
 }
 
-/// Whether a client can list what is needed.
+/// Whether a client can list and watch what is needed.
 async fn probe(client: &Client) -> Result<(), String> {
-    let lists = async {
-        list_one::<Service>(client, "Services").await?;
-        list_one::<EndpointSlice>(client, "EndpointSlices").await?;
-        list_one::<Pod>(client, "Pods").await
+    let all = async {
+        tokio::try_join!(
+            probe_one::<Service>(client, "Services"),
+            probe_one::<EndpointSlice>(client, "EndpointSlices"),
+            probe_one::<Pod>(client, "Pods"),
+            probe_one::<Namespace>(client, "Namespaces"),
+        )
     };
-    let in_time = tokio::time::timeout(PROBE_TIMEOUT, lists).await;
-    in_time.unwrap_or_else(|_| Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())))
+    let in_time = tokio::time::timeout(PROBE_TIMEOUT, all).await;
+    in_time.unwrap_or_else(|_| Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs()))).map(drop)
 }
 
-async fn list_one<K>(client: &Client, kind: &str) -> Result<(), String>
+async fn probe_one<K>(client: &Client, kind: &str) -> Result<(), String>
 where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + std::fmt::Debug,
-    K: serde::de::DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let api: Api<K> = Api::all(client.clone());
-    let listed = api.list_metadata(&ListParams::default().limit(1)).await;
-    let listed = listed.map(|list: kube::core::ObjectList<PartialObjectMeta<K>>| list.items.len());
-    listed.map(drop).map_err(|error| format!("{kind} cannot be listed: {}", reason(&error)))
+    let unlisted = |error: kube::Error| format!("{kind} cannot be listed: {}", reason(&error));
+    let listed: ObjectList<PartialObjectMeta<K>> =
+        api.list_metadata(&ListParams::default().limit(1)).await.map_err(unlisted)?;
+    let unwatched = |reason: String| format!("{kind} cannot be watched: {reason}");
+    let since = listed.metadata.resource_version.unwrap_or_default();
+    let watched = api.watch_metadata(&WatchParams::default().timeout(PROBE_WATCH_SECONDS), &since).await;
+    // Without changes the server ends the watch in time.
+    match Box::pin(watched.map_err(|error| unwatched(reason(&error)))?).next().await {
+        Some(Err(error)) => Err(unwatched(reason(&error))),
+        Some(Ok(WatchEvent::Error(status))) => Err(unwatched(status.message.clone())),
+        Some(Ok(_)) | None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -244,7 +285,10 @@ mod tests {
     #[test]
     fn a_cluster_that_cannot_be_followed_is_an_alarm() {
         let check = |is_synced: bool, outage: Option<&str>, is_late: bool, expected: SyncStatus| {
-            let missing = if is_synced { [].into() } else { [("Pod".to_owned(), " (why)".to_owned())].into() };
+            let is_forbidden = outage == Some("forbidden");
+            let outage = outage.filter(|_| !is_forbidden);
+            let pods = ("Pod".to_owned(), " (why)".to_owned());
+            let missing = if is_synced && !is_forbidden { [].into() } else { [pods].into() };
             let progress = Progress { is_synced, outage: outage.map(str::to_owned), missing, ..Progress::default() };
             let (status, reason) = status_of(&progress, is_late);
             assert_eq!(status, expected, "{progress:?}");
@@ -256,5 +300,14 @@ mod tests {
         check(false, None, true, SyncStatus::Timeout);
         check(true, None, true, SyncStatus::Synced);
         check(true, Some("refused"), false, SyncStatus::Outage);
+        check(true, Some("forbidden"), false, SyncStatus::Outage);
+    }
+
+    #[test]
+    fn a_cluster_whose_watches_have_ended_has_failed() {
+        let (sender, mut progress) = watch::channel(Progress { is_synced: true, ..Progress::default() });
+        assert_eq!(state_of(&mut progress, false), (SyncStatus::Synced, None));
+        drop(sender);
+        assert_eq!(state_of(&mut progress, false), (SyncStatus::Failed, Some(ENDED.to_owned())));
     }
 }

@@ -1,6 +1,6 @@
 //! Kubeconfigs out of a Secret: who may write the Secret must not thereby run programs or read files of the control plane.
 
-use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError as ConfigError};
 
 /// Why a kubeconfig is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,12 +27,27 @@ pub enum KubeconfigError {
 /// If it is none, or names programs, files, or a server that is not verified.
 pub async fn read(bytes: &[u8]) -> Result<Config, KubeconfigError> {
     let text = std::str::from_utf8(bytes).map_err(|error| KubeconfigError::Unreadable(error.to_string()))?;
-    let file = Kubeconfig::from_yaml(text).map_err(|error| KubeconfigError::Unreadable(error.to_string()))?;
+    let file = Kubeconfig::from_yaml(text).map_err(|error| KubeconfigError::Unreadable(described(&error)))?;
     // All of them, whichever the context names: a later version of the client might look at others.
     file.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()).try_for_each(check_user)?;
     file.clusters.iter().filter_map(|named| named.cluster.as_ref()).try_for_each(check_cluster)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    config.map_err(|error| KubeconfigError::Incomplete(error.to_string()))
+    config.map_err(|error| KubeconfigError::Incomplete(described(&error)))
+}
+
+/// What an error says, without any of the text that it is about: that has credentials, and logs, pages and findings have more readers.
+fn described(error: &ConfigError) -> String {
+    match error {
+        ConfigError::Parse(error) => match error.location() {
+            Some(place) => format!("line {}, column {}: not what a kubeconfig has there", place.line(), place.column()),
+            None => "it is not the YAML of a kubeconfig".to_owned(),
+        },
+        ConfigError::LoadCertificateAuthority(_) => "`certificate-authority-data` is no base64".to_owned(),
+        ConfigError::LoadClientCertificate(_) => "`client-certificate-data` is no base64".to_owned(),
+        ConfigError::LoadClientKey(_) => "`client-key-data` is no base64".to_owned(),
+        ConfigError::ParseCertificates(_) => "`certificate-authority-data` has no certificates".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 fn refuse(is_given: bool, field: &'static str, instead: &'static str) -> Result<(), KubeconfigError> {
@@ -101,5 +116,26 @@ mod tests {
         check(b"", "it is").await;
         check(b"{}", "not complete").await;
         check(b"{current-context: b, contexts: [{name: a}]}", "not complete").await;
+        check(b"kind: Config\nusers: 7\n", "line 2, column 8").await;
+    }
+
+    #[tokio::test]
+    async fn no_error_tells_a_token() {
+        let token = "eyJhbGciOi";
+        for text in [
+            format!("users:\n- name: a\n  user: {{token: {token}, : ]\n"),
+            format!("users: [{{name: a, user: {{token: [{token}]}}}}]\n"),
+            format!("users: [{{name: a, user: {token}}}]\n"),
+            format!("users:\n- {{name: a, user: {{token: {token}}}}}\nclusters: 7\n"),
+            format!("{token}\n"),
+            format!("users: [{{name: a, user: {{token: '{token}}}}}]\n"),
+            format!(
+                "current-context: a\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\nclusters: [{{name: a, cluster: \
+                 {{server: 'https://a:1', certificate-authority-data: '{token}!'}}}}]\nusers: [{{name: a, user: {{token: {token}}}}}]\n"
+            ),
+        ] {
+            let error = read(text.as_bytes()).await.expect_err("it is refused").to_string();
+            assert!(!error.contains(token) && !error.contains('\n'), "{error}");
+        }
     }
 }

@@ -30,6 +30,7 @@ use tokio::task::JoinHandle;
 
 use crate::reason::reason;
 use crate::token_review::clusters::RemoteReviews;
+use crate::watch::failure;
 use cluster::{Access, Shared};
 use status::ClusterState;
 
@@ -182,7 +183,7 @@ impl Registry {
     async fn run(mut self, mut states: mpsc::Receiver<(String, ClusterState)>) {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.options.namespace);
         let config = watcher::Config::default().labels(&format!("{LABEL}={LABEL_VALUE}"));
-        let mut events = watcher::watcher(api, config).boxed();
+        let mut events = watcher::watcher(api.clone(), config.clone()).boxed();
         let mut listed = BTreeMap::new();
         loop {
             tokio::select! {
@@ -191,10 +192,15 @@ impl Registry {
                         self.reconcile(&mut states).await;
                     },
                     Err(error) => {
-                        let reason = reason(&error);
-                        tracing::warn!(reason, "Secrets of remote clusters cannot be watched");
-                        self.change(|known| known.failing = Some(reason));
-                        tokio::time::sleep(RETRY).await;
+                        // That the server no longer has the changes since the last one is no failure.
+                        if failure(&error).is_some() {
+                            let reason = reason(&error);
+                            tracing::warn!(reason, "Secrets of remote clusters cannot be watched");
+                            self.change(|known| known.failing = Some(reason));
+                            tokio::time::sleep(RETRY).await;
+                        }
+                        // A watch that goes on says nothing of it; a new one lists everything, which shows that it works.
+                        events = watcher::watcher(api.clone(), config.clone()).boxed();
                     }
                 },
                 Some((name, state)) = states.recv() => self.take(name, state),
@@ -276,7 +282,8 @@ impl Registry {
         self.known.send_modify(change);
         let page = {
             let known = self.known.borrow();
-            status::page(known.states.iter().map(|(name, state)| (name.as_str(), state)), known.failing.as_deref())
+            let states = known.states.iter().map(|(name, state)| (name.as_str(), state));
+            status::page(states, known.failing.as_deref(), &self.options.namespace)
         };
         self.shared.feed.set_notes(status::notes(&page));
         self.page.send_if_modified(|before| {

@@ -7,12 +7,15 @@ use evenkeel_api::remote::{CLUSTER_LABEL, NETWORK_LABEL, name_in};
 use evenkeel_api::{Kind, ObjectKey};
 use evenkeel_control::source::feed::ObjectFeed;
 use serde_json::{Map, Value};
+use tokio::sync::watch;
 
 /// A remote cluster, as its objects need it.
 #[derive(Debug)]
 pub struct RemotePlace {
     cluster: Arc<str>,
     state: Mutex<State>,
+    /// Whether the namespaces have been listed, which say what the network is.
+    is_network_known: watch::Sender<bool>,
 }
 
 /// An object that is about to be put.
@@ -34,7 +37,7 @@ struct State {
 impl RemotePlace {
     /// The cluster of this name.
     pub fn new(cluster: &str) -> Self {
-        Self { cluster: cluster.into(), state: Mutex::default() }
+        Self { cluster: cluster.into(), state: Mutex::default(), is_network_known: watch::Sender::new(false) }
     }
 
     /// Names and labels an object. While the result is there, the cluster stays in its network.
@@ -89,6 +92,17 @@ impl RemotePlace {
             };
             feed.put(json, known.created);
         }
+    }
+
+    /// From now on objects can be put: it is known in which network they are, or that they are in none.
+    pub fn network_is_known(&self) {
+        self.is_network_known.send_replace(true);
+    }
+
+    /// Waits until objects can be put. Earlier, endpoints of another network would be called directly.
+    pub async fn until_network_is_known(&self) {
+        // The sender is there as long as this.
+        _ = self.is_network_known.subscribe().wait_for(|is_known| *is_known).await;
     }
 
     /// The key that an object of the cluster has among all.

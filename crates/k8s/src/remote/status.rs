@@ -33,10 +33,15 @@ impl ClusterState {
     }
 }
 
-/// The page about all of them; `failing`: why the Secrets cannot be read.
+/// Stands for all Secrets, where they cannot be read; no cluster has this name.
+const SECRETS: &str = "(Secrets)";
+
+/// The page about all of them; `failing`: why the Secrets of the namespace cannot be read. It is then an entry of the list, because
+/// who sees an empty one would believe that there are no clusters.
 pub(crate) fn page<'s>(
     all: impl Iterator<Item = (&'s str, &'s ClusterState)>,
     failing: Option<&str>,
+    namespace: &str,
 ) -> RemoteClusters {
     let one = |(id, state): (&str, &ClusterState)| RemoteCluster {
         id: id.to_owned(),
@@ -45,7 +50,14 @@ pub(crate) fn page<'s>(
         reason: state.reason.clone(),
         since: httpdate::fmt_http_date(state.since),
     };
-    RemoteClusters { clusters: all.map(one).collect(), failing: failing.map(str::to_owned) }
+    let secrets = failing.map(|reason| RemoteCluster {
+        id: SECRETS.to_owned(),
+        secret_name: format!("{namespace}/*"),
+        sync_status: SyncStatus::Failed,
+        reason: Some(format!("the Secrets of remote clusters cannot be read: {reason}")),
+        since: String::new(),
+    });
+    RemoteClusters { clusters: all.map(one).chain(secrets).collect(), failing: failing.map(str::to_owned) }
 }
 
 /// The findings: a cluster that cannot be followed is an alarm.
@@ -55,7 +67,7 @@ pub(crate) fn notes(page: &RemoteClusters) -> Diagnostics {
     let mut warn = |text: String| {
         notes.push(Diagnostic::warning(SOURCE_OUTAGE, Span::whole_file(PLACE), text).with_help(help));
     };
-    for cluster in page.clusters.iter().filter(|cluster| cluster.sync_status.is_alarm()) {
+    for cluster in page.clusters.iter().filter(|cluster| cluster.sync_status.is_alarm() && cluster.id != SECRETS) {
         let RemoteCluster { id, secret_name, sync_status, reason, .. } = cluster;
         let reason = reason.as_deref().unwrap_or("no answer yet");
         warn(format!(

@@ -12,7 +12,7 @@ use evenkeel_ca::tokens::ACCOUNT_PREFIX;
 use evenkeel_control::authentication::{Presented, Review, TokenAuthenticator, TokenRefusal};
 use kube::Client;
 
-use super::TokenReviews;
+use super::{TokenReviews, check};
 
 /// The API servers of remote clusters, by cluster. Clones share them.
 #[derive(Clone, Default)]
@@ -83,7 +83,7 @@ impl TokenAuthenticator for ClusterTokens {
             Ok(Issuer::Remote(server)) => server
                 .verdict(presented, now)
                 .map(|verdict| verdict.map(|workload| of_cluster(workload, presented.cluster))),
-            Err(refusal) => Some(Err(refusal)),
+            Err(unknown) => Some(Err(refusal(unknown, presented, now))),
         }
     }
 
@@ -94,9 +94,14 @@ impl TokenAuthenticator for ClusterTokens {
                 let workload = server.review(presented, now).await?;
                 Ok(of_cluster(workload, presented.cluster))
             }),
-            Err(refusal) => Box::pin(std::future::ready(Err(refusal))),
+            Err(unknown) => Box::pin(std::future::ready(Err(refusal(unknown, presented, now)))),
         }
     }
+}
+
+/// The refusal of a token whose cluster is not known: what no API server would accept proves nothing, whatever cluster is named with it.
+fn refusal(unknown: TokenRefusal, presented: Presented<'_>, now: SystemTime) -> TokenRefusal {
+    check(presented.token, now).err().unwrap_or(unknown)
 }
 
 /// The workload with the name that its Pod has among those of all clusters.

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use evenkeel_admin::clusters::{RemoteCluster, SyncStatus};
 use evenkeel_ca::tokens::AUDIENCE;
-use evenkeel_control::authentication::{Presented, TokenAuthenticator as _};
+use evenkeel_control::authentication::{Presented, TokenAuthenticator as _, TokenRefusal};
 use evenkeel_control::source::feed::ObjectSource;
 use evenkeel_control::source::{Extent, LiveSource as _, SOURCE_OUTAGE};
 use evenkeel_k8s::remote::{self, RemoteOptions, Remotes};
@@ -15,7 +15,7 @@ use evenkeel_k8s::token_review::clusters::ClusterTokens;
 use evenkeel_model::{AddressBook, Builder, Endpoint, MeshConfig, Snapshot, Source as _};
 use evenkeel_testkit::kubernetes::{ApiServer, TokenOptions};
 
-use crate::fixture::admin;
+use crate::fixture::{admin, client};
 use crate::mesh::{PATIENCE, Wire, pod, service, set_ready, start};
 
 /// The rights that a remote cluster gives.
@@ -87,6 +87,11 @@ fn address_in(wire: &Wire) -> String {
     rest.split('"').next().expect("its end").to_owned()
 }
 
+fn options(timeout: Duration) -> RemoteOptions {
+    let namespace = "istio-system".to_owned();
+    RemoteOptions { namespace: namespace.clone(), root: namespace, own: "Kubernetes".to_owned(), timeout }
+}
+
 /// A control plane's view of its own cluster and the remote ones.
 struct World {
     own: ObjectSource,
@@ -102,13 +107,7 @@ struct World {
 impl World {
     async fn start(server: &ApiServer, timeout: Duration) -> Self {
         let (watching, mut own) = start(&server.kubeconfig()).await;
-        let options = RemoteOptions {
-            namespace: "istio-system".to_owned(),
-            root: "istio-system".to_owned(),
-            own: "Kubernetes".to_owned(),
-            timeout,
-        };
-        let (mut remotes, mut of_remotes) = remote::start(admin(server).await, options);
+        let (mut remotes, mut of_remotes) = remote::start(admin(server).await, options(timeout));
         remotes.settled().await;
         own.first();
         of_remotes.first();
@@ -201,6 +200,15 @@ async fn tokens_are_verified_by_their_cluster(east: &ApiServer, west: &ApiServer
     check(&of_west, "", Err("the API server refuses the token")).await;
     check(&of_east, "west", Err("the API server refuses the token")).await;
     check(&of_west, "north", Err("no remote cluster of the name")).await;
+    // Nobody is asked to come again with what no API server would accept.
+    let other = west.token("shop", "default", &TokenOptions::default());
+    for (token, expected) in [("garbage", "no JSON Web Token"), (&other, "its audience is not `istio-ca`")] {
+        let presented = Presented { token, cluster: "north" };
+        let at_once = tokens.verdict(presented, SystemTime::now());
+        for verdict in [at_once.expect("a verdict"), tokens.review(presented, SystemTime::now()).await] {
+            assert!(matches!(&verdict, Err(TokenRefusal::Invalid(reason)) if reason.contains(expected)), "{verdict:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -298,5 +306,44 @@ async fn a_start_does_not_wait_for_a_cluster_that_is_away() {
     // It is not forgotten.
     west.restart();
     world.until_endpoints(&["/10.1.0.1/", "west/10.2.0.1/"]).await;
+    world.until_status("west", SyncStatus::Synced).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn secrets_that_cannot_be_read_are_an_alarm_until_they_can() {
+    let east = ApiServer::start();
+    east.apply(&namespace("istio-system"));
+    let wire = Wire::to(&east).await;
+    let (mut remotes, mut source) = remote::start(client(wire.kubeconfig()).await, options(Duration::from_secs(30)));
+    remotes.settled().await;
+    source.first();
+    let mut page = remotes.page();
+    for is_open in [false, true] {
+        wire.set_open(is_open);
+        let in_time = tokio::time::timeout(PATIENCE, page.wait_for(|page| page.failing.is_none() == is_open)).await;
+        assert!(in_time.is_ok(), "{is_open}: never");
+        source.refresh(Extent::All).await;
+        let alarms = source.findings().iter().filter(|found| found.code == SOURCE_OUTAGE).count();
+        // Nobody must take the list for an empty one.
+        let listed = remotes.page().borrow().clusters.iter().filter(|one| one.sync_status.is_alarm()).count();
+        assert_eq!((alarms, listed), if is_open { (0, 0) } else { (1, 1) });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn endpoints_wait_until_their_network_is_known() {
+    let (east, west) = (cluster("10.1.0.1"), cluster("10.2.0.1"));
+    west.kubectl(&["label", "namespace", "istio-system", "topology.istio.io/network=n2"]);
+    let wire = Wire::to(&west).await;
+    let token = format!("token: {}", reader(&west, "reader"));
+    west.apply(&READER.replace("namespaces, ", ""));
+    east.apply(&secret("west", "west", &kubeconfig(&west, &address_in(&wire), &token)));
+    let mut world = World::start(&east, Duration::from_secs(5)).await;
+    let reason = world.until_status("west", SyncStatus::Timeout).await;
+    assert!(reason.contains("Namespace") && reason.contains("forbidden"), "{reason}");
+    assert_eq!(world.endpoints(), ["/10.1.0.1/"], "whether they can be called directly is not known");
+    west.apply(READER);
+    let all = ["/10.1.0.1/", "west/10.2.0.1/n2"];
+    world.until_endpoints(&all).await;
     world.until_status("west", SyncStatus::Synced).await;
 }
