@@ -132,7 +132,7 @@ fn secrets_that_limits_of_rates_ask_for_are_unknown() {
         format!("rate_limits: [{{actions: [{{request_headers: {{header_name: {header}, descriptor_key: k}}}}]}}]")
     };
     let bucket = "token_bucket: {max_tokens: 1, fill_interval: 1s}";
-    let told = |header: &str| {
+    let entry_of = |header: &str| {
         format!(
             "typed_per_filter_config: {{limit: {{\"@type\": {HTTP}.local_ratelimit.v3.LocalRateLimit, stat_prefix: l, {bucket}, {}}}}}",
             limits(header)
@@ -149,10 +149,10 @@ fn secrets_that_limits_of_rates_ask_for_are_unknown() {
         // Nobody limits.
         ("", "", "", "", &limits(secret), None),
         (&limit, "", &*limits(secret), "", "", Some(secret)),
-        (&limit, "", "", &*told(secret), "", Some(secret)),
-        (&limit, "", "", &told("x-user"), "", None),
-        (&limit, "", &told(secret), "", "", Some(secret)),
-        (&limit, &*told(secret), "", "", "", Some(secret)),
+        (&limit, "", "", &*entry_of(secret), "", Some(secret)),
+        (&limit, "", "", &entry_of("x-user"), "", None),
+        (&limit, "", &entry_of(secret), "", "", Some(secret)),
+        (&limit, &*entry_of(secret), "", "", "", Some(secret)),
     ] {
         let routes = format!(
             "route_config: {{name: r, {table}, virtual_hosts: [{{name: all, domains: [\"*\"], {host}, routes: [\
