@@ -46,7 +46,7 @@ impl Envoy {
             bootstrap: bootstrap.to_owned(),
             concurrency: options.concurrency(),
             admin_port: options.admin_port(),
-            drain_time: options.drain_time(),
+            drain_time: options.drain_time_after_accepting(),
             more: arguments(options),
         }
     }

@@ -178,7 +178,8 @@ pub struct Options {
     /// How long connections may continue when the proxy stops, in seconds [default: terminationDrainDuration of --proxy-config, or 5].
     #[arg(long, value_name = "SECONDS")]
     pub drain_time_s: Option<u64>,
-    /// How long the proxy still accepts connections when it is told to stop, in seconds, before they drain: others learn later that a Pod ends.
+    /// How long the proxy still accepts connections when it is told to stop, in seconds: others learn later that a Pod ends. This is a part of
+    /// the drain time if that is given.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub accept_after_stop_s: u64,
     /// How long a running agent that this one takes over from may keep connections that cannot be transferred, in seconds.
@@ -340,8 +341,19 @@ impl Options {
 
     /// How long connections may continue when the proxy stops.
     pub fn drain_time(&self) -> Duration {
+        self.asked_drain_time().unwrap_or(DEFAULT_DRAIN_TIME)
+    }
+
+    fn asked_drain_time(&self) -> Option<Duration> {
         let of_config = || duration::parse(self.proxy_config.get("terminationDrainDuration")?.as_str()?).ok();
-        self.drain_time_s.map(Duration::from_secs).or_else(of_config).unwrap_or(DEFAULT_DRAIN_TIME)
+        self.drain_time_s.map(Duration::from_secs).or_else(of_config)
+    }
+
+    /// How long connections may continue once the proxy no longer accepts any: what accepting leaves of the time that is asked for; the
+    /// default follows it.
+    pub fn drain_time_after_accepting(&self) -> Duration {
+        let accepts = Duration::from_secs(self.accept_after_stop_s);
+        self.asked_drain_time().map_or(DEFAULT_DRAIN_TIME, |time| time.saturating_sub(accepts))
     }
 
     /// The port of the proxy's admin interface.

@@ -98,7 +98,7 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         node: NodeOverrides::default(),
         // Not used: logging is this process's.
         log_level: Level::default(),
-        drain_time: options.drain_time(),
+        drain_time: options.drain_time_after_accepting(),
         listener_drain_time: options.listener_drain_time(),
         admin_address_path: None,
         handover: handover::socket(options),

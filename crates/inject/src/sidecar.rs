@@ -54,7 +54,9 @@ pub(crate) fn container(pod: &Pod<'_>, settings: &ProxySettings, labels: &BTreeM
     let further = ["--cluster-domain", &pod.template.cluster_domain, "--cluster-id", &pod.template.cluster];
     // Those who call learn of the Pod's end after the proxy does. A native sidecar ends after the programs, which nobody calls any more then.
     let is_called_at_its_end = role == Role::Gateway || pod.form(settings) == SidecarForm::Container;
-    let accepts = is_called_at_its_end.then(|| settings.drain.unwrap_or(ACCEPT_AFTER_STOP).min(ACCEPT_AFTER_STOP));
+    // Accepting is a part of the drain time; what was accepted last has the other half to end.
+    let at_most = settings.drain.map_or(ACCEPT_AFTER_STOP, |drain| drain / 2);
+    let accepts = is_called_at_its_end.then_some(at_most.min(ACCEPT_AFTER_STOP));
     let accepts = accepts.into_iter().flat_map(|time| ["--accept-after-stop-s".to_owned(), time.as_secs().to_string()]);
     Container {
         name: PROXY_CONTAINER.to_owned(),

@@ -198,6 +198,19 @@ fn the_config_sets_what_no_option_does() {
     check(&["--proxy-config", r#"{"concurrency":0,"terminationDrainDuration":"soon"}"#], 0, 5_000, &Value::Null);
 }
 
+/// A Pod's grace period has room for the drain time that is asked for, and not for accepting beside it.
+#[test]
+fn accepting_is_a_part_of_the_drain_time_that_is_asked_for() {
+    let check = |more: &[&str], expected_s: u64| {
+        let options = options(&words("sidecar", &[&["--accept-after-stop-s", "5"], more].concat()));
+        assert_eq!(options.drain_time_after_accepting().as_secs(), expected_s, "{more:?}");
+    };
+    check(&[], 5);
+    check(&["--proxy-config", r#"{"terminationDrainDuration":"25s"}"#], 20);
+    check(&["--proxy-config", r#"{"terminationDrainDuration":"25s"}"#, "--drain-time-s", "8"], 3);
+    check(&["--drain-time-s", "3"], 0);
+}
+
 #[test]
 fn dns_is_answered_unless_the_metadata_say_otherwise() {
     let check = |more: &[&str], expected: bool| {

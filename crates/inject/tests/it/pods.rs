@@ -91,7 +91,8 @@ fn proxies_that_are_called_at_their_end_accept_until_others_know() {
     };
     check("{}", SidecarForm::Native, None);
     check("{}", SidecarForm::Container, Some("5"));
-    check("{\"terminationDrainDuration\": \"2s\"}", SidecarForm::Container, Some("2"));
+    check("{\"terminationDrainDuration\": \"2s\"}", SidecarForm::Container, Some("1"));
+    check("{\"terminationDrainDuration\": \"25s\"}", SidecarForm::Container, Some("5"));
     check("{\"terminationDrainDuration\": \"60s\"}", SidecarForm::Container, Some("5"));
 }
 
