@@ -1,5 +1,7 @@
 //! Definitions of kinds (CustomResourceDefinition): where what a server stores and what is read here differ, before an object is lost by it.
 
+use std::ops::RangeInclusive;
+
 use evenkeel_base::yaml::Node;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
@@ -16,9 +18,9 @@ const GROUPS: [&str; 6] = [
     "extensions.istio.io",
 ];
 /// The annotation of the Gateway API's definitions with their version.
-const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
-/// The oldest version of the Gateway API whose objects mean what they mean here: 1.1.
-const OLDEST_BUNDLE: [u32; 2] = [1, 1];
+pub const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
+/// The versions of the Gateway API whose objects mean what they mean here.
+pub const BUNDLES: RangeInclusive<[u32; 2]> = [1, 1]..=[1, 6];
 /// The most fields that a finding lists.
 const MAX_FIELDS: usize = 8;
 /// What every object has beside what its kind defines.
@@ -96,17 +98,23 @@ fn read_version(definition: &Node, kind: Kind) -> Option<(&'static str, Option<&
     })
 }
 
+/// Major and minor version of the Gateway API in the value of [`BUNDLE_VERSION`].
+pub fn bundle_version(text: &str) -> Option<[u32; 2]> {
+    let mut numbers = text.trim_start_matches('v').split(['.', '-']).map(|part| part.parse::<u32>().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
 fn check_bundle(definition: &Node, title: &str, found: &mut Diagnostics) {
     let annotations = definition.get("metadata").and_then(|metadata| metadata.get("annotations"));
     let Some(written) = annotations.and_then(|annotations| annotations.get(BUNDLE_VERSION)) else { return };
     let Some(text) = written.as_str() else { return };
-    let mut numbers = text.trim_start_matches('v').split('.').map(|part| part.parse::<u32>().ok());
     // A build from sources has no number.
-    let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else { return };
-    if major > 0 && [major, minor] < OLDEST_BUNDLE {
+    let Some(version) = bundle_version(text) else { return };
+    let oldest = BUNDLES.start();
+    if version[0] > 0 && version < *oldest {
         let message = format!(
             "the definition of {title} is of version {text} of the Gateway API, and {}.{} is the oldest one that is supported",
-            OLDEST_BUNDLE[0], OLDEST_BUNDLE[1]
+            oldest[0], oldest[1]
         );
         found.push(Diagnostic::warning(UNREAD_VERSION, written.span.clone(), message).with_help(UPDATE));
     }

@@ -1,6 +1,6 @@
 //! Custom resource definitions: Istio's kinds and those of the Gateway API.
 
-use evenkeel_api::definition;
+use evenkeel_api::definition::{self, BUNDLE_VERSION, BUNDLES};
 use evenkeel_base::yaml::Node;
 use evenkeel_base::{Severity, Span};
 use serde_json::Value;
@@ -12,11 +12,10 @@ use crate::crds::{self, VERSION_ANNOTATION};
 const GROUP: &str = "definitions";
 const PAGE: &str = "docs/install.md#custom-resource-definitions";
 const GATEWAY_API: &str = ".gateway.networking.k8s.io";
-/// The annotation of the Gateway API's definitions with their version.
-const BUNDLE: &str = "gateway.networking.k8s.io/bundle-version";
 const CHANNEL: &str = "gateway.networking.k8s.io/channel";
 
 const NOT_NEWER: &str = "no definition is newer than this program";
+const OLDEST: &str = "the Gateway API is 1.1 or newer";
 const STORED: &str = "stored objects have versions that are served";
 /// Checks that nobody skips: an older definition, or one without a version in which objects are stored, loses what users have stored.
 pub const BINDING: [&str; 2] = [NOT_NEWER, STORED];
@@ -24,7 +23,7 @@ pub const BINDING: [&str; 2] = [NOT_NEWER, STORED];
 pub(super) const CHECKS: &[Check] = &[
     Check { group: GROUP, name: NOT_NEWER, is_early: true, hint: PAGE, run: not_newer },
     Check { group: GROUP, name: STORED, is_early: true, hint: PAGE, run: stored },
-    Check { group: GROUP, name: "the Gateway API is 1.1 or newer", is_early: true, hint: PAGE, run: gateway_api },
+    Check { group: GROUP, name: OLDEST, is_early: true, hint: PAGE, run: gateway_api },
     Check {
         group: GROUP,
         name: "the Gateway API's definitions have one version",
@@ -88,8 +87,9 @@ fn of_gateway_api(picture: &Picture) -> Result<Vec<&Value>, String> {
 
 fn gateway_api(picture: &Picture) -> Result<Verdict, String> {
     let old = of_gateway_api(picture)?.into_iter().filter_map(|definition| {
-        let version = annotation(definition, BUNDLE)?;
-        (minor_version(version)? < [1, 1]).then(|| format!("{} is of {version}", name(definition)))
+        let version = annotation(definition, BUNDLE_VERSION)?;
+        (definition::bundle_version(version)? < *BUNDLES.start())
+            .then(|| format!("{} is of {version}", name(definition)))
     });
     Ok(none_of(old.collect(), Verdict::Failed))
 }
@@ -105,7 +105,8 @@ fn read(picture: &Picture) -> Result<Verdict, String> {
 }
 
 fn one_bundle(picture: &Picture) -> Result<Verdict, String> {
-    let mut versions: Vec<_> = of_gateway_api(picture)?.into_iter().filter_map(|crd| annotation(crd, BUNDLE)).collect();
+    let mut versions: Vec<_> =
+        of_gateway_api(picture)?.into_iter().filter_map(|crd| annotation(crd, BUNDLE_VERSION)).collect();
     versions.sort_unstable();
     versions.dedup();
     Ok(should(versions.len() <= 1, || format!("they are of {}", versions.join(", "))))
@@ -143,4 +144,15 @@ fn versions(picture: &Picture) -> Result<Verdict, String> {
     } else {
         none_of(lacking.collect(), Verdict::Warning)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_names_the_oldest_version() {
+        let [major, minor] = BUNDLES.start();
+        assert_eq!(OLDEST, format!("the Gateway API is {major}.{minor} or newer"));
+    }
 }

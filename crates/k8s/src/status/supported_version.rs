@@ -1,5 +1,6 @@
 //! The condition `SupportedVersion` of a GatewayClass: whether the cluster's definitions of the Gateway API are of a known version.
 
+use evenkeel_api::definition::{BUNDLE_VERSION, BUNDLES, bundle_version};
 use evenkeel_model::Condition;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
@@ -9,10 +10,6 @@ use crate::discovery;
 
 /// The definition that is asked; all are installed together.
 const DEFINITION: &str = "gatewayclasses.gateway.networking.k8s.io";
-/// The annotation with the version of the Gateway API.
-const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
-/// The newest version whose kinds are read: 1.6.
-const NEWEST_MINOR: u32 = 6;
 
 /// Returns the condition for the definitions of a cluster.
 pub(super) async fn condition(client: &Client) -> Result<Condition, kube::Error> {
@@ -23,13 +20,13 @@ pub(super) async fn condition(client: &Client) -> Result<Condition, kube::Error>
 }
 
 fn of(version: Option<&str>) -> Condition {
-    let minor = version.and_then(|version| version.strip_prefix("v1.")).and_then(|rest| rest.split(['.', '-']).next());
-    let is_known = minor.and_then(|minor| minor.parse::<u32>().ok()).is_some_and(|minor| minor <= NEWEST_MINOR);
+    let is_known = version.and_then(bundle_version).is_some_and(|version| BUNDLES.contains(&version));
     let version = version.unwrap_or("unknown");
     let (reason, message) = if is_known {
         ("SupportedVersion", format!("the definitions are of version {version}"))
     } else {
-        let message = format!("the definitions are of version {version}, and 1.0 to 1.{NEWEST_MINOR} are known");
+        let [oldest, newest] = [BUNDLES.start(), BUNDLES.end()].map(|[major, minor]| format!("{major}.{minor}"));
+        let message = format!("the definitions are of version {version}, and {oldest} to {newest} are known");
         ("UnsupportedVersion", message)
     };
     Condition { kind: "SupportedVersion", holds: is_known, reason, message }
@@ -46,7 +43,8 @@ mod tests {
             assert_eq!((condition.holds, condition.reason), (expected, reason), "{version:?}: {}", condition.message);
         };
         check(Some("v1.6.0"), true, "SupportedVersion");
-        check(Some("v1.0.0-rc1"), true, "SupportedVersion");
+        check(Some("v1.1.0-rc1"), true, "SupportedVersion");
+        check(Some("v1.0.0"), false, "UnsupportedVersion");
         check(Some("v1.7.0"), false, "UnsupportedVersion");
         check(Some("v0.8.1"), false, "UnsupportedVersion");
         check(Some("main"), false, "UnsupportedVersion");
