@@ -3,6 +3,8 @@
 
 /// Separates the cluster from the name.
 const SEPARATOR: char = '/';
+/// The name of the source of what the API server of the control plane's own cluster has.
+pub const OWN_SOURCE: &str = "kubernetes";
 /// Istio's label of what is in a cluster.
 pub const CLUSTER_LABEL: &str = "topology.istio.io/cluster";
 /// Istio's label of what is in a network; on a Service: of the network that its gateway leads into.

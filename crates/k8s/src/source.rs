@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use evenkeel_api::remote::OWN_SOURCE;
 use evenkeel_base::{Rank, SourceId};
 use evenkeel_control::source::feed::{ObjectFeed, ObjectSource};
 use evenkeel_control::source::objects::PastObject;
@@ -81,7 +82,7 @@ pub struct SourceStopped;
 
 /// Watches what a control plane reads, and returns the source of it.
 pub fn start(client: Client, scope: &Scope) -> (Watching, ObjectSource) {
-    let (feed, source) = ObjectFeed::new(SourceId::new("kubernetes", RANK));
+    let (feed, source) = ObjectFeed::new(SourceId::new(OWN_SOURCE, RANK));
     let objects = Objects { feed, wanted: watched(scope), root: &scope.root, revision: &scope.revision, remote: None };
     // Its client stays.
     let (_, orders) = mpsc::channel(1);

@@ -116,16 +116,17 @@ pub fn assignment<'a>(
     ranking: &EndpointRanking,
 ) -> ClusterLoadAssignment {
     let mut by_locality: BTreeMap<(&str, Rank), Vec<LbEndpoint>> = BTreeMap::new();
+    let mut gateways: BTreeMap<(&str, Rank, &EndpointAddress, u16), usize> = BTreeMap::new();
     for endpoint in endpoints {
-        let group = (&*endpoint.locality, ranking.rank(endpoint));
-        let list = by_locality.entry(group).or_default();
-        let new = lb_endpoint(context, endpoint);
+        let (name, rank) = (&*endpoint.locality, ranking.rank(endpoint));
+        let list = by_locality.entry((name, rank)).or_default();
         // Several endpoints behind one gateway are one, with their shares.
         let is_gateway = endpoint.workload_name.is_empty() && !context.is_near(endpoint);
-        let is_same = |known: &&mut LbEndpoint| known.host_identifier == new.host_identifier;
-        match if is_gateway { list.iter_mut().find(is_same) } else { None } {
+        let place = (name, rank, &endpoint.address, endpoint.port);
+        let at = if is_gateway { *gateways.entry(place).or_insert(list.len()) } else { list.len() };
+        match list.get_mut(at) {
             Some(known) => add_weight(known, endpoint.weight),
-            None => list.push(new),
+            None => list.push(lb_endpoint(context, endpoint)),
         }
     }
     // Envoy accepts priorities only without gaps.
@@ -140,7 +141,8 @@ pub fn assignment<'a>(
     ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: groups.collect(), ..Default::default() }
 }
 
-fn add_weight(known: &mut LbEndpoint, more: u32) {
+/// Gives an endpoint a further share.
+pub fn add_weight(known: &mut LbEndpoint, more: u32) {
     let own = known.load_balancing_weight.as_ref().map_or(1, |weight| weight.value);
     known.load_balancing_weight = Some(u32_value(own.saturating_add(more.max(1))));
 }

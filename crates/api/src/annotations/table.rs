@@ -151,7 +151,7 @@ pub const LABELS: &[Known] = &[
     known("service.istio.io/canonical-revision", &[], Verdict::Honoured, "a label like any other, which selectors match; metrics are by its value, too"),
     known("service.istio.io/workload-name", &[], Verdict::Inert, "the name of a workload is that of its owner"),
     known("sidecar.istio.io/inject", &["Pod"], Verdict::Honoured, "whether the Pod gets a sidecar"),
-    known("topology.istio.io/cluster", &[], Verdict::Inert, "endpoints of remote clusters have it, whatever their Pods say"),
+    known("topology.istio.io/cluster", &[], Verdict::Inert, "endpoints have the name of their cluster, whatever their Pods say"),
     known("topology.istio.io/network", &["Namespace", "Pod", "Service", "WorkloadEntry"], Verdict::Honoured, "the network; on a Service: the one that its gateway leads into; on the root namespace: that of the cluster"),
     known("topology.istio.io/subzone", &[], Verdict::Honoured, "part of the locality"),
 ];

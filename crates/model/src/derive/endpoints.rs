@@ -1,5 +1,6 @@
 //! Endpoints: Pods that a Service selects, and those in ServiceEntries and EndpointSlices.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntrySpec;
@@ -64,14 +65,16 @@ fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByP
         of_workload(cx, workload, service, not_ready_too, &mut by_port);
     }
     if let Some(name) = slices_name(cx, service) {
+        let mut places = Places::default();
         for object in cx.slices(namespace, &name) {
-            of_slice(cx, object, service, not_ready_too, &mut by_port);
+            of_slice(cx, object, service, not_ready_too, &mut by_port, &mut places);
         }
     }
     for (part, described) in cx.parts_of(service) {
-        let Some(Resource::ServiceEntry(entry)) = cx.object(part).map(|object| &object.resource) else { continue };
+        let Some(object) = cx.object(part) else { continue };
+        let Resource::ServiceEntry(entry) = &object.resource else { continue };
         for written in &entry.spec.endpoints {
-            of_entry(cx, written, service, described, &mut by_port);
+            of_entry(cx, object, written, service, described, &mut by_port);
         }
     }
     let resolves = matches!(service.resolution, Resolution::Dns | Resolution::DnsRoundRobin);
@@ -226,6 +229,7 @@ fn of_name(service: &Service, name: &Hostname, by_port: &mut EndpointsByPort) {
 /// An endpoint written in a ServiceEntry, for the ports that this entry describes.
 fn of_entry(
     cx: &Cx<'_>,
+    object: &Object,
     written: &WorkloadEntrySpec,
     service: &Service,
     described: &Service,
@@ -235,6 +239,9 @@ fn of_entry(
     let account = written.service_account.as_ref();
     let identity = account.and_then(|a| SpiffeId::new(&cx.mesh().trust_domain, &service.namespace, &a.0).ok());
     let locality = written.locality.clone().unwrap_or_else(|| workloads::locality(&written.labels).to_string());
+    let network: Arc<str> = written.network.as_deref().unwrap_or_default().into();
+    let mut labels = written.labels.clone();
+    cx.add_place(object, &network, &mut labels);
     for service_port in &service.ports {
         let Some(own) = described.ports.iter().find(|port| port.name == service_port.name) else { continue };
         let port = match address {
@@ -243,10 +250,10 @@ fn of_entry(
         };
         let mtls = written.takes_mtls() && cx.mtls_mode(&service.namespace, &written.labels, port) != MtlsMode::Disable;
         by_port.get_or_default(TransportPort::of(service_port)).push(Endpoint {
-            labels: written.labels.clone(),
+            labels: labels.clone(),
             identity: identity.clone(),
             locality: locality.as_str().into(),
-            network: written.network.as_deref().unwrap_or_default().into(),
+            network: network.clone(),
             weight: written.weight.unwrap_or(1).max(1),
             mtls,
             ..bare(service, address.clone(), port)
@@ -254,9 +261,25 @@ fn of_entry(
     }
 }
 
+/// Where an endpoint is: two of one place are one.
+type Place = (EndpointAddress, u16, Arc<str>);
+/// The indexes of the endpoints of a service's ports, by place.
+type Places = HashMap<TransportPort, HashMap<Place, usize>>;
+
+fn place(endpoint: &Endpoint) -> Place {
+    (endpoint.address.clone(), endpoint.port, endpoint.cluster.clone())
+}
+
 /// The endpoints of a slice. A slice of a Service with a selector is usually written by Kubernetes about the Pods that
 /// are endpoints already; only the others are added.
-fn of_slice(cx: &Cx<'_>, object: &Object, service: &Service, not_ready_too: bool, by_port: &mut EndpointsByPort) {
+fn of_slice(
+    cx: &Cx<'_>,
+    object: &Object,
+    service: &Service,
+    not_ready_too: bool,
+    by_port: &mut EndpointsByPort,
+    places: &mut Places,
+) {
     let Resource::EndpointSlice(slice) = &object.resource else { return };
     let cluster: Arc<str> = remote::split(&object.name).0.into();
     let of_cluster = || cx.own_network().filter(|_| cluster.is_empty());
@@ -266,7 +289,12 @@ fn of_slice(cx: &Cx<'_>, object: &Object, service: &Service, not_ready_too: bool
         let Some(number) = port.port else { continue };
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
         let Some(service_port) = service.ports.iter().find(|p| &*p.name == port_name) else { continue };
-        let list = by_port.get_or_default(TransportPort::of(service_port));
+        let transport_port = TransportPort::of(service_port);
+        let list = by_port.get_or_default(transport_port);
+        let places = places.entry(transport_port).or_insert_with(|| {
+            // The first one of a place counts.
+            list.iter().enumerate().rev().map(|(at, endpoint)| (place(endpoint), at)).collect()
+        });
         let addresses = slice.endpoints.iter().flat_map(|e| e.addresses.iter().map(move |address| (e, address)));
         let found = addresses.filter_map(|(e, address)| slice_endpoint(cx, service, e, address, number.0));
         for mut endpoint in found {
@@ -276,11 +304,13 @@ fn of_slice(cx: &Cx<'_>, object: &Object, service: &Service, not_ready_too: bool
             if endpoint.network.is_empty() {
                 endpoint.network = network.clone();
             }
-            let place = |endpoint: &Endpoint| (endpoint.address.clone(), endpoint.port, endpoint.cluster.clone());
-            let new = place(&endpoint);
-            match list.iter_mut().find(|known| place(known) == new) {
+            let at = *places.entry(place(&endpoint)).or_insert(list.len());
+            match list.get_mut(at) {
                 Some(known) => known.draining |= endpoint.draining && !known.ready,
-                None => list.push(endpoint),
+                None => {
+                    cx.add_place(object, &endpoint.network, &mut endpoint.labels);
+                    list.push(endpoint);
+                }
             }
         }
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_api::Kind;
 use evenkeel_api::istio::{self, MeshOutboundMode};
-use evenkeel_api::remote::NETWORK_LABEL;
+use evenkeel_api::remote::{self, CLUSTER_LABEL, NETWORK_LABEL, OWN_SOURCE};
+use evenkeel_api::{Kind, Object};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::discovery::Discovery;
@@ -56,6 +56,22 @@ impl<'t> Cx<'t> {
     pub(super) fn own_network(&self) -> Option<&'t str> {
         let labels = self.namespace_labels(&self.mesh().root_namespace)?;
         labels.get(NETWORK_LABEL).map(String::as_str).filter(|network| !network.is_empty())
+    }
+
+    /// Adds the labels of cluster and network to those of a workload or an endpoint that an object of a cluster stands for, as Istio does:
+    /// subsets and `sourceLabels` may name them. What files declare is in no cluster.
+    pub(super) fn add_place(&self, object: &Object, network: &str, labels: &mut Labels) {
+        let cluster = match remote::split(&object.name).0 {
+            "" if object.source.name() == OWN_SOURCE => &*self.mesh().cluster,
+            remote => remote,
+        };
+        if cluster.is_empty() {
+            return;
+        }
+        labels.insert(CLUSTER_LABEL.to_owned(), cluster.to_owned());
+        if !network.is_empty() {
+            labels.insert(NETWORK_LABEL.to_owned(), network.to_owned());
+        }
     }
 }
 

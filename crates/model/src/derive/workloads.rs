@@ -101,6 +101,8 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
     let cluster = remote::split(&object.name).0;
     let of_cluster = || cx.own_network().filter(|_| cluster.is_empty());
     let network = network(&object.labels).or_else(of_cluster).unwrap_or_default();
+    let mut labels = object.labels.clone();
+    cx.add_place(object, network, &mut labels);
     let mut made = Workload {
         pod: object.name.clone(),
         cluster: cluster.into(),
@@ -109,7 +111,7 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
         workload_name: workload_name(cx, object),
         host_name: host_name(cx, object, &pod.spec),
         addresses,
-        labels: object.labels.clone(),
+        labels,
         service_account: account.into(),
         identity: identity(cx, object, account, found)?,
         locality: locality(&object.labels),
@@ -139,7 +141,10 @@ fn of_pod(cx: &Cx<'_>, object: &Object, pod: &kubernetes::Pod, found: &mut Diagn
 fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Diagnostics) -> Option<Workload> {
     let spec = &entry.spec;
     let account = spec.service_account.as_ref().map_or("default", |account| &account.0);
-    let labels = entry_labels(object, entry);
+    let mut labels = entry_labels(object, entry);
+    let services = services_of(cx, object, &labels);
+    let network: Arc<str> = spec.network.as_deref().or_else(|| network(&labels)).unwrap_or_default().into();
+    cx.add_place(object, &network, &mut labels);
     let address = spec.address.as_ref().and_then(|address| EndpointAddress::read(address));
     let port = |(name, number): (&String, &Port)| ContainerPort { name: Some(name.as_str().into()), number: number.0 };
     let mut made = Workload {
@@ -167,9 +172,9 @@ fn of_entry(cx: &Cx<'_>, object: &Object, entry: &WorkloadEntry, found: &mut Dia
         named_address: address.filter(|address| !matches!(address, EndpointAddress::Ip(_))),
         node: "".into(),
         weight: spec.weight.unwrap_or(1).max(1),
-        network: spec.network.as_deref().or_else(|| network(&labels)).unwrap_or_default().into(),
+        network,
         named_ports: Vec::new(),
-        services: services_of(cx, object, &labels),
+        services,
         origin: object.origin.clone(),
         labels,
     };

@@ -277,11 +277,14 @@ fn any_line_may_be_missing_or_double() {
 #[test]
 fn pods_with_the_template_of_a_gateway_have_no_sidecar() {
     let check = |annotations: &str, labels: &str, expected: bool| {
-        let snapshot = build(&format!(
+        let text = format!(
             "apiVersion: v1\nkind: Pod\n\
              metadata: {{name: edge-0, namespace: net, labels: {{{labels}}}, annotations: {{{annotations}}}}}\n\
              spec: {{containers: [{{name: main}}]}}\nstatus: {{podIP: 10.0.0.1, phase: Running}}\n"
-        ));
+        );
+        // A list of templates is a finding of its own.
+        let (objects, _) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
+        let snapshot = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0;
         let pod = snapshot.workload(&"net".into(), &"edge-0".into()).expect("the Pod");
         assert_eq!(pod.has_proxy, expected, "{annotations} {labels}");
     };

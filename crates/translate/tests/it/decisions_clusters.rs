@@ -82,8 +82,12 @@ fn client(cluster: &str, address: &str) -> ProxyView {
 
 /// The endpoints of a cluster: `ADDRESS:PORT*WEIGHT`, with the workload's cluster in the metrics.
 fn endpoints(snapshot: &Snapshot, view: &ProxyView, host: &str) -> Vec<String> {
+    endpoints_of_subset(snapshot, view, "", host)
+}
+
+fn endpoints_of_subset(snapshot: &Snapshot, view: &ProxyView, subset: &str, host: &str) -> Vec<String> {
     let all = as_json(&translate(view, snapshot));
-    let name = format!("outbound|80||{host}");
+    let name = format!("outbound|80|{subset}|{host}");
     let list = all["EDS"].as_array().cloned().unwrap_or_default();
     let json = list.into_iter().find(|one| one["cluster_name"] == *name).unwrap_or_else(|| panic!("no {name}"));
     let groups = json["endpoints"].as_array().cloned().unwrap_or_default();
@@ -235,4 +239,96 @@ fn another_network_is_reached_through_its_gateways() {
     // An address is called by whoever is in its network.
     let merged = [local, "192.0.2.2:15443*3 west"];
     check(&own, &west, [&merged, &[&direct[..], &["172.16.0.1:8080*1 Kubernetes"]].concat()]);
+}
+
+const BY_PLACE: &str = "\
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: reviews, namespace: shop}
+spec:
+  host: reviews.shop.svc.cluster.local
+  subsets:
+  - {name: own, labels: {topology.istio.io/cluster: Kubernetes}}
+  - {name: west, labels: {topology.istio.io/cluster: west}}
+  - {name: n1, labels: {topology.istio.io/network: n1}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: reviews, namespace: shop}
+spec:
+  hosts: [reviews.shop.svc.cluster.local]
+  http:
+  - {name: of-n1, match: [{uri: {prefix: /n1}, sourceLabels: {topology.istio.io/network: n1}}], route: [{destination: {host: reviews, subset: own}}]}
+  - {name: of-own, match: [{sourceLabels: {topology.istio.io/cluster: Kubernetes}}], route: [{destination: {host: reviews, subset: own}}]}
+  - {name: of-west, match: [{sourceLabels: {topology.istio.io/cluster: west}}], route: [{destination: {host: reviews, subset: west}}]}
+";
+
+/// Istio gives every workload and endpoint the labels of its cluster and network; what Pods say of their cluster does not count.
+#[test]
+fn subsets_and_sources_are_told_apart_by_cluster_and_network() {
+    let slice = "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 metadata: {name: by-hand, namespace: shop, labels: {kubernetes.io/service-name: reviews}}\naddressType: IPv4\n\
+                 ports: [{name: http, port: 8080}]\nendpoints: [{addresses: [10.3.0.1]}]\n";
+    let entry = "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: shop}\n\
+                 spec: {address: 172.16.0.1, labels: {app: reviews}}\n";
+    let east = [
+        BY_PLACE.to_owned(),
+        network("n1"),
+        service("reviews", "10.96.0.1"),
+        pod("r", "reviews", "10.1.0.1", ", topology.istio.io/cluster: other"),
+        pod("client", "client", "10.1.0.9", ""),
+        slice.to_owned(),
+        entry.to_owned(),
+    ];
+    // Remote Pods have the labels when they are put.
+    let of_west = ", topology.istio.io/cluster: west, topology.istio.io/network: n2";
+    let west = [
+        service("reviews", "10.96.0.1"),
+        pod("r", "reviews", "10.2.0.1", of_west),
+        pod("client", "client", "10.2.0.9", of_west),
+    ];
+    let (east, west) = (east.concat(), west.concat());
+    let snapshot = snapshot(&[("", &east), ("west", &west)]);
+    let clients = [client("Kubernetes", "10.1.0.9"), client("west", "10.2.0.9")];
+    let [here, there] = &clients;
+    let check = |subset: &str, expected: &[&str]| {
+        assert_eq!(endpoints_of_subset(&snapshot, here, subset, REVIEWS), expected, "{subset}");
+    };
+    check("own", &["10.1.0.1:8080*1 Kubernetes", "10.3.0.1:8080*1 Kubernetes", "172.16.0.1:8080*1 Kubernetes"]);
+    check("west", &["10.2.0.1:8080*1 west"]);
+    check("n1", &["10.1.0.1:8080*1 Kubernetes", "10.3.0.1:8080*1 Kubernetes"]);
+
+    let routes = |view: &ProxyView| {
+        let text = as_json(&translate(view, &snapshot)).to_string();
+        ["of-n1", "of-own", "of-west"].map(|name| text.contains(&format!("\"{name}\"")))
+    };
+    assert_eq!(routes(here), [true, true, false]);
+    assert_eq!(routes(there), [false, false, true]);
+}
+
+/// gRPC refuses a repeated address: a gateway stands once for all endpoints behind it, with their share.
+#[test]
+fn a_gateway_keeps_its_share_for_grpc_without_a_proxy() {
+    let east = [
+        network("n1"),
+        service("reviews", "10.96.0.1"),
+        pod("r", "reviews", "10.1.0.1", ""),
+        pod("client", "client", "10.1.0.9", ""),
+    ];
+    let check = |regions: [&str; 3], expected: &[&str]| {
+        let pods = regions.iter().enumerate().map(|(at, region)| {
+            let labels = format!(", topology.istio.io/network: n2, topology.kubernetes.io/region: {region}");
+            // The addresses of another network may be those of this one.
+            pod(&format!("r-{at}"), "reviews", &format!("10.1.0.{}", at + 1), &labels)
+        });
+        let west = service("reviews", "10.96.0.1") + &pods.collect::<String>() + &gateway("n2", "", &["192.0.2.2"]);
+        let snapshot = snapshot(&[("", &east.concat()), ("west", &west)]);
+        let view = ProxyView { client_kind: ClientKind::Grpc, ..client("Kubernetes", "10.1.0.9") };
+        let found: Vec<String> =
+            endpoints(&snapshot, &view, REVIEWS).iter().map(|one| one.trim_end().to_owned()).collect();
+        assert_eq!(found, expected, "{regions:?}");
+    };
+    check(["r1", "r1", "r1"], &["10.1.0.1:8080*1", "192.0.2.2:15443*3"]);
+    check(["r1", "r2", "r1"], &["10.1.0.1:8080*1", "192.0.2.2:15443*3"]);
 }

@@ -116,6 +116,13 @@ fn what_cannot_be_honoured_is_named() {
     check(shares, cookie("s", "/"), "no-effect");
 }
 
+/// A backend without a share gets no requests, so that a session stays.
+#[test]
+fn a_backend_without_share_moves_no_session() {
+    let rule = "{sessionPersistence: {sessionName: s}, backendRefs: [{name: reviews, port: 80}, {name: ratings, port: 80, weight: 0}]}";
+    check("HTTPRoute", rule, &[cookie("s", "/")], &["missing-secret"]);
+}
+
 /// A rule's own sessions are those of its requests, whatever the label of its Service says.
 #[test]
 fn a_rule_precedes_the_label_of_its_service() {

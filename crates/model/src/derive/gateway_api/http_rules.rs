@@ -60,7 +60,9 @@ impl Rule<'_> {
         let filters = http_filters::of_rule(self.filters, &prefix, backends);
         let (headers, cors, span) = (filters.headers.clone(), filters.cors.clone(), self.span.clone());
         let session = self.session.map(|written| RuleSession { written, object, rule: self.name, number: self.number });
-        if let Some(session) = session.filter(|_| self.backends.len() > 1) {
+        if let Some(session) =
+            session.filter(|_| self.backends.iter().filter(|backend| weight(backend) > 0).count() > 1)
+        {
             session.note_shares(backends.found);
         }
         let action = self.action(filters, backends);
@@ -99,6 +101,11 @@ impl Rule<'_> {
     }
 }
 
+/// The share of a backend.
+fn weight(backend: &HttpBackendRef) -> u32 {
+    backend.weight.as_ref().map_or(1, |weight| weight.value)
+}
+
 /// A backend; `None`: it gets no requests.
 fn destination(backend: &Spanned<HttpBackendRef>, backends: &mut Backends<'_, '_>) -> Option<WeightedDestination> {
     let mut destination = backends.destination(backend.target());
@@ -106,6 +113,6 @@ fn destination(backend: &Spanned<HttpBackendRef>, backends: &mut Backends<'_, '_
     if headers.is_none() {
         destination.state = DestinationState::Refused;
     }
-    let weight = backend.weight.as_ref().map_or(1, |weight| weight.value);
+    let weight = weight(backend);
     (weight > 0).then(|| WeightedDestination { destination, weight, headers: headers.unwrap_or_default() })
 }
