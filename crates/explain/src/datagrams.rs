@@ -120,7 +120,7 @@ impl World {
             let own = hosts.iter().filter(|host| host.locality.split('/').nth(1) == Some(at.to_string().as_str()));
             let endpoints: Vec<Endpoint> = own.filter_map(|host| self.endpoint(&host.address)).collect();
             if chosen {
-                hop.verdict = verdict(to, endpoints.is_empty(), total);
+                hop.verdict = self.verdict(&proxy.workload, to, endpoints.is_empty(), total);
             }
             hop.clusters.push(Cluster {
                 name: backend(to),
@@ -165,6 +165,28 @@ impl World {
         })
     }
 
+    /// What becomes of new sessions that go to a backend.
+    fn verdict(&self, gateway: &Workload, to: &WeightedDestination, is_empty: bool, total: u64) -> Verdict {
+        let name = backend(to);
+        let share = f64::from(to.weight) * 100.0 / (total.max(1) as f64);
+        let service = self.snapshot.service(to.destination.host.as_str(), gateway);
+        let closed_by = service.and_then(|service| service.closed_by.first());
+        let why = match (to.destination.state, closed_by) {
+            (DestinationState::Known, Some(policy)) => {
+                format!("is closed by {}, which judges no datagrams", policy.what)
+            }
+            (DestinationState::Known, None) if is_empty => "has no ready endpoint".to_owned(),
+            (DestinationState::Known, None) => {
+                let reason = format!("a new session goes to {name}, and stays there");
+                return Verdict { reason, ..Verdict::default() };
+            }
+            (DestinationState::UnknownHost | DestinationState::UnknownSubset, _) => "does not exist".to_owned(),
+            (DestinationState::UnknownPort, _) => "has no such port of UDP".to_owned(),
+            (DestinationState::Refused, _) => "may not be a backend of the route".to_owned(),
+        };
+        dropped(Some("UH"), format!("{name} {why}: its share ({share:.1} % of new sessions) is dropped"))
+    }
+
     /// A listener with a route that is not followed: policies judge requests and connections.
     fn closed(&self, gateway: &Workload) -> Verdict {
         let policies = self.snapshot.policies_for(&gateway.namespace, gateway);
@@ -197,21 +219,6 @@ fn answer(question: &Question, to: SocketAddr, resolved: String) -> Answer {
 
 fn dropped(response_flag: Option<&'static str>, reason: String) -> Verdict {
     Verdict { outcome: Outcome::Drop, response_flag, reason, ..Verdict::default() }
-}
-
-fn verdict(to: &WeightedDestination, is_empty: bool, total: u64) -> Verdict {
-    let name = backend(to);
-    let share = f64::from(to.weight) * 100.0 / (total.max(1) as f64);
-    let why = match to.destination.state {
-        DestinationState::Known if is_empty => "has no ready endpoint",
-        DestinationState::Known => {
-            return Verdict { reason: format!("a new session goes to {name}, and stays there"), ..Verdict::default() };
-        }
-        DestinationState::UnknownHost | DestinationState::UnknownSubset => "does not exist",
-        DestinationState::UnknownPort => "has no such port of UDP",
-        DestinationState::Refused => "may not be a backend of the route",
-    };
-    dropped(Some("UH"), format!("{name} {why}: its share ({share:.1} % of new sessions) is dropped"))
 }
 
 /// A backend's name for people.

@@ -125,6 +125,20 @@ fn it_says_why_datagrams_are_dropped() {
     assert!(guarded.ends_with("not datagrams: AuthorizationPolicy net/guard"), "{guarded}");
     let refused = short(&route("first", OLD, "{name: old, namespace: other, port: 53}"), OUTSIDE, 0);
     assert!(refused.contains("may not be a backend of the route: its share (100.0 %"), "{refused}");
+    // A Service that selects no Pods, whose proxies would judge.
+    let by_hand = "apiVersion: v1\nkind: Service\nmetadata: {name: by-hand, namespace: net}\n\
+                   spec: {clusterIP: 10.96.9.4, ports: [{name: dns, port: 53, protocol: UDP}]}\n---\n\
+                   apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                   metadata: {name: by-hand, namespace: net, labels: {kubernetes.io/service-name: by-hand}}\naddressType: IPv4\n\
+                   ports: [{name: dns, port: 53, protocol: UDP}]\nendpoints: [{addresses: [10.3.0.1]}]\n---\n";
+    let judged = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: names, namespace: net}\n\
+                  spec: {targetRefs: [{kind: Service, name: by-hand}], rules: [{}]}\n---\n";
+    let to_it = route("first", OLD, "{name: by-hand, port: 53}") + by_hand;
+    let open = short(&to_it, OUTSIDE, 0);
+    assert!(open.contains("[\"10.3.0.1:53\"] | a new session goes to by-hand.net"), "{open}");
+    let closed = short(&(to_it + judged), OUTSIDE, 0);
+    let reason = "is closed by AuthorizationPolicy net/names, which judges no datagrams: its share (100.0 %";
+    assert!(closed.contains(reason), "{closed}");
     let no_port = short(&route("first", OLD, "{name: old, port: 54}"), OUTSIDE, 0);
     assert!(no_port.contains("has no such port of UDP"), "{no_port}");
 }
