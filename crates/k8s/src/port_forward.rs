@@ -15,11 +15,14 @@ use kube::client::UpgradeConnectionError;
 use kube::{Api, Client, Error};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::runtime::Handle;
+use tokio::time::Sleep;
 
 use crate::reason::reason;
 
 /// How long the API server may take to open a stream.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a stream that has ended waits for the reason, which comes on a channel of its own.
+const REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A port of a Pod. Streams are opened by the runtime on which this was created, and can be used on any.
 pub struct PodPort {
@@ -107,6 +110,8 @@ struct Forwarded {
     stream: DuplexStream,
     /// What the node says when it cannot reach the port; `None`: it has said it, or will say nothing any more.
     failure: Option<Failure>,
+    /// Runs once the stream has ended without a reason so far.
+    patience: Option<Pin<Box<Sleep>>>,
     forwarder: Portforwarder,
 }
 
@@ -114,7 +119,7 @@ impl Forwarded {
     fn new(mut forwarder: Portforwarder, port: u16) -> io::Result<Self> {
         let stream = forwarder.take_stream(port).ok_or_else(|| io::Error::other("the port is not forwarded"))?;
         let failure = forwarder.take_error(port).map(|failure| Box::pin(failure) as Failure);
-        Ok(Self { stream, failure, forwarder })
+        Ok(Self { stream, failure, patience: None, forwarder })
     }
 
     /// Why the node has given up, if it has.
@@ -145,9 +150,14 @@ impl AsyncRead for Forwarded {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before {
-            // The reason comes before the end.
             if let Some(failure) = self.poll_failure(context) {
                 return Poll::Ready(Err(failure));
+            }
+            if self.failure.is_some() {
+                let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(REASON_TIMEOUT)));
+                if patience.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
             }
         }
         read

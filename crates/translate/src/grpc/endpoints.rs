@@ -63,15 +63,15 @@ pub fn assigned(
 fn join_repeated(assigned: &mut ClusterLoadAssignment) {
     let mut order: Vec<usize> = (0..assigned.endpoints.len()).collect();
     order.sort_by_key(|at| assigned.endpoints[*at].priority);
-    let mut kept: HashMap<(String, u32), (usize, usize)> = HashMap::new();
+    let mut places: HashMap<(String, u32), (usize, usize)> = HashMap::new();
     for at in order {
         let priority = assigned.endpoints[at].priority;
         for endpoint in std::mem::take(&mut assigned.endpoints[at].lb_endpoints) {
             let Some(address) = socket_address(&endpoint) else { continue };
-            match kept.get(&address) {
+            match places.get(&address) {
                 None => {
                     let list = &mut assigned.endpoints[at].lb_endpoints;
-                    kept.insert(address, (at, list.len()));
+                    places.insert(address, (at, list.len()));
                     list.push(endpoint);
                 }
                 Some(&(group, index)) if assigned.endpoints[group].priority == priority => {

@@ -3,7 +3,7 @@
 
 use std::sync::PoisonError;
 
-use evenkeel_testkit::Signal;
+use evenkeel_testkit::{Signal, eventually};
 
 use super::user::User;
 use super::{MACHINE, PATIENCE, state, up_with};
@@ -98,7 +98,9 @@ fn a_program_behind_tproxy_sees_its_clients_addresses_and_answers_them() {
     };
     // One client after the other: connections that were made for the first do not serve the second. The last one calls itself.
     for (client, servers) in [("one", &SERVERS[..]), ("plain", &SERVERS), ("one", &SERVERS), ("annotated", &SERVERS)] {
-        let (found, output) = ask(client, servers);
+        // A Pod is ready a little before the proxies of others know of it.
+        let known = || Some(ask(client, servers)).filter(|(found, _)| !found.contains("no healthy upstream"));
+        let (found, output) = eventually("endpoints of all servers", known);
         assert_eq!(found, expected(client, servers), "{client}: {output}\n{}", up.output());
     }
     up.signal(Signal::SIGINT);
