@@ -48,7 +48,9 @@ pub enum ClientError {
 impl From<hyper::Error> for ClientError {
     fn from(error: hyper::Error) -> Self {
         // A stream that breaks says why: a port-forward has its reason from the other end.
-        match error.source().and_then(|cause| cause.downcast_ref::<io::Error>()) {
+        // A request that comes just after is canceled, with what has broken the stream as the cause of the cause.
+        let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+        match causes.find_map(|cause| cause.downcast_ref::<io::Error>()) {
             Some(cause) => Self::Io(io::Error::new(cause.kind(), cause.to_string())),
             None => Self::Http(error),
         }
